@@ -1,0 +1,66 @@
+"""Names on the wire: spans and attributes. Kept as agent-lightning 0.3 has them, so that traces read the same."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+# Span names
+AGL_ANNOTATION: Final = "agentlightning.annotation"
+AGL_MESSAGE: Final = "agentlightning.message"
+AGL_OBJECT: Final = "agentlightning.object"
+AGL_EXCEPTION: Final = "agentlightning.exception"
+AGL_OPERATION: Final = "agentlightning.operation"
+AGL_REWARD: Final = "agentlightning.reward"
+AGL_VIRTUAL: Final = "agentlightning.virtual"
+
+
+class LightningResourceAttributes(Enum):
+    """Attributes of the OpenTelemetry resource of a span."""
+
+    ROLLOUT_ID = "agentlightning.rollout_id"
+    ATTEMPT_ID = "agentlightning.attempt_id"
+    SPAN_SEQUENCE_ID = "agentlightning.span_sequence_id"
+    TRACER_NAME = "agentlightning.tracer.name"
+
+
+class LightningSpanAttributes(Enum):
+    """Prefixes and names of span attributes."""
+
+    REWARD = "agentlightning.reward"
+    LINK = "agentlightning.link"
+    TAG = "agentlightning.tag"
+    MESSAGE_BODY = "agentlightning.message.body"
+    OBJECT_TYPE = "agentlightning.object.type"
+    OBJECT_LITERAL = "agentlightning.object.literal"
+    OBJECT_JSON = "agentlightning.object.json"
+    OPERATION_NAME = "agentlightning.operation.name"
+    OPERATION_INPUT = "agentlightning.operation.input"
+    OPERATION_OUTPUT = "agentlightning.operation.output"
+
+
+class CompletionSpanAttributes:
+    """Attributes of the span of one LLM call: OpenTelemetry's GenAI names, then the tokens."""
+
+    SPAN_NAME: Final = "openai.chat.completion"
+    SYSTEM: Final = "gen_ai.system"
+    OPERATION: Final = "gen_ai.operation.name"
+    AGENT_NAME: Final = "gen_ai.agent.name"
+    REQUEST_MODEL: Final = "gen_ai.request.model"
+    REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+    RESPONSE_ID: Final = "gen_ai.response.id"
+    RESPONSE_MODEL: Final = "gen_ai.response.model"
+    FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+    INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+    INPUT_MESSAGES: Final = "gen_ai.input.messages"
+    """JSON text of the request's messages."""
+    OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+    """JSON text of the one message of this choice, as the agent received it."""
+    TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+    """JSON text of the request's tools."""
+    PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
+    RESPONSE_TOKEN_IDS: Final = "response_token_ids"
+    RESPONSE_LOGPROBS: Final = "response_logprobs"
+    POLICY_VERSION: Final = "policy_version"
+    CHOICE_INDEX: Final = "choice_index"

@@ -1,0 +1,55 @@
+"""The immutable record of one LLM call, token by token. The gateway writes it, the token tree is grown from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .request import FinishReason
+
+
+@dataclass(frozen=True)
+class CompletionRecord:
+    """What was sampled by one call. `prompt_ids` and `output_ids` are exactly what the sampler saw and drew."""
+
+    prompt_ids: npt.NDArray[np.int64]
+    """[prompt tokens] the whole context of the call."""
+    output_ids: npt.NDArray[np.int64]
+    """[sampled tokens] including the end token where one was sampled."""
+    logprobs: npt.NDArray[np.float32]
+    """[sampled tokens] log-probability of each sampled token, after temperature and before truncation."""
+    version: int = 0
+    """Policy version that sampled it."""
+    finish_reason: FinishReason = "stop"
+    """Why it ended."""
+    rollout_id: str = ""
+    """Rollout that made the call."""
+    attempt_id: str = ""
+    """Attempt that made the call."""
+    response_id: str = ""
+    """Id of the response the agent received; the choices of one request with n > 1 share it."""
+    choice: int = 0
+    """Index of the choice within the response."""
+    model: str = ""
+    """Model name that the agent asked for."""
+    temperature: float = 1.0
+    """Sampling temperature; the learner divides its logits by it."""
+    sequence_id: int = 0
+    """Order of the call within its attempt, as the store counted it."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else worth keeping (agent name, span id)."""
+
+    def __post_init__(self) -> None:
+        if self.prompt_ids.ndim != 1 or self.output_ids.ndim != 1:
+            raise ValueError("prompt_ids and output_ids must be one-dimensional")
+        if self.prompt_ids.size == 0:
+            raise ValueError("a completion record needs at least one prompt token")
+        if self.output_ids.shape != self.logprobs.shape:
+            raise ValueError(
+                f"{self.output_ids.size} sampled tokens but {self.logprobs.size} log-probabilities: "
+                "cut and extend them together"
+            )

@@ -1,0 +1,85 @@
+"""What crosses the seam between the gateway and whatever samples tokens: ids in, ids out, no text.
+
+`TokenRequest` asks for a continuation of `prompt_ids`; the answer is a stream of `TokenDelta`. The in-process
+policy and any upstream server that returns token ids look the same from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to sample one continuation. Log-probabilities are always taken after `temperature` and before truncation."""
+
+    temperature: float = 1.0
+    """Softmax temperature; 0 is greedy (log-probabilities are then those of temperature 1)."""
+    top_p: float = 1.0
+    """Nucleus size; below 1 it renormalises the sampler only, and so biases the training ratio."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all. Same bias as `top_p`."""
+    min_p: float = 0.0
+    """Drop tokens whose probability is below `min_p` times that of the likeliest one; 0 keeps all."""
+    max_tokens: int = 256
+    """At most this many sampled tokens."""
+    seed: int | None = None
+    """The draws of this request depend on the seed alone, not on what else runs beside it; None takes a fresh one."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Sampling any of these ends the continuation; the token itself is kept and recorded."""
+    top_logprobs: int = 0
+    """Also report the log-probabilities of this many likeliest tokens per position."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of the given token ids before the temperature."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of every token that was sampled already."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once for every time that it was sampled."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 or more, not {self.top_k}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must be in [0, 1], not {self.min_p}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be 1 or more, not {self.max_tokens}")
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """One continuation to sample."""
+
+    prompt_ids: tuple[int, ...]
+    """The whole context, as token ids."""
+    sampling: SamplingParams = SamplingParams()
+    """How to sample."""
+    adapter: str | None = "default"
+    """Named LoRA adapter to sample with; None is the base model without an adapter."""
+    request_id: str = ""
+    """For logs only."""
+
+
+@dataclass(frozen=True)
+class TokenDelta:
+    """The tokens that one step of the sampler added to a continuation."""
+
+    token_ids: tuple[int, ...] = ()
+    """Newly sampled ids, in order."""
+    logprobs: tuple[float, ...] = ()
+    """Their log-probabilities (natural log), one for each id."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """For each id, the likeliest (id, log-probability) pairs, best first; empty unless asked for."""
+    finish_reason: FinishReason | None = None
+    """Set on the last delta: an end token was sampled, the length bound was met, or the request was cancelled."""
+    version: int = 0
+    """The policy version that sampled these tokens: the number of optimizer steps behind it."""
+    cached_tokens: int = 0
+    """How many prompt tokens were found in the prefix cache (on the first delta)."""

@@ -1,0 +1,148 @@
+"""The nouns of the framework: tasks become rollouts, a rollout is tried in attempts, attempts leave spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
+
+from pydantic import BaseModel, Field, field_validator
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+TaskInput: TypeAlias = Any
+RolloutMode: TypeAlias = Literal["train", "val", "test"]
+RolloutStatus: TypeAlias = Literal[
+    "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
+]
+AttemptStatus: TypeAlias = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+WorkerStatus: TypeAlias = Literal["idle", "busy", "unknown"]
+
+TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class RolloutConfig(BaseModel):
+    """How patiently a rollout is run."""
+
+    timeout_seconds: float | None = Field(default=None, gt=0, description="An attempt older than this is timed out.")
+    unresponsive_seconds: float | None = Field(
+        default=None, gt=0, description="An attempt silent for longer than this is unresponsive."
+    )
+    max_attempts: int = Field(default=1, ge=1, description="At most this many attempts.")
+    retry_condition: list[AttemptStatus] = Field(
+        default_factory=list, description="Attempt statuses after which the rollout is queued again."
+    )
+
+
+class Rollout(BaseModel):
+    """A task to be run, and how far it has come."""
+
+    rollout_id: str
+    input: TaskInput = Field(description="The task: one row of the data set.")
+    start_time: float = Field(description="Seconds since the epoch.")
+    end_time: float | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = Field(default=None, description="Version of the resources to run it with.")
+    status: RolloutStatus = "queuing"
+    config: RolloutConfig = Field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Attempt(BaseModel):
+    """One execution of a rollout."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int = Field(ge=1, description="1 for the first attempt of its rollout.")
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class AttemptedRollout(Rollout):
+    """A rollout together with the attempt that is running it."""
+
+    attempt: Attempt
+
+    @field_validator("attempt")
+    @classmethod
+    def _same_rollout(cls, attempt: Attempt, info: Any) -> Attempt:
+        rollout_id = info.data.get("rollout_id")
+        if rollout_id is not None and attempt.rollout_id != rollout_id:
+            raise ValueError(f"attempt {attempt.attempt_id} belongs to {attempt.rollout_id}, not to {rollout_id}")
+        return attempt
+
+
+class EnqueueRolloutRequest(BaseModel):
+    """One rollout to put into the queue."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Worker(BaseModel):
+    """What is known of one runner."""
+
+    worker_id: str
+    status: WorkerStatus = "unknown"
+    heartbeat_stats: dict[str, Any] | None = None
+    last_heartbeat_time: float | None = None
+    last_dequeue_time: float | None = None
+    last_busy_time: float | None = None
+    last_idle_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+
+
+class Triplet(BaseModel):
+    """One LLM call as (prompt, response, reward). Prompt and response hold `token_ids` and `raw_content`."""
+
+    prompt: Any
+    response: Any
+    reward: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Task(BaseModel):
+    """A task as a hook sees it: the row, and the rollout that ran it."""
+
+    rollout_id: str
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class PaginatedResult(BaseModel, Sequence[T], Generic[T]):
+    """One page of a query; a sequence of its items."""
+
+    items: list[T]
+    limit: int = Field(description="-1 means no limit.")
+    offset: int
+    total: int = Field(description="How many items match in all.")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[T]:  # type: ignore[override]  # a page iterates over its items, not its fields
+        return iter(self.items)
+
+
+class Dataset(Protocol[T_co]):
+    """Anything with a length and rows by index: a list, a `datasets.Dataset`, ours."""
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+    def __len__(self) -> int: ...
