@@ -1,6 +1,18 @@
 """Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
 
+from .pack import PackedTrees, pack
 from .record import CompletionRecord
 from .request import FinishReason, SamplingParams, TokenDelta, TokenRequest
+from .tree import NodeId, TokenTree
 
-__all__ = ["CompletionRecord", "FinishReason", "SamplingParams", "TokenDelta", "TokenRequest"]
+__all__ = [
+    "CompletionRecord",
+    "FinishReason",
+    "NodeId",
+    "PackedTrees",
+    "SamplingParams",
+    "TokenDelta",
+    "TokenRequest",
+    "TokenTree",
+    "pack",
+]

@@ -1,0 +1,90 @@
+"""Who contains whom among the spans of one attempt.
+
+The gateway records LLM calls without knowing the agent's spans, so they have no parent. `repair` hangs such a span
+under the shortest span whose time encloses it: agent and gateway share the clock of one machine, or nearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..types import Span
+
+_AGENT_NAMES = (
+    "gen_ai.agent.name",
+    "agent.name",
+    "recipient_agent_type",
+    "langchain.chain.type",
+    "executor.id",
+)
+"""Attributes in which tracing libraries keep an agent's name, in the order in which they are believed."""
+
+
+class Hierarchy:
+    """Parents of the spans of one attempt.
+
+    Args:
+        spans: all spans of the attempt.
+        repair: give spans without a known parent the one that encloses them in time.
+    """
+
+    def __init__(self, spans: Sequence[Span], repair: bool) -> None:
+        self._spans = {span.span_id: span for span in spans}
+        self._parent: dict[str, str | None] = {}
+        for span in spans:
+            known = span.parent_id if span.parent_id in self._spans and span.parent_id != span.span_id else None
+            self._parent[span.span_id] = known
+        if repair:
+            timed = [span for span in spans if _duration(span) > 0]
+            for span in spans:
+                if self._parent[span.span_id] is None:
+                    self._parent[span.span_id] = _tightest(span, timed)
+
+    def lineage(self, span: Span) -> Iterator[Span]:
+        """The span itself, its parent, and so on up to the root."""
+        seen: set[str] = set()
+        span_id: str | None = span.span_id
+        while span_id is not None and span_id not in seen:
+            seen.add(span_id)
+            yield self._spans[span_id]
+            span_id = self._parent[span_id]
+
+    def agent_name(self, span: Span) -> str | None:
+        """The name of the nearest agent around the span, or None."""
+        for ancestor in self.lineage(span):
+            for attribute in _AGENT_NAMES:
+                name = ancestor.attributes.get(attribute)
+                if name:
+                    return str(name)
+        return None
+
+    def is_inside(self, span: Span, container: Callable[[Span], bool]) -> bool:
+        """Whether any span around this one (not itself) is such a container."""
+        return any(container(ancestor) for ancestor in self.lineage(span) if ancestor is not span)
+
+    def parent_id(self, span: Span) -> str | None:
+        """Span id of the parent, or None for a root."""
+        return self._parent[span.span_id]
+
+
+def _duration(span: Span) -> float:
+    if span.start_time is None or span.end_time is None:
+        return 0.0
+    return span.end_time - span.start_time
+
+
+def _tightest(span: Span, candidates: Sequence[Span]) -> str | None:
+    """Span id of the shortest candidate that encloses `span` and is longer than it."""
+    start, end = span.start_time, span.end_time
+    if start is None or end is None:
+        return None
+    enclosing = [
+        other
+        for other in candidates
+        if other.start_time is not None
+        and other.end_time is not None
+        and other.start_time <= start
+        and end <= other.end_time
+        and _duration(other) > _duration(span)
+    ]
+    return min(enclosing, key=_duration).span_id if enclosing else None

@@ -1,0 +1,60 @@
+"""From spans to fine-tuning rows: the messages and tools of each LLM call, as OpenAI writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from ..semconv import CompletionSpanAttributes as Key
+from ..types import Span
+from .base import TraceAdapter, by_attempt
+
+logger = logging.getLogger(__name__)
+
+
+class OpenAIMessages(TypedDict):
+    """One row."""
+
+    messages: list[dict[str, Any]]
+    """The conversation, the sampled message last."""
+    tools: list[dict[str, Any]] | None
+    """The tools that the call offered; None if it offered none."""
+
+
+class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
+    """One row per sampled message, in order. Spans without readable messages are left out and logged."""
+
+    def adapt(self, source: Sequence[Span], /) -> list[OpenAIMessages]:
+        rows = []
+        for group in by_attempt(source).values():
+            for span in group:
+                if Key.INPUT_MESSAGES in span.attributes and Key.OUTPUT_MESSAGES in span.attributes:
+                    row = _row(span)
+                    if row is not None:
+                        rows.append(row)
+        return rows
+
+
+def parsed_messages(span: Span, key: str) -> list[dict[str, Any]]:
+    """The messages stored under `key` as JSON text; a single message becomes a list of one, none an empty list.
+
+    Raises:
+        ValueError: the text is no JSON.
+    """
+    text = span.attributes.get(key)
+    if text is None:
+        return []
+    value = json.loads(text)
+    return value if isinstance(value, list) else [value]
+
+
+def _row(span: Span) -> OpenAIMessages | None:
+    try:
+        messages = parsed_messages(span, Key.INPUT_MESSAGES) + parsed_messages(span, Key.OUTPUT_MESSAGES)
+        tools = parsed_messages(span, Key.TOOL_DEFINITIONS)
+    except ValueError as error:
+        logger.warning("LLM call %s of rollout %s has unreadable messages: %s", span.span_id, span.rollout_id, error)
+        return None
+    return OpenAIMessages(messages=messages, tools=tools or None)

@@ -1,0 +1,87 @@
+"""From spans to completion records: exactly the tokens that were sampled, call by call.
+
+A client that retries sends the same prompt again and uses the last answer only. So of several responses to identical
+prompt ids within one attempt the last one stays, with all its choices.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..semconv import CompletionSpanAttributes as Key
+from ..tokens import CompletionRecord, FinishReason
+from ..types import Span
+from .base import TraceAdapter, by_attempt
+
+logger = logging.getLogger(__name__)
+
+
+class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
+    """`spans_to_records` as an adapter."""
+
+    def adapt(self, source: Sequence[Span], /) -> list[CompletionRecord]:
+        return spans_to_records(source)
+
+
+def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
+    """The LLM calls among `spans`, ordered by `sequence_id` within each attempt, retries removed.
+
+    A completion span whose tokens are missing or do not fit together is left out and logged with its reason.
+    """
+    records: list[CompletionRecord] = []
+    for group in by_attempt(spans).values():
+        records += _last_answers([record for span in group if (record := _record(span)) is not None])
+    return records
+
+
+def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:
+    prompts = [record.prompt_ids.tobytes() for record in records]
+    last = {prompt: record.response_id for prompt, record in zip(prompts, records, strict=True)}
+    unique = {
+        (prompt, record.choice): record
+        for prompt, record in zip(prompts, records, strict=True)
+        if record.response_id == last[prompt]
+    }
+    return sorted(unique.values(), key=lambda record: record.sequence_id)
+
+
+def _record(span: Span) -> CompletionRecord | None:
+    facts = span.attributes
+    if Key.PROMPT_TOKEN_IDS not in facts and span.name != Key.SPAN_NAME:
+        return None
+    missing = [
+        name for name in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS) if name not in facts
+    ]
+    if missing:
+        logger.warning("LLM call %s of rollout %s has no %s: left out", span.span_id, span.rollout_id, missing)
+        return None
+    try:
+        return CompletionRecord(
+            prompt_ids=np.asarray(facts[Key.PROMPT_TOKEN_IDS], dtype=np.int64),
+            output_ids=np.asarray(facts[Key.RESPONSE_TOKEN_IDS], dtype=np.int64),
+            logprobs=np.asarray(facts[Key.RESPONSE_LOGPROBS], dtype=np.float32),
+            version=int(facts.get(Key.POLICY_VERSION, 0)),
+            finish_reason=_finish_reason(facts.get(Key.FINISH_REASONS)),
+            rollout_id=span.rollout_id,
+            attempt_id=span.attempt_id,
+            response_id=str(facts.get(Key.RESPONSE_ID, span.span_id)),
+            choice=int(facts.get(Key.CHOICE_INDEX, 0)),
+            model=str(facts.get(Key.REQUEST_MODEL, "")),
+            temperature=float(facts.get(Key.REQUEST_TEMPERATURE, 1.0)),
+            sequence_id=span.sequence_id,
+            metadata={"span_id": span.span_id, "agent_name": facts.get(Key.AGENT_NAME)},
+        )
+    except (TypeError, ValueError) as error:
+        logger.warning("LLM call %s of rollout %s is left out: %s", span.span_id, span.rollout_id, error)
+        return None
+
+
+def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:
+    """The sampler's reason: a tool call or any other end that the model chose is a stop."""
+    reason = reasons if isinstance(reasons, str) else (reasons or ["stop"])[0]
+    if reason == "length":
+        return "length"
+    return "cancelled" if reason == "cancelled" else "stop"

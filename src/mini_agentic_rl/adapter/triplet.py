@@ -1,0 +1,169 @@
+"""From spans to triplets: each LLM call as (prompt, response, reward).
+
+A reward belongs to the last LLM call before it; of several rewards after one call, the first is that call's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+from ..emitter.readers import get_reward_value, is_reward_span
+from ..semconv import AGL_REWARD, LightningSpanAttributes
+from ..semconv import CompletionSpanAttributes as Key
+from ..types import Span, Triplet
+from .base import TraceAdapter, by_attempt
+from .hierarchy import Hierarchy
+from .messages import parsed_messages
+
+logger = logging.getLogger(__name__)
+
+
+class RewardMatchPolicy(str, Enum):
+    """Which LLM call a reward belongs to."""
+
+    FIRST_SIBLING = "first_sibling"
+    """The last call before it that has the same parent."""
+    FIRST_OCCURRENCE = "first_occurrence"
+    """The last call before it."""
+
+
+class TraceToTripletBase(TraceAdapter[list[Triplet]]):
+    """Any adapter that yields triplets."""
+
+
+class TracerTraceToTriplet(TraceToTripletBase):
+    """Triplets from spans with parents.
+
+    Args:
+        repair_hierarchy: spans without a parent get the one that encloses them in time.
+        llm_call_match: regular expression; spans whose name matches it are LLM calls.
+        agent_match: regular expression; only calls whose nearest agent's name matches it are kept. None keeps all.
+        exclude_llm_call_in_reward: leave out calls made while a reward was computed (a judge).
+        reward_match: which call a reward belongs to.
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,
+        llm_call_match: str = re.escape(Key.SPAN_NAME),
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatchPolicy = RewardMatchPolicy.FIRST_OCCURRENCE,
+    ) -> None:
+        self.repair_hierarchy = repair_hierarchy
+        self.llm_call_match = llm_call_match
+        self.agent_match = agent_match
+        self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
+        self.reward_match = RewardMatchPolicy(reward_match)
+
+    def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
+        return [triplet for group in by_attempt(source).values() for triplet in self._attempt(group)]
+
+    def _attempt(self, spans: list[Span]) -> list[Triplet]:
+        tree = Hierarchy(spans, self.repair_hierarchy)
+        calls = _without_duplicates([span for span in spans if self._is_wanted(span, tree)])
+        siblings = self.reward_match is RewardMatchPolicy.FIRST_SIBLING
+        rewards = _match_rewards(spans, calls, tree if siblings else None)
+        return [_triplet(call, tree.agent_name(call), rewards.get(call.span_id)) for call in calls]
+
+    def _is_wanted(self, span: Span, tree: Hierarchy) -> bool:
+        if not re.search(self.llm_call_match, span.name):
+            return False
+        if self.exclude_llm_call_in_reward and tree.is_inside(span, _computes_reward):
+            return False
+        if self.agent_match is None:
+            return True
+        name = tree.agent_name(span)
+        return name is not None and re.search(self.agent_match, name) is not None
+
+
+class LlmProxyTraceToTriplet(TraceToTripletBase):
+    """Triplets from what the gateway recorded: every span that has token ids, in the order of the store."""
+
+    def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
+        triplets: list[Triplet] = []
+        for spans in by_attempt(source).values():
+            calls = _without_duplicates(
+                [s for s in spans if Key.PROMPT_TOKEN_IDS in s.attributes and Key.RESPONSE_TOKEN_IDS in s.attributes]
+            )
+            rewards = _match_rewards(spans, calls, None)
+            triplets += [
+                _triplet(call, call.attributes.get(Key.AGENT_NAME), rewards.get(call.span_id)) for call in calls
+            ]
+        return triplets
+
+
+def _computes_reward(span: Span) -> bool:
+    operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
+    return operation == AGL_REWARD or is_reward_span(span)
+
+
+def _without_duplicates(calls: list[Span]) -> list[Span]:
+    """One span per choice of each response: the first that has token ids, else the first."""
+    kept: dict[tuple[str, int], Span] = {}
+    for call in calls:
+        key = (str(call.attributes.get(Key.RESPONSE_ID) or call.span_id), int(call.attributes.get(Key.CHOICE_INDEX, 0)))
+        earlier = kept.get(key)
+        if earlier is None or (Key.RESPONSE_TOKEN_IDS in call.attributes and not _has_tokens(earlier)):
+            kept[key] = call
+    return sorted(kept.values(), key=lambda span: span.sequence_id)
+
+
+def _has_tokens(span: Span) -> bool:
+    return Key.RESPONSE_TOKEN_IDS in span.attributes
+
+
+def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy | None) -> dict[str, float]:
+    """Reward by span id of the call. With a hierarchy, a reward only looks at calls that have the same parent."""
+    call_ids = {call.span_id for call in calls}
+    last_call: dict[str | None, str] = {}
+    rewards: dict[str, float] = {}
+    for span in spans:
+        scope = siblings_in.parent_id(span) if siblings_in is not None else None
+        if span.span_id in call_ids:
+            last_call[scope] = span.span_id
+            continue
+        value = get_reward_value(span)
+        if value is not None and scope in last_call:
+            rewards.setdefault(last_call[scope], value)
+    return rewards
+
+
+def _triplet(span: Span, agent_name: str | None, reward: float | None) -> Triplet:
+    facts = span.attributes
+    try:
+        asked, answered = parsed_messages(span, Key.INPUT_MESSAGES), parsed_messages(span, Key.OUTPUT_MESSAGES)
+    except ValueError as error:
+        logger.warning("LLM call %s of rollout %s has unreadable messages: %s", span.span_id, span.rollout_id, error)
+        asked, answered = [], []
+    prompt: dict[str, Any] = {"token_ids": list(facts.get(Key.PROMPT_TOKEN_IDS, [])), "raw_content": asked}
+    images = _image_urls(asked)
+    if images:
+        prompt["image_urls"] = images
+    response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": answered}
+    if Key.RESPONSE_LOGPROBS in facts:
+        response["logprobs"] = list(facts[Key.RESPONSE_LOGPROBS])
+    return Triplet(
+        prompt=prompt,
+        response=response,
+        reward=reward,
+        metadata={
+            "response_id": facts.get(Key.RESPONSE_ID),
+            "agent_name": agent_name,
+            "request": {key: value for key, value in facts.items() if key.startswith("gen_ai.request.")},
+            "response": {key: value for key, value in facts.items() if key.startswith("gen_ai.response.")},
+        },
+    )
+
+
+def _image_urls(messages: list[dict[str, Any]]) -> list[str]:
+    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+    return [
+        part["image_url"]["url"]
+        for part in parts
+        if isinstance(part, dict) and part.get("type") == "image_url" and isinstance(part.get("image_url"), dict)
+    ]

@@ -1,0 +1,109 @@
+"""The commands. Each reads its settings and hands them to a job; heavy imports happen inside, so `--help` is quick."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from .. import __version__
+from ..trainer.settings import ChatSettings, EvalSettings, ServeSettings, TrainSettings
+from .options import settings_command, with_errors
+from .tables import show_result
+
+app = typer.Typer(
+    help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+
+@settings_command(app, "train", TrainSettings)
+def train(settings: TrainSettings) -> None:
+    """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
+    from ..trainer.jobs import train_job
+    from ..trainer.run_folder import RunFolder
+
+    summary = train_job(settings)
+    if settings.json_output:
+        _print_json(summary)
+        return
+    folder = RunFolder(settings.output_dir)
+    show_result(
+        Console(), summary, written=[folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
+    )
+
+
+@settings_command(app, "eval", EvalSettings)
+def evaluate(settings: EvalSettings) -> None:
+    """Measure a model or an adapter on held-out problems. Never trains."""
+    from ..trainer.jobs import eval_job
+
+    summary = eval_job(settings)
+    if settings.json_output:
+        _print_json(summary)
+        return
+    show_result(Console(), summary, written=[settings.output] if settings.output else [])
+
+
+@settings_command(app, "chat", ChatSettings, log_level="WARNING")
+def chat(settings: ChatSettings) -> None:
+    """Talk to a model or an adapter, with the math agent's tools."""
+    from .chat import chat as run_chat
+
+    run_chat(settings)
+
+
+@settings_command(app, "serve", ServeSettings)
+def serve(settings: ServeSettings) -> None:
+    """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
+    from ..trainer.jobs import serve_job
+
+    serve_job(settings)
+
+
+@models_app.command("pull")
+def models_pull(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Fetch and convert the embedded model, unless that was done before; print its folder."""
+
+    def run() -> None:
+        from ..policy.embedded import pull
+
+        typer.echo(pull(progress=lambda line: typer.echo(line, err=True)))
+
+    with_errors(run, debug=debug)
+
+
+@models_app.command("list")
+def models_list() -> None:
+    """Say which models are here."""
+    from ..policy.embedded import embedded_path, is_pulled
+
+    state = f"in {embedded_path()}" if is_pulled() else "not here yet: mini-agentic-rl models pull"
+    typer.echo(f"embedded  SmolLM2-135M-Instruct  {state}")
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of the package and of what it computes with."""
+    rows = {"mini-agentic-rl": __version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "peft"):
+        try:
+            rows[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            rows[package] = "not installed"
+    for name, number in rows.items():
+        typer.echo(f"{name} {number}")
+
+
+def _print_json(summary: Any) -> None:
+    typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))

@@ -1,0 +1,173 @@
+"""`chat`: a person talks to the model through the same endpoint, with the same tools, as the agent that was trained.
+
+`Conversation` is an ordinary OpenAI client: it streams a reply, runs the tools that the model calls, shows both as they
+happen, and goes on until the model answers without a call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import OpenAI, OpenAIError
+from rich.console import Console
+
+from ..agents.math_protocol import SYSTEM_PROMPT, TOOLS, use_tool
+from ..errors import UserError
+from ..trainer.settings import ChatSettings
+
+_HELP = "Type a message. /new starts over, /quit (or Ctrl-D) ends. Ctrl-C stops a reply."
+
+
+@dataclass
+class Conversation:
+    """One conversation; `messages` holds it as OpenAI messages."""
+
+    client: OpenAI
+    """Client of the endpoint."""
+    model: str
+    """Model name to ask for."""
+    console: Console
+    """Where replies and tool calls are shown."""
+    system_prompt: str | None = None
+    """First message of the conversation, if any."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """Tools offered to the model."""
+    use_tool: Callable[[str, str], str] = use_tool
+    """Runs a tool: (name, JSON arguments) → text for the model."""
+    max_turns: int = 4
+    """At most this many model calls for one message."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of every call, e.g. temperature."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    def say(self, text: str) -> str:
+        """Send a message and return the answer. A failed or interrupted exchange leaves no trace in `messages`.
+
+        Raises:
+            openai.OpenAIError: the endpoint refused the call or cannot be reached.
+            KeyboardInterrupt: Ctrl-C while the model was answering.
+        """
+        before = list(self.messages)
+        if not self.messages and self.system_prompt:
+            self.messages.append({"role": "system", "content": self.system_prompt})
+        self.messages.append({"role": "user", "content": text})
+        try:
+            for _ in range(self.max_turns):
+                reply = self._reply()
+                self.messages.append(reply)
+                if not reply.get("tool_calls"):
+                    return str(reply["content"])
+                self._use_tools(reply["tool_calls"])
+        except BaseException:
+            self.messages = before
+            raise
+        self._show(f"(no answer after --max-turns {self.max_turns} model calls)", style="yellow")
+        return ""
+
+    def reset(self) -> None:
+        """Forget everything said so far."""
+        self.messages = []
+
+    def _reply(self) -> dict[str, Any]:
+        """One streamed model call as an assistant message; its text is shown as it arrives."""
+        request: dict[str, Any] = {"model": self.model, "messages": self.messages, "stream": True, **self.sampling}
+        if self.tools:
+            request["tools"] = self.tools
+        stream: Any = self.client.chat.completions.create(**request)
+        content = ""
+        calls: dict[int, dict[str, Any]] = {}
+        with stream:
+            for chunk in stream:
+                if not chunk.choices:
+                    continue
+                delta = chunk.choices[0].delta
+                if delta.content:
+                    content += delta.content
+                    self._show(delta.content, end="")
+                for part in delta.tool_calls or []:
+                    call = calls.setdefault(
+                        part.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+                    )
+                    call["id"] = part.id or call["id"]
+                    if part.function is not None:
+                        call["function"]["name"] += part.function.name or ""
+                        call["function"]["arguments"] += part.function.arguments or ""
+        if content:
+            self._show("")
+        reply: dict[str, Any] = {"role": "assistant", "content": content}
+        if calls:
+            reply["tool_calls"] = [calls[index] for index in sorted(calls)]
+        return reply
+
+    def _use_tools(self, calls: list[dict[str, Any]]) -> None:
+        for call in calls:
+            function = call["function"]
+            result = self.use_tool(function["name"], function["arguments"])
+            self._show(f"  → {function['name']} {function['arguments']}", style="cyan")
+            self._show(f"  ← {result}", style="green")
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+    def _show(self, text: str, *, end: str = "\n", style: str | None = None) -> None:
+        self.console.print(text, end=end, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def chat(settings: ChatSettings) -> None:
+    """Load the model, serve it in this process and talk to it until the input ends.
+
+    Raises:
+        UserError: the model or the adapter cannot be loaded.
+    """
+    from ..trainer.jobs import open_server
+
+    console = Console()
+    with open_server(
+        model=settings.model,
+        adapter=settings.adapter,
+        host="127.0.0.1",
+        port=0,
+        api_key=None,
+        dtype=settings.dtype,
+        device=settings.device,
+        quantization=settings.quantization,
+    ) as server:
+        conversation = Conversation(
+            client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
+            model=server.model_name,
+            console=console,
+            system_prompt=SYSTEM_PROMPT if settings.tools else None,
+            tools=TOOLS if settings.tools else [],
+            max_turns=settings.max_turns,
+            sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
+        )
+        talk(conversation, lambda: console.input("[bold]> [/bold]"))
+
+
+def talk(conversation: Conversation, read: Callable[[], str]) -> None:
+    """Answer what `read` gives, line by line, until it raises EOFError or gives /quit.
+
+    A failed call is told in one line and the conversation goes on; Ctrl-C stops the reply that is being written.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C while waiting for a line.
+    """
+    if sys.stdin.isatty():
+        conversation.console.print(_HELP, style="dim")
+    while True:
+        try:
+            line = read().strip()
+        except EOFError:
+            return
+        if line in ("/quit", "/exit"):
+            return
+        if line == "/new":
+            conversation.reset()
+        elif line:
+            try:
+                conversation.say(line)
+            except KeyboardInterrupt:
+                conversation.console.print("\n(stopped)", style="yellow")
+            except (OpenAIError, UserError) as error:
+                conversation.console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)

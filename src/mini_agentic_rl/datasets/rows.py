@@ -1,0 +1,98 @@
+"""What every task data set gives, rows with a question and an answer, and how a set of rows is divided."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Row: TypeAlias = dict[str, Any]
+"""A task: at least `id`, `question` and `answer`, all strings."""
+
+Split: TypeAlias = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+_SHARES: tuple[Split, ...] = ("train",) * 8 + ("val", "test")
+
+
+class DatasetError(UserError, ValueError):
+    """A data set that cannot be read or made as asked; the message names the file, line and field or the setting."""
+
+
+class TaskRows(Sequence[Row]):
+    """Rows in memory, as a `Dataset`. A slice is again such a data set."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The row at an integer, or the `TaskRows` of a slice."""
+        return TaskRows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+
+def check_split(split: str) -> Split:
+    """`split` itself.
+
+    Raises:
+        DatasetError: it is none of `SPLITS`.
+    """
+    for known in SPLITS:
+        if split == known:
+            return known
+    raise DatasetError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+
+
+def digest(text: str) -> str:
+    """32 hexadecimal digits that depend on the text alone, the same on every machine."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def split_of(key: str) -> Split:
+    """The split that everything with this key belongs to: 8 of 10 keys are for training, 1 each for the others."""
+    return _SHARES[int(digest(key), 16) % len(_SHARES)]
+
+
+def divide(rows: Sequence[Row], split: str) -> list[Row]:
+    """The rows of one split: a tenth of the questions each for val and test (at least one from three on), else train.
+
+    Equal questions stay together. The order of the rows is kept and does not matter.
+
+    Raises:
+        DatasetError: an unknown split.
+    """
+    wanted = check_split(split)
+    questions = sorted({row["question"] for row in rows}, key=digest)
+    held_out = max(1, len(questions) // 10) if len(questions) >= 3 else 0
+    parts = {
+        "test": questions[:held_out],
+        "val": questions[held_out : 2 * held_out],
+        "train": questions[2 * held_out :],
+    }
+    chosen = set(parts[wanted])
+    return [row for row in rows if row["question"] in chosen]
+
+
+def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
+    """`size` of the rows, drawn without replacement; all of them in their order when `size` is None.
+
+    Where there are fewer than `size`, all of them, shuffled; the log says so.
+
+    Raises:
+        DatasetError: a negative size.
+    """
+    if size is None:
+        return TaskRows(rows)
+    if size < 0:
+        raise DatasetError(f"size must be 0 or more, not {size}")
+    if size > len(rows):
+        logger.warning("%d rows were asked for, but there are only %d", size, len(rows))
+    return TaskRows(random.Random(seed).sample(list(rows), min(size, len(rows))))

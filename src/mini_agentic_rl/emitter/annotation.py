@@ -1,0 +1,145 @@
+"""Emit annotations, and operations: spans around a piece of work with its inputs and output."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from ..semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
+from ..tracer.base import SpanRecordingContext
+from ..types import Attributes, SpanCoreFields, TraceStatus
+from .attributes import flatten
+from .emit import emit, require_tracer
+
+FuncT = TypeVar("FuncT", bound=Callable[..., Any])
+
+_INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+_OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
+
+
+def emit_annotation(annotation: dict[str, Any], propagate: bool = True) -> SpanCoreFields:
+    """Record facts about the rollout; nested mappings become dotted names."""
+    return emit(AGL_ANNOTATION, flatten(annotation), propagate)
+
+
+class OperationContext:
+    """One operation: `with operation(name="search") as op:`, or a decorator that records arguments and result."""
+
+    def __init__(self, name: str | None, attributes: Attributes, propagate: bool) -> None:
+        self.name = name
+        self._attributes = flatten(attributes)
+        self._propagate = propagate
+        self._context: AbstractContextManager[SpanRecordingContext] | None = None
+        self._recording: SpanRecordingContext | None = None
+
+    def __enter__(self) -> OperationContext:
+        attributes = {**self._attributes, LightningSpanAttributes.OPERATION_NAME.value: self.name or "operation"}
+        if self._propagate:
+            self._context = require_tracer(AGL_OPERATION).operation_context(AGL_OPERATION, attributes)
+        else:
+            self._context = _unrecorded(attributes)
+        self._recording = self._context.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> bool | None:
+        assert self._context is not None  # entered
+        return self._context.__exit__(kind, error, stack)
+
+    def span(self) -> SpanCoreFields:
+        """What has been recorded so far."""
+        return self._open().get_recorded_span()
+
+    def set_input(self, *args: Any, **kwargs: Any) -> None:
+        """Record inputs as `agentlightning.operation.input.args.N` and `agentlightning.operation.input.NAME`."""
+        named = {f"{_INPUT}.args.{index}": value for index, value in enumerate(args)}
+        named.update({f"{_INPUT}.{name}": value for name, value in kwargs.items()})
+        self._open().record_attributes(flatten(named))
+
+    def set_output(self, output: Any) -> None:
+        """Record the result as `agentlightning.operation.output`."""
+        self._open().record_attributes(flatten({_OUTPUT: output}))
+
+    def __call__(self, func: FuncT) -> FuncT:
+        """Decorate a function; each call is an operation of its own.
+
+        Raises:
+            TypeError: a generator function, whose work happens outside its call.
+        """
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise TypeError(f"operation cannot decorate the generator function {func.__name__}: use it in a with block")
+        signature = inspect.signature(func)
+
+        def fresh() -> OperationContext:
+            return OperationContext(self.name or func.__name__, self._attributes, self._propagate)
+
+        if inspect.iscoroutinefunction(func):
+
+            @functools.wraps(func)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                with fresh() as op:
+                    op.set_input(**signature.bind(*args, **kwargs).arguments)
+                    result = await func(*args, **kwargs)
+                    op.set_output(result)
+                    return result
+
+            return call_async  # type: ignore[return-value]  # same signature as func
+
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with fresh() as op:
+                op.set_input(**signature.bind(*args, **kwargs).arguments)
+                result = func(*args, **kwargs)
+                op.set_output(result)
+                return result
+
+        return call  # type: ignore[return-value]  # same signature as func
+
+    def _open(self) -> SpanRecordingContext:
+        if self._recording is None:
+            raise RuntimeError("the operation has not begun: use it as `with operation(...) as op:`")
+        return self._recording
+
+
+@overload
+def operation(fn: FuncT, *, propagate: bool = True, **additional_attributes: Any) -> FuncT: ...
+@overload
+def operation(
+    fn: None = None, *, name: str | None = None, propagate: bool = True, **additional_attributes: Any
+) -> OperationContext: ...
+def operation(
+    fn: FuncT | None = None, *, name: str | None = None, propagate: bool = True, **additional_attributes: Any
+) -> FuncT | OperationContext:
+    """A span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
+
+    The name is that of the function unless given. Other keyword arguments become attributes of the span.
+    """
+    context = OperationContext(name, additional_attributes, propagate)
+    return context if fn is None else context(fn)
+
+
+class _Unrecorded(SpanRecordingContext):
+    def __init__(self, attributes: Attributes) -> None:
+        self._core = SpanCoreFields(name=AGL_OPERATION, attributes=attributes)
+
+    def record_attributes(self, attributes: Attributes) -> None:
+        self._core.attributes.update(attributes)
+
+    def record_exception(self, exception: BaseException) -> None:
+        self._core.status = TraceStatus(status_code="ERROR", description=str(exception))
+
+    def record_status(self, status_code: str, description: str | None = None) -> None:
+        self._core.status = TraceStatus(status_code=status_code, description=description)
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        return self._core
+
+
+@contextmanager
+def _unrecorded(attributes: Attributes) -> Iterator[SpanRecordingContext]:
+    yield _Unrecorded(attributes)

@@ -1,0 +1,108 @@
+"""Emit rewards: one number, or several by name with one of them primary."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, TypeVar
+
+from ..semconv import AGL_REWARD, LightningSpanAttributes
+from ..types import Attributes, SpanCoreFields
+from .annotation import operation
+from .attributes import flatten
+from .emit import emit
+from .readers import (
+    find_final_reward,
+    find_reward_spans,
+    get_reward_value,
+    get_rewards_from_span,
+    is_reward_span,
+)
+
+__all__ = [
+    "emit_reward",
+    "find_final_reward",
+    "find_reward_spans",
+    "get_reward_value",
+    "get_rewards_from_span",
+    "is_reward_span",
+    "reward",
+]
+
+FuncT = TypeVar("FuncT", bound=Callable[..., Any])
+
+
+def emit_reward(
+    reward: float | dict[str, float],
+    *,
+    primary_key: str | None = None,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+) -> SpanCoreFields:
+    """Record a reward. The last one of an attempt is its final reward.
+
+    A dictionary records several numbers; `primary_key` names the one that counts, and may be left out where there is
+    only one.
+
+    Raises:
+        TypeError: a reward is no number.
+        ValueError: a reward is NaN or infinite, or `primary_key` is missing or names none of them.
+    """
+    if isinstance(reward, dict):
+        if primary_key is None and len(reward) == 1:
+            primary_key = next(iter(reward))
+        if primary_key is None:
+            raise ValueError(f"primary_key must name the reward that counts, one of {sorted(reward)}")
+        if primary_key not in reward:
+            raise ValueError(f"primary_key {primary_key!r} is not among the rewards {sorted(reward)}")
+        names = [primary_key, *(name for name in reward if name != primary_key)]
+        values = {name: _number(reward[name], name) for name in names}
+    else:
+        values = {primary_key or "primary": _number(reward, primary_key or "primary")}
+    facts: Attributes = {}
+    for index, (name, value) in enumerate(values.items()):
+        facts[f"{LightningSpanAttributes.REWARD.value}.{index}.name"] = name
+        facts[f"{LightningSpanAttributes.REWARD.value}.{index}.value"] = value
+    return emit(AGL_REWARD, {**flatten(attributes or {}), **facts}, propagate)
+
+
+def reward(fn: FuncT) -> FuncT:
+    """Decorate a function that returns a reward, sync or async: what it returns is emitted, None is not.
+
+    LLM calls that the function makes (a judge) count as part of the reward, not of the agent.
+    """
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with operation(name=AGL_REWARD):
+                value = await fn(*args, **kwargs)
+            return _emitted(value)
+
+        return call_async  # type: ignore[return-value]  # same signature as fn
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with operation(name=AGL_REWARD):
+            value = fn(*args, **kwargs)
+        return _emitted(value)
+
+    return call  # type: ignore[return-value]  # same signature as fn
+
+
+def _emitted(value: Any) -> Any:
+    if value is not None:
+        emit_reward(value)
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if not isinstance(value, Real):
+        raise TypeError(f"reward {name!r} must be a number, not {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"reward {name!r} is {number}: a reward must be finite")
+    return number

@@ -1,0 +1,29 @@
+"""The face of every strategy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from ..store.base import LightningStore
+from .events import ExecutionEvent
+
+AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
+"""Runs the algorithm to its end."""
+
+RunnerBundle: TypeAlias = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
+"""Runs one runner, of the given number, until the event is set."""
+
+
+class ExecutionStrategy(ABC):
+    """Runs one algorithm and its runners against one store."""
+
+    @abstractmethod
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        """Return when the algorithm has ended and the runners have stopped.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+            KeyboardInterrupt: the run was interrupted; everything has been stopped.
+        """

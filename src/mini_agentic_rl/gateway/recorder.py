@@ -1,0 +1,106 @@
+"""The endpoint is the recorder: every answer becomes one span with the exact tokens, stored before it is complete."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
+from mini_agentic_rl.semconv import LightningResourceAttributes
+from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.types import OtelResource, Span, TraceStatus
+
+from .choice import Choice
+from .errors import NotFoundError, RecordingError
+
+logger = logging.getLogger(__name__)
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """What the spans of one call have in common."""
+
+    rollout_id: str
+    attempt_id: str
+    response_id: str
+    model: str
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]]
+    prompt_ids: Sequence[int]
+    temperature: float
+    start_time: float
+    """Seconds since the epoch."""
+    traceparent: str | None = None
+    """W3C trace context of the request, which places the span in the agent's own trace."""
+
+
+class Recorder:
+    """Writes the spans of LLM calls into a store."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    async def record(self, call: CallContext, choice: Choice, end_time: float) -> None:
+        """Store the span of one answer; when this returns, the store has it.
+
+        Raises:
+            NotFoundError: the store knows no such rollout or attempt.
+            RecordingError: the store failed.
+        """
+        try:
+            sequence_id = await self._store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
+            await self._store.add_span(_span(call, choice, sequence_id, end_time))
+        except ValueError as error:
+            raise NotFoundError(f"the call cannot be recorded: {error}", code="rollout_not_found") from error
+        except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+            logger.exception("could not record a call of attempt %s of rollout %s", call.attempt_id, call.rollout_id)
+            raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
+
+
+def _span(call: CallContext, choice: Choice, sequence_id: int, end_time: float) -> Span:
+    parent = _TRACEPARENT.fullmatch(call.traceparent) if call.traceparent else None
+    attributes: dict[str, Any] = {
+        Attr.SYSTEM: "mini-agentic-rl",
+        Attr.OPERATION: "chat",
+        Attr.REQUEST_MODEL: call.model,
+        Attr.REQUEST_TEMPERATURE: call.temperature,
+        Attr.RESPONSE_ID: call.response_id,
+        Attr.RESPONSE_MODEL: call.model,
+        Attr.FINISH_REASONS: [choice.finish_reason or "cancelled"],
+        Attr.INPUT_TOKENS: len(call.prompt_ids),
+        Attr.OUTPUT_TOKENS: len(choice.token_ids),
+        Attr.INPUT_MESSAGES: json.dumps(call.messages, ensure_ascii=False),
+        Attr.OUTPUT_MESSAGES: json.dumps(choice.message(), ensure_ascii=False),
+        Attr.PROMPT_TOKEN_IDS: list(call.prompt_ids),
+        Attr.RESPONSE_TOKEN_IDS: list(choice.token_ids),
+        Attr.RESPONSE_LOGPROBS: list(choice.logprobs),
+        Attr.POLICY_VERSION: choice.version,
+        Attr.CHOICE_INDEX: choice.index,
+    }
+    if call.tools:
+        attributes[Attr.TOOL_DEFINITIONS] = json.dumps(call.tools, ensure_ascii=False)
+    return Span.from_attributes(
+        attributes=attributes,
+        rollout_id=call.rollout_id,
+        attempt_id=call.attempt_id,
+        sequence_id=sequence_id,
+        name=Attr.SPAN_NAME,
+        trace_id=parent.group(1) if parent else None,
+        parent_id=parent.group(2) if parent else None,
+        start_time=call.start_time,
+        end_time=end_time,
+        status=TraceStatus(status_code="OK"),
+        resource=OtelResource(
+            attributes={
+                LightningResourceAttributes.ROLLOUT_ID.value: call.rollout_id,
+                LightningResourceAttributes.ATTEMPT_ID.value: call.attempt_id,
+                LightningResourceAttributes.SPAN_SEQUENCE_ID.value: sequence_id,
+            }
+        ),
+    )

@@ -1,0 +1,147 @@
+"""The agent: what is trained. It needs no more than one method that tries a task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from ..tracer.base import Tracer, get_active_tracer
+from ..types import NamedResources, Rollout, RolloutMode, Span
+from .arguments import names_argument
+
+TaskT = TypeVar("TaskT")
+
+RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | None
+"""What an agent may return: its final reward, spans to add to the trace, or nothing."""
+
+ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
+"""What a rollout method may name, in the order in which unnamed parameters take them."""
+
+_runner: ContextVar[Any] = ContextVar("runner", default=None)
+
+
+class LitAgent(Generic[TaskT]):
+    """Override `rollout` or `rollout_async`; the training and validation forms where those differ.
+
+    Every method receives the arguments that it names out of `task` (the row of the data set), `resources` (by name)
+    and `rollout` (with its `attempt`). A sync method runs in a thread of its own and may block. An async method shares
+    one event loop with all other runners of its process: it must never block it.
+
+    When `RolloutConfig.timeout_seconds` have passed, an async method is cancelled. A thread cannot be: a sync method is
+    given up, its attempt ends as `timeout`, and what it emits later is dropped.
+
+    One object serves all runners of a process at once: keep nothing of a rollout on `self`.
+
+    Args:
+        trained_agents: regular expression over agent names; only their LLM calls are trained. None trains all.
+    """
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        self.trained_agents = trained_agents
+        self._trainer: Any = None
+
+    def rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """Try the task once. Returns None, the final reward, or spans to add."""
+        raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
+
+    async def rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """Try the task once, without ever blocking the event loop."""
+        raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
+
+    def training_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """As `rollout`, for rollouts of mode `train`."""
+        return self.rollout(task, resources, rollout)
+
+    def validation_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """As `rollout`, for rollouts of mode `val` and `test`."""
+        return self.rollout(task, resources, rollout)
+
+    async def training_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """As `rollout_async`, for rollouts of mode `train`."""
+        return await self.rollout_async(task, resources, rollout)
+
+    async def validation_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        """As `rollout_async`, for rollouts of mode `val` and `test`."""
+        return await self.rollout_async(task, resources, rollout)
+
+    def is_async(self) -> bool:
+        """Whether rollouts of this agent run on the event loop."""
+        return inspect.iscoroutinefunction(self.method_for("train"))
+
+    def method_for(self, mode: RolloutMode | None) -> Callable[..., Any]:
+        """The method that runs a rollout of this mode: the most specific one that the class overrides, async first.
+
+        Raises:
+            NotImplementedError: the class overrides none that fits.
+        """
+        general = ["rollout_async", "rollout"]
+        specific = {"train": "training_rollout", "val": "validation_rollout", "test": "validation_rollout"}
+        names = general if mode is None else [f"{specific[mode]}_async", specific[mode], *general]
+        for name in names:
+            if getattr(type(self), name) is not getattr(LitAgent, name):
+                method: Callable[..., Any] = getattr(self, name)
+                return method
+        raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async (mode {mode})")
+
+    def needs_resources(self, mode: RolloutMode | None) -> bool:
+        """Whether the method for this mode asks for resources."""
+        return names_argument(self.method_for(mode), "resources", ROLLOUT_ARGUMENTS)
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer that runs this agent.
+
+        Raises:
+            ValueError: no trainer does.
+        """
+        if self._trainer is None:
+            raise ValueError("the agent has no trainer: it is set by Trainer.fit")
+        return self._trainer
+
+    def get_trainer(self) -> Any:
+        """The same as `trainer`."""
+        return self.trainer
+
+    def set_trainer(self, trainer: Any) -> None:
+        """Called by the trainer."""
+        self._trainer = trainer
+
+    @property
+    def tracer(self) -> Tracer:
+        """The tracer of the running rollout.
+
+        Raises:
+            ValueError: called outside a rollout.
+        """
+        tracer = get_active_tracer()
+        if tracer is None:
+            raise ValueError("the agent has a tracer only while a rollout runs")
+        return tracer
+
+    def get_tracer(self) -> Tracer:
+        """The same as `tracer`."""
+        return self.tracer
+
+    @property
+    def runner(self) -> Any:
+        """The runner of the running rollout.
+
+        Raises:
+            ValueError: called outside a rollout.
+        """
+        runner = _runner.get()
+        if runner is None:
+            raise ValueError("the agent has a runner only inside Runner.run_context")
+        return runner
+
+    def get_runner(self) -> Any:
+        """The same as `runner`."""
+        return self.runner
+
+    def set_runner(self, runner: Any) -> None:
+        """Called by the runner; holds for the calling task alone."""
+        _runner.set(runner)

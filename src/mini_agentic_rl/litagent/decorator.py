@@ -1,0 +1,141 @@
+"""Functions as agents. The first parameter is named `task`; the others say what the function wants.
+
+`llm` is an endpoint, `prompt_template` a prompt, `resources` all of them by name, `rollout` the rollout. Where the
+resources hold several endpoints or prompts, the one named as the parameter is taken, else the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout, RolloutMode
+from .agent import LitAgent, RolloutResult
+
+Func = Callable[..., Any]
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+_RESOURCE_PARAMETERS = ("llm", "prompt_template", "resources")
+_KNOWN = ("task", *_RESOURCE_PARAMETERS, "rollout")
+
+
+class FunctionalLitAgent(LitAgent[Any]):
+    """An agent made of a function; calling the agent calls the function.
+
+    Args:
+        func: the function, sync or async; its parameters are named among task, llm, prompt_template, resources and
+            rollout.
+        strip_proxy: give the function a plain `LLM` whose endpoint is the rollout's own URL.
+
+    Raises:
+        TypeError: the first parameter is not `task`, or one has another name and no default.
+    """
+
+    def __init__(self, func: Func, *, strip_proxy: bool = True) -> None:
+        super().__init__()
+        parameters = inspect.signature(func).parameters
+        label = getattr(func, "__qualname__", repr(func))
+        if next(iter(parameters), None) != "task":
+            raise TypeError(f"the first parameter of {label} must be named task")
+        unknown = [
+            name
+            for name, parameter in parameters.items()
+            if name not in _KNOWN and parameter.default is inspect.Parameter.empty
+        ]
+        if unknown:
+            raise TypeError(f"{label} asks for {unknown[0]!r}; on offer are {', '.join(_KNOWN)}")
+        self._func = func
+        self._parameters = frozenset(parameters)
+        self._strip_proxy = strip_proxy
+        functools.update_wrapper(self, func)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self._func(*args, **kwargs)
+
+    def method_for(self, mode: RolloutMode | None) -> Func:
+        return self.rollout_async if inspect.iscoroutinefunction(self._func) else self.rollout
+
+    def needs_resources(self, mode: RolloutMode | None) -> bool:
+        return not self._parameters.isdisjoint(_RESOURCE_PARAMETERS)
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        result: RolloutResult = self._func(task, **self._arguments(resources, rollout))
+        return result
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
+        result: RolloutResult = await self._func(task, **self._arguments(resources, rollout))
+        return result
+
+    def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if "llm" in self._parameters:
+            llm = _pick(resources, LLM, "llm")
+            if self._strip_proxy and isinstance(llm, ProxyLLM) and isinstance(rollout, AttemptedRollout):
+                llm = llm.for_rollout(rollout.rollout_id, rollout.attempt.attempt_id)
+            arguments["llm"] = llm
+        if "prompt_template" in self._parameters:
+            arguments["prompt_template"] = _pick(resources, PromptTemplate, "prompt_template")
+        if "resources" in self._parameters:
+            arguments["resources"] = resources
+        if "rollout" in self._parameters:
+            arguments["rollout"] = rollout
+        return arguments
+
+
+def rollout(func: Func) -> FunctionalLitAgent:
+    """An agent from a function that names what it wants."""
+    return FunctionalLitAgent(func)
+
+
+@overload
+def llm_rollout(func: Func) -> FunctionalLitAgent: ...
+@overload
+def llm_rollout(func: None = None, *, strip_proxy: bool = True) -> Callable[[Func], FunctionalLitAgent]: ...
+def llm_rollout(
+    func: Func | None = None, *, strip_proxy: bool = True
+) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+    """An agent from `(task, llm[, rollout])`.
+
+    Raises:
+        TypeError: the function has no parameter `llm`.
+    """
+    return _decorated(func, ("llm",), strip_proxy)
+
+
+@overload
+def prompt_rollout(func: Func) -> FunctionalLitAgent: ...
+@overload
+def prompt_rollout(func: None = None) -> Callable[[Func], FunctionalLitAgent]: ...
+def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+    """An agent from `(task, prompt_template[, rollout])`.
+
+    Raises:
+        TypeError: the function has no parameter `prompt_template`.
+    """
+    return _decorated(func, ("prompt_template",), True)
+
+
+def _decorated(
+    func: Func | None, required: Sequence[str], strip_proxy: bool
+) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+    def decorate(inner: Func) -> FunctionalLitAgent:
+        for name in required:
+            if name not in inspect.signature(inner).parameters:
+                raise TypeError(f"{getattr(inner, '__qualname__', repr(inner))} needs a parameter named {name}")
+        return FunctionalLitAgent(inner, strip_proxy=strip_proxy)
+
+    return decorate if func is None else decorate(func)
+
+
+def _pick(resources: NamedResources, kind: type[ResourceT], name: str) -> ResourceT:
+    preferred = resources.get(name)
+    if isinstance(preferred, kind):
+        return preferred
+    for resource in resources.values():
+        if isinstance(resource, kind):
+            return resource
+    held = ", ".join(f"{key}: {type(value).__name__}" for key, value in resources.items()) or "nothing"
+    raise ValueError(f"the agent asks for {name!r}, but the resources hold no {kind.__name__} (they hold {held})")

@@ -1,0 +1,98 @@
+"""One face for everything that shows or keeps the numbers of a run.
+
+A run is a row of phases ("SFT", "reinforcement learning", "evaluation"); a phase advances through a known or unknown
+number of units; at some points a dictionary of numbers is logged under a step. `step` is one count over the whole
+run and never decreases: several services drop rows that go back.
+
+Metric names are `family` or `family/detail` (`reward`, `reward/std`, `mismatch/mean_abs`). The console shows one
+number of each family in `HEADLINE_FAMILIES`, the report draws one chart per family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
+"""Families that a person watches, in the order in which they are shown."""
+
+
+def headline(metrics: Mapping[str, float | None], family: str) -> float | None:
+    """The one number that stands for a family: `family`, else `family/mean`, else its first `family/…`.
+
+    None where the family has no number.
+    """
+    for name in (family, f"{family}/mean"):
+        value = metrics.get(name)
+        if value is not None:
+            return value
+    return next(
+        (value for name, value in metrics.items() if name.startswith(f"{family}/") and value is not None),
+        None,
+    )
+
+
+class MetricsLogger:
+    """Override what you need; what is left alone does nothing. Also a context manager that closes itself."""
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """A new phase begins, ending the one before it.
+
+        Args:
+            name: What to call it, e.g. "evaluation before".
+            total: How many units (steps, problems) it has; None if that is unknown.
+        """
+
+    def advance(self, n: int = 1) -> None:
+        """`n` more units of the current phase are done."""
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Record numbers under a step of the run (0 or more, never decreasing)."""
+
+    def note(self, message: str) -> None:
+        """Tell something that is not a number, in one line."""
+
+    def close(self) -> None:
+        """Flush and release everything. Closing twice is allowed."""
+
+    def __enter__(self) -> MetricsLogger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MultiLogger(MetricsLogger):
+    """Passes everything on to several loggers, in order."""
+
+    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
+        self.loggers = tuple(loggers)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        for logger in self.loggers:
+            logger.phase(name, total)
+
+    def advance(self, n: int = 1) -> None:
+        for logger in self.loggers:
+            logger.advance(n)
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        for logger in self.loggers:
+            logger.log(metrics, step=step)
+
+    def note(self, message: str) -> None:
+        for logger in self.loggers:
+            logger.note(message)
+
+    def close(self) -> None:
+        """Closes every logger, then raises the first error that one of them raised."""
+        errors: list[Exception] = []
+        for logger in self.loggers:
+            try:
+                logger.close()
+            except Exception as error:  # the others still have to be closed
+                errors.append(error)
+        if errors:
+            raise errors[0]

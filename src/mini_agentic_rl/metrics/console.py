@@ -1,0 +1,205 @@
+"""What a person sees while a run goes on: progress, time left, and the latest numbers of each headline family.
+
+On a terminal it is one live view; elsewhere (a file, a pipe, CI) it is plain lines, one for each logged step, each
+phase and, within a long phase, each half minute. It writes to standard error, so that standard output stays free for
+results.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from .base import HEADLINE_FAMILIES, MetricsLogger, headline
+
+_WIDTH_WITHOUT_TERMINAL = 200
+_SHOWN_STEPS = 8
+_SHOWN_PHASES = 6
+_SECONDS_BETWEEN_LINES = 30.0
+_TITLES = {"tokens_per_second": "tokens/s", "memory_gib": "memory"}
+
+
+@functools.cache
+def shared_console() -> Console:
+    """The process's one console on standard error.
+
+    Lines that another console writes tear a live view apart, so log output has to go here as well:
+    `setup_logging(console=shared_console())`.
+    """
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL)
+
+
+class ConsoleLogger(MetricsLogger):
+    """A live view on a terminal, plain lines anywhere else.
+
+    Args:
+        console: Where to write; `shared_console()` if None.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or shared_console()
+        self._view: _LiveView | _PlainLines
+        self._view = _LiveView(self.console) if self.console.is_terminal else _PlainLines(self.console)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._view.phase(name, total)
+
+    def advance(self, n: int = 1) -> None:
+        self._view.advance(n)
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._view.log(metrics, step)
+
+    def note(self, message: str) -> None:
+        self._view.note(message)
+
+    def close(self) -> None:
+        self._view.close()
+
+
+class _LiveView:
+    """Progress bars above a table of the last steps."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._phases: deque[TaskID] = deque()
+        self._steps: deque[tuple[int, dict[str, float]]] = deque(maxlen=_SHOWN_STEPS)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
+        self._live.start()
+
+    def phase(self, name: str, total: int | None) -> None:
+        self._end_phase()
+        self._phases.append(self._progress.add_task(name, total=total))
+        while len(self._phases) > _SHOWN_PHASES:
+            self._progress.remove_task(self._phases.popleft())
+
+    def advance(self, n: int) -> None:
+        if self._phases:
+            self._progress.advance(self._phases[-1], n)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._steps.append((step, dict(metrics)))
+
+    def note(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._end_phase()
+        self._live.stop()
+
+    def _end_phase(self) -> None:
+        if self._phases:
+            task = next(task for task in self._progress.tasks if task.id == self._phases[-1])
+            if task.total is None:
+                self._progress.update(task.id, total=task.completed or 1, completed=task.completed or 1)
+            self._progress.stop_task(task.id)
+
+    def _render(self) -> RenderableType:
+        steps = list(self._steps)
+        if not steps:
+            return self._progress
+        families = [
+            family for family in HEADLINE_FAMILIES if any(headline(row, family) is not None for _, row in steps)
+        ]
+        table = Table(box=None, pad_edge=False)
+        table.add_column("step", justify="right")
+        for family in families:
+            table.add_column(_TITLES.get(family, family), justify="right")
+        for step, row in steps:
+            table.add_row(str(step), *(_number(family, headline(row, family)) for family in families))
+        return Group(self._progress, table)
+
+
+class _PlainLines:
+    """One line for each thing that happens."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._name: str | None = None
+        self._total: int | None = None
+        self._done = 0
+        self._start = self._last_line = time.monotonic()
+
+    def phase(self, name: str, total: int | None) -> None:
+        self._end_phase()
+        self._name, self._total, self._done = name, total, 0
+        self._start = self._last_line = time.monotonic()
+        self.note(f"{name}: started" + (f", {total} to do" if total is not None else ""))
+
+    def advance(self, n: int) -> None:
+        self._done += n
+        now = time.monotonic()
+        if now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self.note(self._progress(now))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        parts = [f"step {step}"]
+        for family in HEADLINE_FAMILIES:
+            value = headline(metrics, family)
+            if value is not None:
+                parts.append(f"{_TITLES.get(family, family)} {_number(family, value)}")
+        self.note("  ".join(parts))
+
+    def note(self, message: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._end_phase()
+
+    def _end_phase(self) -> None:
+        if self._name is not None:
+            done = f"{self._done} done in " if self._done else "done in "
+            self.note(f"{self._name}: {done}{_duration(time.monotonic() - self._start)}")
+            self._name = None
+
+    def _progress(self, now: float) -> str:
+        if not self._total:
+            return f"{self._name}: {self._done} done"
+        left = (now - self._start) / self._done * (self._total - self._done) if self._done else 0.0
+        return f"{self._name}: {self._done} of {self._total}, about {_duration(max(left, 0.0))} left"
+
+
+def _number(family: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if family == "accuracy":
+        return f"{100 * value:.1f} %"
+    if family == "memory_gib":
+        return f"{value:.2f} GiB"
+    return f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

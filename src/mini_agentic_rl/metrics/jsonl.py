@@ -1,0 +1,90 @@
+"""`metrics.jsonl`: one JSON object a line, `{"time": …, "phase": …, "step": …, metric: number, …}`.
+
+Every line is flushed as it is written, so a killed run loses at most the line it was writing. Opening the file again
+cuts off such a torn line; resuming also cuts off what a killed run logged after its last checkpoint, so that no step
+appears twice. A number that is not finite is written as null, which keeps every line valid JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .base import MetricsLogger
+
+
+class JsonlLogger(MetricsLogger):
+    """Appends to a JSON-lines file.
+
+    Args:
+        path: The file; its folder must exist.
+        resume_step: The last step that counts; everything after the last row with a step of at most this is cut off.
+            None keeps every whole line.
+
+    Raises:
+        OSError: the file cannot be opened or written.
+    """
+
+    def __init__(self, path: str | Path, *, resume_step: int | None = None) -> None:
+        self.path = Path(path)
+        self._phase: str | None = None
+        if self.path.exists():
+            self._trim(resume_step)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._phase = name
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        row: dict[str, Any] = {"time": round(time.time(), 3), "phase": self._phase, "step": step}
+        row |= {name: number if math.isfinite(number) else None for name, number in _numbers(metrics)}
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _trim(self, resume_step: int | None) -> None:
+        end = 0
+        position = 0
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            position += len(line)
+            row = _parse(line)
+            if row is None:
+                break
+            if resume_step is None or row.get("step", 0) <= resume_step:
+                end = position
+        with self.path.open("r+b") as file:
+            file.truncate(end)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl`, in order, up to the first line that is torn; empty if there is no such file."""
+    path = Path(path)
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            row = _parse(line)
+            if row is None:
+                break
+            rows.append(row)
+    return rows
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _numbers(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Plain numbers out of numpy scalars and bools as well."""
+    return [(name, value if isinstance(value, int) else float(value)) for name, value in metrics.items()]

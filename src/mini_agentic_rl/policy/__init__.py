@@ -1,0 +1,34 @@
+"""The model: sampling and learning on one set of weights. Knows only token ids; torch lives here."""
+
+from .engine import Engine, EngineSettings
+from .errors import (
+    AdapterMismatchError,
+    CacheFullError,
+    ModelNotFoundError,
+    PolicyError,
+    PromptTooLongError,
+)
+from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs
+from .load import LoraSettings, load_model
+from .model import DEFAULT_ADAPTER, PolicyModel
+from .policy import Policy
+
+__all__ = [
+    "DEFAULT_ADAPTER",
+    "AdapterMismatchError",
+    "CacheFullError",
+    "Engine",
+    "EngineSettings",
+    "Learner",
+    "LearnerSettings",
+    "LoraSettings",
+    "Loss",
+    "LossInputs",
+    "LossOutputs",
+    "ModelNotFoundError",
+    "Policy",
+    "PolicyError",
+    "PolicyModel",
+    "PromptTooLongError",
+    "load_model",
+]

@@ -1,0 +1,229 @@
+"""Sampling: requests of token ids in, tokens and log-probabilities out. The engine knows no text.
+
+Forward passes run on the torch thread. Anyone may submit from any thread; answers go to the request's `on_delta`
+callback, on the torch thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mini_agentic_rl.config import Settings
+from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+
+from .errors import CacheFullError, PolicyError, PromptTooLongError
+from .kv_cache import BlockCache, KVPool
+from .model import PolicyModel
+from .paged_attention import Chunk, PagedTables
+from .sampler import Row, sample
+from .scheduler import Piece, Plan, RunningSequence, Scheduler
+from .torch_thread import TorchThread
+
+logger = logging.getLogger(__name__)
+
+
+class EngineSettings(Settings):
+    """How the engine batches and how much it caches."""
+
+    block_size: int = Field(default=8, ge=1)
+    """Tokens per cache block."""
+    cache_mib: int = Field(default=768, ge=1)
+    """Size of the key/value cache in MiB."""
+    max_batch_tokens: int = Field(default=1024, ge=1)
+    """At most this many tokens in one forward pass."""
+    max_running: int = Field(default=256, ge=1)
+    """At most this many sequences at once."""
+
+
+@dataclass
+class EngineCounters:
+    """What the engine has done since it was made."""
+
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    steps: int = 0
+    busy_seconds: float = 0.0
+
+
+class Engine:
+    """Continuous batching over a shared-prefix block cache."""
+
+    def __init__(self, model: PolicyModel, thread: TorchThread, settings: EngineSettings | None = None) -> None:
+        self._model = model
+        self._thread = thread
+        self.settings = settings or EngineSettings()
+        size = self.settings.block_size
+        element = torch.empty(0, dtype=model.dtype).element_size()
+        block_bytes = 2 * model.layers * size * model.kv_heads * model.head_size * element
+        blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
+        self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
+        self.cache = BlockCache(blocks, size)
+        self._scheduler = Scheduler(
+            self.cache,
+            model.version,
+            max_batch_tokens=self.settings.max_batch_tokens,
+            max_running=self.settings.max_running,
+            context_length=model.context_length,
+        )
+        self.counters = EngineCounters()
+        self._inbox: list[RunningSequence] = []
+        self._inbox_lock = threading.Lock()
+        self._abandoned = False
+        thread.attend(self)
+
+    def submit(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> RunningSequence:
+        """Queue a request. The last delta has a `finish_reason`.
+
+        Raises:
+            PromptTooLongError: the prompt fills the context.
+            CacheFullError: the prompt alone needs more blocks than the cache has.
+            PolicyError: the prompt is empty, holds an unknown token id, or names an unknown adapter; or the engine is closed.
+        """
+        prompt = request.prompt_ids
+        if not prompt:
+            raise PolicyError("the prompt is empty")
+        if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
+            raise PolicyError(f"the prompt holds a token id outside 0..{self._model.vocab_size - 1}")
+        if request.adapter is not None and request.adapter not in self._model.versions:
+            raise PolicyError(f"no adapter named {request.adapter!r}")
+        if len(prompt) >= self._model.context_length:
+            raise PromptTooLongError(len(prompt), self._model.context_length)
+        if self.cache.blocks_for(len(prompt) + 1) > self.cache.total:
+            raise CacheFullError(
+                f"the prompt has {len(prompt)} tokens, but the key/value cache holds "
+                f"{self.cache.total * self.cache.block_size}; raise cache_mib"
+            )
+        seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
+        sequence = RunningSequence(request, seed, on_delta, list(prompt))
+        with self._inbox_lock:
+            if self._abandoned:
+                raise PolicyError("the policy is closed")
+            self._inbox.append(sequence)
+        self._thread.wake()
+        return sequence
+
+    def cancel(self, sequence: RunningSequence) -> None:
+        """End a request early; its blocks are freed at the next step. Harmless when it is finished already."""
+        sequence.cancelled = True
+        self._thread.wake()
+
+    def weights_changed(self, adapter: str) -> None:
+        """Invalidate every cached key of `adapter`. On the torch thread, after its version was raised."""
+        self._scheduler.weights_changed(adapter)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many sequences run and wait."""
+        running, waiting = self._scheduler.load
+        return running, waiting + len(self._inbox)
+
+    def pending(self) -> bool:
+        return bool(self._inbox) or self._scheduler.busy
+
+    def step(self) -> None:
+        """One forward pass. A failing one ends the requests it served, not the engine."""
+        with self._inbox_lock:
+            arrived, self._inbox = self._inbox, []
+        for sequence in arrived:
+            self._scheduler.add(sequence)
+        try:
+            self._forward_pass()
+        except (RuntimeError, PolicyError, ValueError) as error:
+            logger.exception("a forward pass failed (%s); its requests are cancelled", error)
+            self._drop_all()
+            self.cache.drop_idle()
+
+    def abandon(self) -> None:
+        with self._inbox_lock:
+            self._abandoned = True
+            arrived, self._inbox = self._inbox, []
+        for sequence in arrived:
+            self._scheduler.add(sequence)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        for sequence in self._scheduler.fail_all():
+            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+
+    @torch.inference_mode()
+    def _forward_pass(self) -> None:
+        started = time.perf_counter()
+        plan = self._scheduler.schedule()
+        if plan is None:
+            return
+        drawing = [piece for piece in (*plan.prefill, *plan.decode) if piece.draws]
+        self._model.base.eval()
+        self._model.activate(plan.adapter)
+        hidden, last = self._forward(plan)
+        rows = [Row(p.sequence.request.sampling, p.sequence.seed, p.sequence.sampled) for p in drawing]
+        draws = sample(self._model.logits(hidden[last]), rows) if drawing else []
+        self.counters.steps += 1
+        self.counters.sampled_tokens += len(draws)
+        self.counters.prefilled_tokens += sum(piece.count for piece in plan.prefill)
+        self._scheduler.postprocess(plan, drawing, draws)
+        self.counters.busy_seconds += time.perf_counter() - started
+
+    def _forward(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Hidden states of the packed tokens, and the indices of those from which a token is drawn."""
+        device = self._model.device
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[np.ndarray] = []
+        chunks: list[Chunk] = []
+        last: list[int] = []
+        for piece in plan.prefill:
+            sequence = piece.sequence
+            stop = sequence.computed + piece.count
+            own = self._slots(piece)[:stop]
+            start = len(tokens)
+            tokens.extend(sequence.tokens[sequence.computed : stop])
+            positions.extend(range(sequence.computed, stop))
+            slots.append(own[sequence.computed :])
+            chunks.append(Chunk(start, len(tokens), torch.from_numpy(own).to(device)))
+            if piece.draws:
+                last.append(len(tokens) - 1)
+        decode_slots: Tensor | None = None
+        lengths = np.array([len(piece.sequence.tokens) for piece in plan.decode], np.int64)
+        if plan.decode:
+            table_BC = self._decode_table(plan.decode, int(lengths.max()))
+            slots.append(table_BC[np.arange(len(lengths)), lengths - 1])
+            decode_slots = torch.from_numpy(table_BC).to(device)
+            last.extend(range(len(tokens), len(tokens) + len(lengths)))
+            tokens.extend(piece.sequence.tokens[-1] for piece in plan.decode)
+            positions.extend((lengths - 1).tolist())
+        tables = PagedTables(
+            self._pool,
+            torch.from_numpy(np.concatenate(slots)).to(device),
+            chunks,
+            decode_slots,
+            torch.from_numpy(lengths).to(device),
+        )
+        hidden = self._model.hidden(
+            torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables
+        )
+        return hidden, torch.tensor(last, device=device)
+
+    def _slots(self, piece: Piece) -> np.ndarray:
+        size = self.settings.block_size
+        blocks = np.array(piece.sequence.table.blocks, np.int64)
+        return (blocks[:, None] * size + np.arange(size)).reshape(-1)
+
+    def _decode_table(self, pieces: list[Piece], longest: int) -> np.ndarray:
+        """[B, C] cache slots of every position of each decoding sequence; past its end any slot stands."""
+        size = self.settings.block_size
+        width = max(len(piece.sequence.table.blocks) for piece in pieces)
+        blocks = np.zeros((len(pieces), width), np.int64)
+        for row, piece in enumerate(pieces):
+            blocks[row, : len(piece.sequence.table.blocks)] = piece.sequence.table.blocks
+        return (blocks[:, :, None] * size + np.arange(size)).reshape(len(pieces), -1)[:, :longest]

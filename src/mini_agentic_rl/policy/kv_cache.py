@@ -1,0 +1,171 @@
+"""The key/value cache: fixed-size blocks, and a prefix tree that finds those already computed.
+
+Blocks of `block_size` tokens live in one pool per layer. A full block is published in the prefix tree under its parent
+block and its tokens, so a later prompt that begins alike takes it as it is. The tree's roots are salted by adapter and
+policy version: a weight change makes every older block unreachable. Blocks are reference-counted; unreferenced ones
+stay findable until their room is needed, the least recently used first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Root = tuple[str, int]
+Key = tuple[int, tuple[int, ...]]
+
+
+class KVPool:
+    """Keys and values of every layer: [slots, KV heads x D], a slot being block * block_size + offset."""
+
+    def __init__(
+        self, layers: int, blocks: int, block_size: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._heads_and_size = (heads, head_size)
+        shape = (layers, blocks * block_size, heads * head_size)
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty(shape, dtype=dtype, device=device)
+
+    def write(self, layer: int, slot_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
+        """Store the keys and values of T new tokens."""
+        self.keys[layer].index_copy_(0, slot_T, k_THD.reshape(slot_T.numel(), -1))
+        self.values[layer].index_copy_(0, slot_T, v_THD.reshape(slot_T.numel(), -1))
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]."""
+        shape, flat = (*slots.shape, *self._heads_and_size), slots.reshape(-1)
+        return self.keys[layer].index_select(0, flat).view(shape), self.values[layer].index_select(0, flat).view(shape)
+
+
+@dataclass
+class BlockTable:
+    """The blocks of one sequence, in order, and where in the prefix tree it stands."""
+
+    blocks: list[int] = field(default_factory=list)
+    published: int = 0
+    """How many leading blocks are in the prefix tree."""
+    node: int = 0
+    """Prefix-tree node of the last published block."""
+
+
+@dataclass
+class _Block:
+    references: int = 0
+    key: Key | None = None
+
+
+class BlockCache:
+    """Who holds which block. Knows token ids, not tensors."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self._blocks = [_Block() for _ in range(blocks)]
+        self._free = list(range(blocks - 1, -1, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._tree: dict[Key, tuple[int, int]] = {}
+        self._roots: dict[Root, int] = {}
+        self._next_node = 1
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be handed out now."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def total(self) -> int:
+        return len(self._blocks)
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks hold `tokens` tokens."""
+        return -(-tokens // self.block_size)
+
+    def open(self, root: Root, tokens: Sequence[int]) -> BlockTable:
+        """Take every cached block with which `tokens` begins; at least one token is always left to compute."""
+        node = self._root(root)
+        table = BlockTable(node=node)
+        for start in range(0, len(tokens) - self.block_size, self.block_size):
+            found = self._tree.get((table.node, tuple(tokens[start : start + self.block_size])))
+            if found is None:
+                break
+            block, table.node = found
+            self._reference(block)
+            table.blocks.append(block)
+            table.published += 1
+        return table
+
+    def grow(self, table: BlockTable, tokens: int) -> bool:
+        """Make room for `tokens` tokens in all; False, and nothing changed, when the blocks are not to be had."""
+        missing = self.blocks_for(tokens) - len(table.blocks)
+        if missing > self.available:
+            return False
+        for _ in range(missing):
+            block = self._take()
+            self._reference(block)
+            table.blocks.append(block)
+        return True
+
+    def publish(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
+        """Enter the blocks that `computed` tokens fill. May be called before the forward pass that fills them,
+        because every layer writes its keys before it reads any."""
+        while (table.published + 1) * self.block_size <= computed:
+            start = table.published * self.block_size
+            key = (table.node, tuple(tokens[start : start + self.block_size]))
+            found = self._tree.get(key)
+            if found is None:
+                block = table.blocks[table.published]
+                table.node = self._new_node()
+                self._tree[key] = (block, table.node)
+                self._blocks[block].key = key
+            else:
+                table.node = found[1]
+            table.published += 1
+
+    def close(self, table: BlockTable) -> None:
+        """Give back a sequence's blocks; published ones stay findable."""
+        for block in reversed(table.blocks):
+            entry = self._blocks[block]
+            entry.references -= 1
+            if entry.references == 0:
+                if entry.key is None:
+                    self._free.append(block)
+                else:
+                    self._idle[block] = None
+        table.blocks, table.published, table.node = [], 0, 0
+
+    def forget(self, adapter: str) -> None:
+        """Make every block computed with `adapter` unreachable and free the unreferenced ones of all adapters."""
+        self._roots = {root: node for root, node in self._roots.items() if root[0] != adapter}
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Empty the prefix tree of unreferenced blocks."""
+        while self._idle:
+            self._free.append(self._evict())
+
+    def _root(self, root: Root) -> int:
+        if root not in self._roots:
+            self._roots[root] = self._new_node()
+        return self._roots[root]
+
+    def _new_node(self) -> int:
+        self._next_node += 1
+        return self._next_node
+
+    def _reference(self, block: int) -> None:
+        self._idle.pop(block, None)
+        self._blocks[block].references += 1
+
+    def _take(self) -> int:
+        return self._free.pop() if self._free else self._evict()
+
+    def _evict(self) -> int:
+        block, _ = self._idle.popitem(last=False)
+        entry = self._blocks[block]
+        if entry.key is not None:
+            del self._tree[entry.key]
+            entry.key = None
+        return block

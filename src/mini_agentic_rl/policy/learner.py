@@ -1,0 +1,207 @@
+"""Learning: packed trees and a loss in, gradients and then new weights out.
+
+`forward_backward` may be called any number of times before `optim_step`; gradients add up, and because every term
+carries its own weight, how the terms are split over calls changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mini_agentic_rl.config import Settings
+from mini_agentic_rl.tokens import PackedTrees
+
+from .attention import TreeTables
+from .errors import PolicyError
+from .logprobs import chunked_logprobs, targets
+from .model import DEFAULT_ADAPTER, PolicyModel
+
+
+class LearnerSettings(Settings):
+    """The optimizer and what bounds its memory."""
+
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Peak learning rate; LoRA wants about ten times that of full training."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moment."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls after the warm-up, to 0 at `total_steps`."""
+    total_steps: int = Field(default=0, ge=0)
+    """Optimizer steps of the whole run; needed for a schedule that falls."""
+    optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
+    """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    logprob_chunk_rows: int = Field(default=256, ge=1)
+    """Rows of logits that exist at once."""
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """Per-term streams of one micro-batch, all [S]."""
+
+    logprobs_S: Tensor
+    """Log-probabilities under the current weights; the only one with a gradient."""
+    behaviour_logprobs_S: Tensor
+    """Log-probabilities that the sampler recorded."""
+    entropy_S: Tensor
+    """Entropy (nats) of the distribution each token was drawn from, under the current weights; no gradient."""
+    streams: Mapping[str, Tensor]
+    """What the algorithm added: advantages, weights, reference log-probabilities ..."""
+
+
+@dataclass(frozen=True)
+class LossOutputs:
+    """A loss to differentiate, and figures to report that add up over micro-batches."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Loss = Callable[[LossInputs], LossOutputs]
+
+
+class Learner:
+    """One optimizer over one adapter (or over all weights under full training)."""
+
+    def __init__(self, model: PolicyModel, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> None:
+        self._model = model
+        self.settings = settings
+        self.adapter = adapter
+        self.steps = 0
+        self.parameters = model.trainable(adapter)
+        if not self.parameters:
+            raise PolicyError("nothing to train: no LoRA layer matches target_modules and full training is off")
+        if settings.schedule != "constant" and settings.total_steps <= 0:
+            raise PolicyError(f"schedule {settings.schedule!r} needs total_steps")
+        if settings.checkpointing:
+            model.enable_checkpointing()
+        self._optimizer = _make_optimizer(self.parameters, settings, model.device)
+
+    def forward_backward(
+        self, packed: PackedTrees, loss_fn: Loss, streams: Mapping[str, Any], *, gradient: bool = True
+    ) -> dict[str, float]:
+        """Add the gradient of `loss_fn` over one packed micro-batch; return the loss's metrics.
+
+        Args:
+            streams: arrays [S] handed to the loss as tensors.
+            gradient: False computes the metrics alone.
+        """
+        model = self._model
+        # transformers checkpoints in training mode only; a layer without dropout computes the same in either mode.
+        model.base.train(gradient and (self.settings.checkpointing or self._uses_dropout))
+        with torch.set_grad_enabled(gradient), model.using(self.adapter):
+            logprobs_S, entropy_S = self._read(packed)
+            device = model.device
+            outputs = loss_fn(
+                LossInputs(
+                    logprobs_S=logprobs_S,
+                    behaviour_logprobs_S=torch.from_numpy(packed.behaviour_logprobs_S).to(device),
+                    entropy_S=entropy_S.detach(),
+                    streams={name: torch.as_tensor(value, device=device) for name, value in streams.items()},
+                )
+            )
+            if gradient:
+                outputs.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        model.base.eval()
+        return {"loss": float(outputs.loss.detach()), **{k: float(v.detach()) for k, v in outputs.metrics.items()}}
+
+    @torch.no_grad()
+    def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
+        """Log-probabilities [S] of the terms under the current weights, or with the adapter off."""
+        self._model.base.eval()
+        with self._model.using(None if reference else self.adapter):
+            return self._read(packed)[0]
+
+    def optim_step(self) -> dict[str, float]:
+        """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
+
+        Returns:
+            `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
+        """
+        rate = self.learning_rate(self.steps)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
+        finite = math.isfinite(norm)
+        if finite:
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
+            self._model.versions[self.adapter] += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        return {"grad_norm": norm, "learning_rate": rate, "skipped": 0.0 if finite else 1.0}
+
+    def learning_rate(self, step: int) -> float:
+        """Learning rate of optimizer step number `step`, from 0."""
+        settings = self.settings
+        if step < settings.warmup_steps:
+            return settings.learning_rate * (step + 1) / (settings.warmup_steps + 1)
+        if settings.schedule == "constant":
+            return settings.learning_rate
+        done = min(1.0, (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps))
+        factor = 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+        return settings.learning_rate * factor
+
+    def save_state(self, path: Path) -> None:
+        """Write the optimizer's state and the step count."""
+        state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps}
+        torch.save(state | {"version": self._model.versions[self.adapter]}, path)
+
+    def load_state(self, path: Path) -> None:
+        """Read back what `save_state` wrote."""
+        state = torch.load(path, map_location=self._model.device, weights_only=True)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+        self._model.versions[self.adapter] = state["version"]
+
+    @property
+    def _uses_dropout(self) -> bool:
+        return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self._model.base.modules())
+
+    def _read(self, packed: PackedTrees) -> tuple[Tensor, Tensor]:
+        device = self._model.device
+        tokens_T = torch.from_numpy(packed.tokens_T).to(device)
+        positions_T = torch.from_numpy(packed.positions_T).to(device)
+        tables = TreeTables(positions_T, torch.from_numpy(packed.end_T).to(device), packed.tree_slices())
+        hidden_TM = self._model.hidden(tokens_T, positions_T, tables)
+        where = targets(
+            tokens_T,
+            torch.from_numpy(packed.parent_T).to(device),
+            torch.from_numpy(packed.token_S).to(device),
+            torch.from_numpy(packed.temperature_S).to(device),
+        )
+        return chunked_logprobs(self._model, hidden_TM, where, chunk_rows=self.settings.logprob_chunk_rows)
+
+
+def _make_optimizer(
+    parameters: list[torch.nn.Parameter], settings: LearnerSettings, device: torch.device
+) -> torch.optim.Optimizer:
+    options: dict[str, Any] = {
+        "lr": settings.learning_rate,
+        "betas": settings.betas,
+        "weight_decay": settings.weight_decay,
+    }
+    if settings.optimizer == "adamw" or (settings.optimizer == "auto" and device.type != "cuda"):
+        return torch.optim.AdamW(parameters, **options)
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        if settings.optimizer == "auto":
+            return torch.optim.AdamW(parameters, **options)
+        raise PolicyError("optimizer adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'") from error
+    optimizer: torch.optim.Optimizer = AdamW8bit(parameters, **options)
+    return optimizer

@@ -1,0 +1,215 @@
+"""Loading: names, folders or loaded objects in; a `PolicyModel` out. Adapters are saved as plain peft writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from mini_agentic_rl.config import Settings
+
+from .attention import ATTENTION_NAME
+from .embedded import EMBEDDED_NAMES, pull
+from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
+from .model import DEFAULT_ADAPTER, PolicyModel
+
+logger = logging.getLogger(__name__)
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["none", "8bit", "4bit"]
+
+
+class LoraSettings(Settings):
+    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
+
+    r: int = Field(default=8, ge=1)
+    """Rank of the adapter."""
+    alpha: int = Field(default=16, ge=1)
+    """Scale of the adapter, divided by the rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Which layers get an adapter."""
+
+
+def resolve_model(name: str) -> str:
+    """A path or hub id that transformers can load; pulls the embedded model when it is meant.
+
+    Raises:
+        ModelNotFoundError: a path that looks local does not exist.
+    """
+    if name.lower() in EMBEDDED_NAMES:
+        return str(pull())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelNotFoundError(f"no model folder at {name!r}; check --model")
+    return name
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the first CUDA device, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise PolicyError(f"--device {device}: torch sees no CUDA device; use --device cpu")
+    return torch.device(device)
+
+
+def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the device multiplies it faster than float32, else float32."""
+    if dtype != "auto":
+        found: torch.dtype = getattr(torch, dtype)
+        return found
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    if device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
+        return torch.bfloat16
+    return torch.float32
+
+
+def load_model(
+    model: str | PreTrainedModel,
+    *,
+    lora: LoraSettings | None = None,
+    adapter: str | Path | None = None,
+    dtype: Dtype = "auto",
+    device: str = "auto",
+    quantization: Quantization = "none",
+    trust_remote_code: bool = False,
+) -> PolicyModel:
+    """A model ready for the engine and the learner.
+
+    Args:
+        model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied).
+        lora: adapter to create; None trains every weight, unless `adapter` is given.
+        adapter: folder of a saved adapter to go on with.
+
+    Raises:
+        ModelNotFoundError: no such model.
+        AdapterMismatchError: the adapter does not fit this model.
+        PolicyError: the device or quantisation cannot be had here.
+    """
+    where = resolve_device(device)
+    if isinstance(model, str):
+        base = _load_base(resolve_model(model), model, resolve_dtype(dtype, where), where, quantization, trust_remote_code)
+    else:
+        base = model
+    base.eval()
+    if adapter is not None:
+        return _with_saved_adapter(base, Path(adapter).expanduser())
+    if lora is None:
+        if quantization != "none":
+            raise PolicyError("quantised weights cannot be trained in full; keep LoRA on (--lora-r) or --quantization none")
+        base.requires_grad_(True)
+        return PolicyModel(base)
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    config = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    return PolicyModel(base, peft_model=get_peft_model(base, config, adapter_name=DEFAULT_ADAPTER))
+
+
+def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+    """Write the adapter as plain peft reads it, or the whole model under full training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if model.peft_model is None:
+        model.base.save_pretrained(folder)
+        return
+    model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
+    readme = folder / "README.md"
+    readme.unlink(missing_ok=True)
+
+
+def load_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+    """Read back what `save_weights` wrote, into the weights that are there.
+
+    Raises:
+        AdapterMismatchError: the file's tensors do not fit.
+    """
+    from safetensors.torch import load_file
+
+    if model.peft_model is None:
+        state = {}
+        for shard in sorted(folder.glob("*.safetensors")):
+            state.update(load_file(str(shard)))
+        model.base.load_state_dict(state, strict=False)
+        model.base.tie_weights()
+        return
+    _set_adapter_state(model.peft_model, load_file(str(folder / "adapter_model.safetensors")), folder, adapter)
+
+
+def _load_base(
+    path: str, asked: str, dtype: torch.dtype, device: torch.device, quantization: Quantization, trust_remote_code: bool
+) -> PreTrainedModel:
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if quantization != "none":
+        options["quantization_config"] = _quantization_config(quantization, dtype)
+        options["device_map"] = {"": device}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelNotFoundError(
+            f"cannot load --model {asked!r}: {first} (give 'embedded', a local folder or a Hugging Face id)"
+        ) from error
+    loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
+    return loaded
+
+
+def _quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
+    try:
+        import bitsandbytes  # noqa: F401  # transformers asks for it later, with a longer message
+    except ImportError as error:
+        raise PolicyError(
+            f"--quantization {quantization} needs bitsandbytes: pip install 'mini-agentic-rl[quant]'"
+        ) from error
+    from transformers import BitsAndBytesConfig
+
+    if quantization == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+
+
+def _with_saved_adapter(base: PreTrainedModel, folder: Path) -> PolicyModel:
+    if not (folder / "adapter_config.json").is_file():
+        raise PolicyError(f"no adapter in {str(folder)!r} (adapter_config.json is missing); check --adapter")
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file
+
+    config = LoraConfig.from_pretrained(str(folder))
+    config.inference_mode = False
+    try:
+        wrapped = get_peft_model(base, config, adapter_name=DEFAULT_ADAPTER)
+    except ValueError as error:
+        raise AdapterMismatchError(_mismatch(folder, str(error))) from error
+    _set_adapter_state(wrapped, load_file(str(folder / "adapter_model.safetensors")), folder, DEFAULT_ADAPTER)
+    return PolicyModel(base, peft_model=wrapped)
+
+
+def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Path, adapter: str) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    expected = {name: tensor.shape for name, tensor in get_peft_model_state_dict(wrapped, adapter_name=adapter).items()}
+    found = {name: tensor.shape for name, tensor in state.items()}
+    if expected != found:
+        name = next((n for n in sorted({*expected, *found}) if expected.get(n) != found.get(n)), "")
+        detail = f"{name} is {tuple(found.get(name, ()))} there and {tuple(expected.get(name, ()))} here"
+        raise AdapterMismatchError(_mismatch(folder, detail))
+    set_peft_model_state_dict(wrapped, state, adapter_name=adapter)
+
+
+def _mismatch(folder: Path, detail: str) -> str:
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    trained_on = config.get("base_model_name_or_path") or "an unnamed model"
+    return f"--adapter {str(folder)!r} was trained on another base model ({trained_on}); use that one with --model ({detail})"

@@ -1,0 +1,118 @@
+"""The one set of weights: a Hugging Face model, its named LoRA adapters, and a version for each.
+
+Sampling and learning both run through `hidden` and `logits`; the reference policy is the same weights with the adapter
+off. A version counts the optimizer steps behind an adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .attention import ATTENTION_NAME, AttentionTables
+from .errors import PolicyError
+
+DEFAULT_ADAPTER = "default"
+
+
+class PolicyModel:
+    """A causal language model whose attention goes through our tables."""
+
+    def __init__(self, model: PreTrainedModel, *, peft_model: Any | None = None) -> None:
+        """`model` is the bare model (adapter layers may be injected); `peft_model` its wrapper, None for full training."""
+        self.base = model
+        self.peft_model = peft_model
+        self.base.config.use_cache = False
+        self.base.set_attn_implementation(ATTENTION_NAME)
+        self.backbone: nn.Module = getattr(model, model.base_model_prefix)
+        head = model.get_output_embeddings()
+        if head is None:
+            raise PolicyError(f"{type(model).__name__} has no output head; choose a causal language model with --model")
+        self.head: nn.Module = head
+        config = model.config.get_text_config()
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._logit_scale = float(getattr(config, "logit_scale", None) or 1.0)
+        self._logit_scale /= float(getattr(config, "logits_scaling", None) or 1.0)
+        self.layers: int = config.num_hidden_layers
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.context_length: int = config.max_position_embeddings
+        self.vocab_size: int = config.vocab_size
+        self.versions: dict[str, int] = {DEFAULT_ADAPTER: 0}
+        self._active: str | None = DEFAULT_ADAPTER
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.get_input_embeddings().weight.device  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the hidden states."""
+        return self.base.get_input_embeddings().weight.dtype  # type: ignore[return-value]
+
+    def version(self, adapter: str | None) -> int:
+        """Optimizer steps behind `adapter`; the base model without one is always 0."""
+        return 0 if adapter is None else self.versions[adapter]
+
+    def activate(self, adapter: str | None) -> None:
+        """Let the next forward passes use `adapter`; None is the base model alone.
+
+        Raises:
+            PolicyError: there is no such adapter, or the weights are trained in full so that no base is left.
+        """
+        if adapter == self._active:
+            return
+        if adapter is not None and adapter not in self.versions:
+            raise PolicyError(f"no adapter named {adapter!r}; loaded: {', '.join(sorted(self.versions))}")
+        if self.peft_model is None:
+            raise PolicyError("the weights are trained in full, so there is no base model without the adapter")
+        if adapter is None:
+            self.peft_model.base_model.disable_adapter_layers()
+        else:
+            self.peft_model.base_model.enable_adapter_layers()
+            self.peft_model.set_adapter(adapter)
+        self._active = adapter
+
+    @contextmanager
+    def using(self, adapter: str | None) -> Iterator[None]:
+        """`activate` for the duration of a block."""
+        before = self._active
+        self.activate(adapter)
+        try:
+            yield
+        finally:
+            self.activate(before)
+
+    def hidden(self, tokens_T: Tensor, positions_T: Tensor, tables: AttentionTables) -> Tensor:
+        """Last hidden states [T, hidden] of T packed tokens."""
+        output = self.backbone(
+            input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False, attention_tables=tables
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden_NM: Tensor) -> Tensor:
+        """Logits [N, V] of N hidden states."""
+        logits: Tensor = self.head(hidden_NM)
+        if self._logit_scale != 1.0:
+            logits = logits * self._logit_scale
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
+
+    def trainable(self, adapter: str = DEFAULT_ADAPTER) -> list[nn.Parameter]:
+        """What an optimizer step changes: the adapter's matrices, or every weight under full training."""
+        if self.peft_model is None:
+            return [p for p in self.base.parameters() if p.requires_grad]
+        self.activate(adapter)
+        marker = f".{adapter}."
+        return [p for name, p in self.base.named_parameters() if "lora_" in name and marker in name]
+
+    def enable_checkpointing(self) -> None:
+        """In training mode, recompute each layer's activations in the backward pass instead of keeping them."""
+        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,0 +1,88 @@
+"""The policy: one set of weights that samples and learns in turns.
+
+The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `run`, which
+afterwards invalidates what was cached with older ones: that turn-taking happens here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel
+
+from .engine import Engine, EngineSettings
+from .learner import Learner, LearnerSettings
+from .load import load_model, load_weights, save_weights
+from .model import DEFAULT_ADAPTER, PolicyModel
+from .torch_thread import TorchThread
+
+T = TypeVar("T")
+
+
+class Policy:
+    """A model with an engine, and learners where it is trained."""
+
+    def __init__(self, model: PolicyModel, engine: EngineSettings | None = None, thread: TorchThread | None = None) -> None:
+        self.model = model
+        self._thread = thread or TorchThread()
+        self.engine = Engine(model, self._thread, engine)
+
+    @classmethod
+    def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
+        """`load_model` on the torch thread, with its options, then a policy around it."""
+        thread = TorchThread()
+        try:
+            return cls(thread.call(lambda: load_model(model, **options)), engine, thread)
+        except BaseException:
+            thread.close()
+            raise
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps behind the default adapter."""
+        return self.model.version(DEFAULT_ADAPTER)
+
+    def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
+        """A fresh optimizer over `adapter`. Use it inside `run` only."""
+        return Learner(self.model, settings, adapter)
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Run `job` on the torch thread between two steps of the engine, and wait for it.
+
+        Requests under way are held meanwhile; where the job changed an adapter's version they go on with the new
+        weights, and no key computed with the old ones is used again.
+        """
+        return self._thread.call(lambda: self._turn(job))
+
+    async def run_async(self, job: Callable[[], T]) -> T:
+        """`run` without blocking the event loop."""
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
+
+    def save(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+        """Write the weights that are trained."""
+        self.run(lambda: save_weights(self.model, folder, adapter))
+
+    def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+        """Read weights back in place; what was cached with the old ones is not used again."""
+
+        def job() -> None:
+            load_weights(self.model, folder, adapter)
+            self.engine.weights_changed(adapter)
+
+        self.run(job)
+
+    def close(self) -> None:
+        """Stop sampling and end the torch thread."""
+        self._thread.close()
+
+    def _turn(self, job: Callable[[], T]) -> T:
+        before = dict(self.model.versions)
+        try:
+            return job()
+        finally:
+            for adapter, version in self.model.versions.items():
+                if before.get(adapter) != version:
+                    self.engine.weights_changed(adapter)

@@ -1,0 +1,121 @@
+"""Drawing tokens from logits. What a request draws depends on its seed and position alone, never on its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mini_agentic_rl.tokens import SamplingParams
+
+_MASK64 = (1 << 64) - 1
+_BUCKET = 128
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the sampler needs to know of one sequence."""
+
+    sampling: SamplingParams
+    seed: int
+    sampled: Sequence[int]
+    """Token ids sampled so far."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One drawn token."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
+    z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
+    z ^= z >> 31
+    return ((z >> 11) + 0.5) / (1 << 53)
+
+
+def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
+    """Draw one token for each row of logits; log-probabilities are after temperature, before truncation.
+
+    `logits_BV` may be overwritten.
+    """
+    logits_BV = logits_BV.float()
+    _adjust(logits_BV, rows)
+    temperatures = [row.sampling.temperature for row in rows]
+    if any(t not in (0.0, 1.0) for t in temperatures):
+        scale_B = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits_BV.device)
+        logits_BV.div_(scale_B[:, None])
+    logits_BV.sub_(torch.logsumexp(logits_BV, -1, keepdim=True))
+    tokens_B = torch.empty(len(rows), dtype=torch.long, device=logits_BV.device)
+    greedy = [i for i, t in enumerate(temperatures) if t == 0]
+    drawn = [i for i, t in enumerate(temperatures) if t > 0]
+    if greedy:
+        tokens_B[greedy] = logits_BV[greedy].argmax(-1)
+    if drawn:
+        probs = torch.exp(logits_BV if len(drawn) == len(rows) else logits_BV[drawn])
+        params = [rows[i].sampling for i in drawn]
+        if any(p.top_p < 1 or p.top_k > 0 or p.min_p > 0 for p in params):
+            probs = _truncate(probs, params)
+        u = [uniform(rows[i].seed, len(rows[i].sampled)) for i in drawn]
+        tokens_B[drawn] = _inverse_cdf(probs, torch.tensor(u, dtype=torch.float64, device=probs.device))
+    logprobs = logits_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
+    tops = _top_logprobs(logits_BV, rows)
+    return [Draw(token, lp, top) for token, lp, top in zip(tokens_B.tolist(), logprobs, tops, strict=True)]
+
+
+def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
+    for i, row in enumerate(rows):
+        params = row.sampling
+        for token, bias in params.logit_bias.items():
+            logits_BV[i, token] += bias
+        if (params.presence_penalty or params.frequency_penalty) and row.sampled:
+            ids, counts = torch.tensor(list(row.sampled), device=logits_BV.device).unique(return_counts=True)
+            logits_BV[i, ids] -= params.presence_penalty + params.frequency_penalty * counts.float()
+
+
+def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
+    """The token at which the cumulated probability passes u, found in two levels so that no sum is long."""
+    batch, vocab = probs_BV.shape
+    padded = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
+    buckets = padded.sum(-1).double().cumsum(-1)
+    target = u_B * buckets[:, -1]
+    bucket = torch.searchsorted(buckets, target[:, None]).clamp_(max=buckets.shape[1] - 1)
+    before = torch.where(bucket > 0, buckets.gather(1, (bucket - 1).clamp(min=0)), torch.zeros_like(target[:, None]))
+    inside = padded.gather(1, bucket[:, :, None].expand(-1, -1, _BUCKET))[:, 0].double()
+    offset = torch.searchsorted(inside.cumsum(-1), (target[:, None] - before)).clamp_(max=_BUCKET - 1)
+    chosen = (bucket * _BUCKET + offset)[:, 0]
+    # Rounding may land on a token of probability 0 at the end of a bucket; the likeliest of the bucket takes its place.
+    zero = inside.gather(1, offset)[:, 0] <= 0
+    return torch.where(zero, bucket[:, 0] * _BUCKET + inside.argmax(-1), chosen)
+
+
+def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
+    ordered, index = probs_BV.sort(-1, descending=True)
+    rank = torch.arange(ordered.shape[1], device=ordered.device)[None, :]
+    vocab = ordered.shape[1]
+    k = torch.tensor([p.top_k or vocab for p in params], device=ordered.device)[:, None]
+    p = torch.tensor([q.top_p for q in params], device=ordered.device)[:, None]
+    floor = torch.tensor([q.min_p for q in params], device=ordered.device)[:, None]
+    before = ordered.cumsum(-1) - ordered
+    keep = (rank < k) & ((before < p) | (rank == 0)) & (ordered >= floor * ordered[:, :1])
+    return torch.zeros_like(probs_BV).scatter_(1, index, ordered * keep)
+
+
+def _top_logprobs(logprobs_BV: Tensor, rows: Sequence[Row]) -> list[tuple[tuple[int, float], ...]]:
+    most = max(row.sampling.top_logprobs for row in rows)
+    if most == 0:
+        return [()] * len(rows)
+    values, ids = logprobs_BV.topk(most, -1)
+    return [
+        tuple(zip(ids_row[: row.sampling.top_logprobs], values_row[: row.sampling.top_logprobs], strict=True))
+        for row, ids_row, values_row in zip(rows, ids.tolist(), values.tolist(), strict=True)
+    ]

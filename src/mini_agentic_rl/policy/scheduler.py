@@ -1,0 +1,230 @@
+"""Which tokens the next forward pass computes: continuous batching with chunked prefill.
+
+`schedule` picks, `postprocess` books what was drawn. Sequences that decode go first, waiting prompts fill the rest of
+the token budget, the oldest first. When blocks run out the youngest sequence gives its own back and waits again; its
+draws depend on seed and position only, so it goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
+
+from .kv_cache import BlockCache, BlockTable
+from .sampler import Draw
+
+
+@dataclass(eq=False)
+class RunningSequence:
+    """One request on its way."""
+
+    request: TokenRequest
+    seed: int
+    on_delta: Callable[[TokenDelta], None]
+    tokens: list[int]
+    """Prompt and what was sampled so far."""
+    table: BlockTable = field(default_factory=BlockTable)
+    computed: int = 0
+    """How many of `tokens` have their keys in the cache."""
+    cached: int | None = None
+    """Prompt tokens found in the prefix cache at first admission."""
+    cancelled: bool = False
+
+    @property
+    def sampled(self) -> Sequence[int]:
+        return self.tokens[len(self.request.prompt_ids) :]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`count` new tokens of one sequence, from its `computed` on."""
+
+    sequence: RunningSequence
+    count: int
+
+    @property
+    def draws(self) -> bool:
+        """Whether the last of these tokens is the last there is, so that the next one is drawn."""
+        return self.sequence.computed + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One forward pass: all pieces share an adapter."""
+
+    adapter: str | None
+    prefill: list[Piece]
+    decode: list[Piece]
+
+
+class Scheduler:
+    """Holds the waiting and the running sequences. Not thread-safe: the engine's thread owns it."""
+
+    def __init__(
+        self, cache: BlockCache, version: Callable[[str | None], int], *, max_batch_tokens: int, max_running: int, context_length: int
+    ) -> None:
+        self._cache = cache
+        self._version = version
+        self._max_batch_tokens = max_batch_tokens
+        self._max_running = max_running
+        self._context_length = context_length
+        self._waiting: deque[RunningSequence] = deque()
+        self._running: list[RunningSequence] = []
+        self._last_adapter: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many sequences run and wait."""
+        return len(self._running), len(self._waiting)
+
+    def add(self, sequence: RunningSequence) -> None:
+        self._waiting.append(sequence)
+
+    def schedule(self) -> Plan | None:
+        """The next forward pass; None when there is nothing to compute."""
+        self._drop_cancelled()
+        adapter = self._next_adapter()
+        decode = self._decodes(adapter)
+        budget = self._max_batch_tokens - len(decode)
+        prefill: list[Piece] = []
+        for sequence in self._running:
+            if budget > 0 and sequence.request.adapter == adapter and len(sequence.tokens) - sequence.computed > 1:
+                budget -= self._take(sequence, budget, prefill)
+        while budget > 0 and self._waiting and len(self._running) < self._max_running:
+            sequence = self._waiting[0]
+            if sequence.request.adapter != adapter or not self._admit(sequence):
+                break
+            self._waiting.popleft()
+            self._running.append(sequence)
+            if len(sequence.tokens) - sequence.computed == 1:
+                decode.append(Piece(sequence, 1))
+                self._cache.publish(sequence.table, sequence.tokens, len(sequence.tokens))
+                budget -= 1
+            else:
+                budget -= self._take(sequence, budget, prefill)
+        if not prefill and not decode:
+            return None
+        self._last_adapter = adapter
+        return Plan(adapter, prefill, decode)
+
+    def postprocess(self, plan: Plan, drawing: Sequence[Piece], draws: Sequence[Draw]) -> None:
+        """Book one forward pass: `draws` are the tokens drawn for the pieces in `drawing`."""
+        for piece in (*plan.prefill, *plan.decode):
+            piece.sequence.computed += piece.count
+        for piece, draw in zip(drawing, draws, strict=True):
+            sequence = piece.sequence
+            first = len(sequence.tokens) == len(sequence.request.prompt_ids)
+            sequence.tokens.append(draw.token)
+            reason = self._finish_reason(sequence, draw.token)
+            if reason is not None:
+                self._release(sequence)
+            sequence.on_delta(
+                TokenDelta(
+                    token_ids=(draw.token,),
+                    logprobs=(draw.logprob,),
+                    top_logprobs=(draw.top,) if draw.top else (),
+                    finish_reason=reason,
+                    version=self._version(sequence.request.adapter),
+                    cached_tokens=(sequence.cached or 0) if first else 0,
+                )
+            )
+
+    def weights_changed(self, adapter: str) -> None:
+        """The keys of this adapter's running sequences are stale: compute them again with the new weights."""
+        for sequence in [s for s in self._running if s.request.adapter == adapter]:
+            self._preempt(sequence)
+        self._cache.forget(adapter)
+
+    def fail_all(self) -> list[RunningSequence]:
+        """Drop everything (after an error in the forward pass) and return what was dropped."""
+        dropped = [*self._running, *self._waiting]
+        for sequence in self._running:
+            self._cache.close(sequence.table)
+        self._running.clear()
+        self._waiting.clear()
+        return dropped
+
+    def _decodes(self, adapter: str | None) -> list[Piece]:
+        pieces = []
+        for sequence in list(self._running):
+            if sequence not in self._running or sequence.request.adapter != adapter:
+                continue
+            if len(sequence.tokens) - sequence.computed != 1:
+                continue
+            while not self._cache.grow(sequence.table, len(sequence.tokens)):
+                youngest = self._running[-1]
+                if youngest is sequence and len(self._running) == 1:
+                    self._finish_early(sequence)
+                    break
+                self._preempt(youngest)
+                pieces = [piece for piece in pieces if piece.sequence is not youngest]
+                if youngest is sequence:
+                    break
+            else:
+                pieces.append(Piece(sequence, 1))
+        # Only now is it sure that these will be computed, and a published block must be.
+        for piece in pieces:
+            self._cache.publish(piece.sequence.table, piece.sequence.tokens, len(piece.sequence.tokens))
+        return pieces
+
+    def _take(self, sequence: RunningSequence, budget: int, prefill: list[Piece]) -> int:
+        count = min(budget, len(sequence.tokens) - sequence.computed)
+        prefill.append(Piece(sequence, count))
+        self._cache.publish(sequence.table, sequence.tokens, sequence.computed + count)
+        return count
+
+    def _admit(self, sequence: RunningSequence) -> bool:
+        adapter = sequence.request.adapter
+        table = self._cache.open((adapter or "", self._version(adapter)), sequence.tokens)
+        if not self._cache.grow(table, len(sequence.tokens)):
+            self._cache.close(table)
+            return False
+        sequence.table = table
+        sequence.computed = table.published * self._cache.block_size
+        if sequence.cached is None:
+            sequence.cached = sequence.computed
+        return True
+
+    def _next_adapter(self) -> str | None:
+        """Adapters take turns: the first one in line that is not the last one served, if there is such."""
+        adapters = [s.request.adapter for s in self._running]
+        if self._waiting:
+            adapters.append(self._waiting[0].request.adapter)
+        return next((a for a in adapters if a != self._last_adapter), self._last_adapter)
+
+    def _finish_reason(self, sequence: RunningSequence, token: int) -> FinishReason | None:
+        if token in sequence.request.sampling.stop_token_ids:
+            return "stop"
+        full = len(sequence.tokens) >= self._context_length
+        if full or len(sequence.sampled) >= sequence.request.sampling.max_tokens:
+            return "length"
+        return None
+
+    def _finish_early(self, sequence: RunningSequence) -> None:
+        """The cache is too small for even this one alone: it ends here, as if at its length bound."""
+        self._release(sequence)
+        sequence.on_delta(TokenDelta(finish_reason="length", version=self._version(sequence.request.adapter)))
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self._running if s.cancelled]:
+            self._release(sequence)
+            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+        for sequence in [s for s in self._waiting if s.cancelled]:
+            self._waiting.remove(sequence)
+            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+
+    def _release(self, sequence: RunningSequence) -> None:
+        self._running.remove(sequence)
+        self._cache.close(sequence.table)
+
+    def _preempt(self, sequence: RunningSequence) -> None:
+        self._release(sequence)
+        sequence.computed = 0
+        self._waiting.appendleft(sequence)

@@ -1,0 +1,110 @@
+"""The one thread on which torch computes.
+
+OpenMP keeps a pool of threads for every thread that computes, and with more pools than cores none of them runs at full
+speed: sampling on one thread and learning on another costs both about 40 %. So loading, sampling and learning share
+this thread and take turns: jobs first, then a step of whoever has steady work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from .allocator import keep_large_buffers
+from .errors import PolicyError
+
+T = TypeVar("T")
+
+
+class SteadyWork(Protocol):
+    """Work in short steps, done while no job waits. Both methods are called on the torch thread."""
+
+    def pending(self) -> bool:
+        """Whether there is a step to do."""
+
+    def step(self) -> None:
+        """Do one. It must not raise."""
+
+    def abandon(self) -> None:
+        """The thread ends: give up what is left."""
+
+
+class TorchThread:
+    """Runs jobs in order, and steps of the steady work in between."""
+
+    def __init__(self) -> None:
+        keep_large_buffers()
+        self._condition = threading.Condition()
+        self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._steady: SteadyWork | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
+        self._thread.start()
+
+    def attend(self, work: SteadyWork) -> None:
+        """Take up steady work."""
+        with self._condition:
+            self._steady = work
+            self._condition.notify()
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Run `job` on this thread after the step under way.
+
+        Raises:
+            PolicyError: the thread is closed.
+        """
+        future: Future[T] = Future()
+        with self._condition:
+            if self._closed:
+                raise PolicyError("the policy is closed")
+            self._jobs.append((job, future))
+            self._condition.notify()
+        return future
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Run `job` on this thread and wait for its result; raises what it raises."""
+        if threading.current_thread() is self._thread:
+            return job()
+        return self.submit(job).result()
+
+    def wake(self) -> None:
+        """Steady work has arrived."""
+        with self._condition:
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Finish the jobs that wait, abandon the steady work, end."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._jobs or self._closed or self._has_step())
+                job = self._jobs.popleft() if self._jobs else None
+                closing = self._closed and job is None
+            if job is not None:
+                _fulfil(*job)
+            elif closing:
+                break
+            elif self._steady is not None:
+                self._steady.step()
+        if self._steady is not None:
+            self._steady.abandon()
+
+    def _has_step(self) -> bool:
+        return self._steady is not None and self._steady.pending()
+
+
+def _fulfil(job: Callable[[], T], future: Future[T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(job())
+    except BaseException as error:  # whoever waits for the result gets it
+        future.set_exception(error)

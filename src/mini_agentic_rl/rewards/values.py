@@ -1,0 +1,199 @@
+"""What an answer says: a number, an option, a list, or something else. Parsing without any algebra package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class NumberValue:
+    """An exact number."""
+
+    value: Fraction
+    """Without the percent sign: 15% has the value 15."""
+    percent: bool = False
+    """Whether it was written with a percent sign."""
+    text: str = ""
+    """The number as text, undecorated."""
+
+
+@dataclass(frozen=True)
+class OptionValue:
+    """One choice of several."""
+
+    letter: str
+    """Upper case."""
+
+
+@dataclass(frozen=True)
+class ListValue:
+    """Several values in brackets, or separated by commas."""
+
+    kind: str
+    """The pair of brackets; "" without any, "sequence" where any pair will do."""
+    items: tuple[Value, ...]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the items matters."""
+        return self.kind not in ("{}", "")
+
+
+@dataclass(frozen=True)
+class TextValue:
+    """A word or an expression."""
+
+    text: str
+
+
+Value: TypeAlias = NumberValue | OptionValue | ListValue | TextValue
+
+MAX_NESTING = 8
+"""Lists within lists."""
+
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
+_NUMBER = re.compile(
+    rf"(?P<sign>[-+])?\s*[$€£¥₹]?\s*(?P<inner>-)?(?P<whole>{_DIGITS})(?:[eE](?P<exponent>[+-]?\d{{1,3}})(?!\w))?"
+    rf"(?:\s*/\s*(?P<below>{_DIGITS}))?(?P<rest>.*)",
+    re.ASCII | re.DOTALL,
+)
+_MIXED = re.compile(
+    r"(?P<sign>[-+])?(?P<whole>\d{1,9})(?:\s+|\s*and\s+)(?P<top>\d{1,9})/(?P<bottom>\d{1,9})(?P<rest>.*)", re.ASCII
+)
+_UNIT = re.compile(
+    r"(?:\s*(?:[$€£¥₹°]|degrees?|deg))?"
+    r"(?:(?:km|cm|mm|m|ft|kg|mg|g|l|ml|h|hr|hrs|s|min|am|pm|mph|kmh|usd|eur|gbp|th|st|nd|rd)"
+    r"(?:[²³]|\^[23])?(?!\w)(?:\s*/\s*[a-z]+)?|"
+    r"\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp|and|or|mod)\b)(?:[A-Za-z]{2,}|[mghslaA](?!\w))[A-Za-z'²³^/ -]*\d?)?"
+    r"(?:\([A-Za-z ]+\))?",
+    re.IGNORECASE,
+)
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})\b", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"(?:about|approximately|approx\.?|around|roughly|nearly|almost|exactly|simply|just|equals?|therefore|so)\b\.?\s*"
+    r"|[≈≃~=:]\s*",
+    re.IGNORECASE,
+)
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_SIMPLE_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)(\d)(?!\d))")
+_SPACED_GROUPS = re.compile(r"(?<![\w.,/])(?<!\d\s)[1-9]\d{0,2}(?:[ \u00a0\u202f\u2009]\d{3})+(?![\w,/])(?!\s\d)")
+_BRACKETS = {"(": ")]", "[": "])", "{": "}"}
+_OPTION = re.compile(r"(?:option\s+|choice\s+)?\(?([A-Za-z])\)?[.):]?", re.IGNORECASE)
+
+
+def clean(text: str) -> str:
+    """`text` without decoration: math delimiters, emphasis, LaTeX spacing and text, hedges, "x =", a final stop."""
+    text = text.strip().replace("−", "-").replace("–", "-").replace("{,}", ",").replace("\\$", "$")
+    text = re.sub(r"\\(?:[,;!: ]|quad|qquad|left|right|displaystyle)(?![A-Za-z])|`", "", text)
+    text = re.sub(r"(?<!\w)(\*\*|__)(?=\S)(.+?)(?<=\S)\1(?!\w)", r"\2", text)
+    text = _TEXT_COMMAND.sub(r" \1", text).replace("\\%", "%")
+    text = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree", "°", text)
+    text = re.sub(r"\\(?:approx|sim)\b", "≈", text)
+    text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\s", "", match.group()), text)
+    text = _SIMPLE_FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text).strip()
+    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
+        if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):
+            text = text[len(opening) : -len(closing)].strip()
+    text = text.strip(" \t\n*_\"'").rstrip(".,;!?").strip()
+    if "=" in text and not re.search(r"[<>!]=|==|[,;]|\b(?:and|or)\b", text):
+        text = text.rsplit("=", 1)[1].strip()
+    while match := _HEDGE.match(text):
+        text = text[match.end() :]
+    return text.strip()
+
+
+def parse_number(text: str) -> NumberValue | None:
+    """The number that `text` is, with any currency, unit and percent sign; None when it is anything else."""
+    if len(text) > 200:
+        return None
+    mixed = _MIXED.fullmatch(text)
+    if mixed and int(mixed["bottom"]):
+        value = int(mixed["whole"]) + Fraction(int(mixed["top"]), int(mixed["bottom"]))
+        return _number(-value if mixed["sign"] == "-" else value, mixed["rest"])
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    value = Fraction(match["whole"].replace(",", "").rstrip("."))
+    if match["exponent"]:
+        value *= Fraction(10) ** int(match["exponent"])
+    if match["below"]:
+        below = Fraction(match["below"].replace(",", "").rstrip("."))
+        if below == 0:
+            return None
+        value /= below
+    if (match["sign"] == "-") != (match["inner"] == "-"):
+        value = -value
+    return _number(value, match["rest"])
+
+
+def _number(value: Fraction, rest: str) -> NumberValue | None:
+    """`value` with what was written behind it; None when that makes it something else than a number."""
+    if scale := _SCALE.match(rest):
+        value *= _SCALES[scale[1].lower()]
+        rest = rest[scale.end() :]
+    percent = re.match(r"\s*(?:%|per ?cent\b)", rest, re.IGNORECASE)
+    if percent:
+        rest = rest[percent.end() :]
+    if not _UNIT.fullmatch(rest.rstrip(" .!")):
+        return None
+    return NumberValue(value, percent is not None, plain(value) + ("%" if percent else ""))
+
+
+def plain(value: Fraction) -> str:
+    """A fraction as text: an integer, a decimal where it ends within twelve places, else top/bottom."""
+    scaled = value * 10**12
+    if scaled.denominator != 1:
+        return str(value)
+    digits = f"{abs(scaled.numerator):013d}"
+    text = f"{digits[:-12]}.{digits[-12:]}".rstrip("0").rstrip(".")
+    return f"-{text}" if value < 0 else text
+
+
+def parse_value(text: str, nesting: int = 0) -> Value:
+    """The value of a cleaned answer."""
+    number = parse_number(text)
+    if number is not None:
+        return number
+    if option := _OPTION.fullmatch(text):
+        return OptionValue(option[1].upper())
+    text = text.replace("\\{", "{").replace("\\}", "}")
+    closing = _BRACKETS.get(text[:1], "")
+    if nesting < MAX_NESTING and closing and text[-1:] in closing and _encloses(text):
+        parts = _split(text[1:-1])
+        if len(parts) > 1 or text[0] != "(":
+            return ListValue(text[0] + text[-1], _values(parts, nesting))
+        return parse_value(clean(parts[0]), nesting + 1) if parts else TextValue(text)
+    parts = _split(re.sub(r",?\s+(?:and|or)\s+", ", ", text))
+    if nesting < MAX_NESTING and len(parts) > 1 and all(parse_number(clean(part)) for part in parts):
+        return ListValue("", _values(parts, nesting))
+    return TextValue(text)
+
+
+def _values(parts: Sequence[str], nesting: int) -> tuple[Value, ...]:
+    return tuple(parse_value(clean(part), nesting + 1) for part in parts)
+
+
+def _encloses(text: str) -> bool:
+    """Whether the bracket at the start closes only at the end."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0:
+            return at == len(text) - 1
+    return False
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas (or semicolons) outside all brackets; [] of an empty text."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character in ",;" and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [part.strip() for part in (*parts, text[start:])] if text.strip() else []

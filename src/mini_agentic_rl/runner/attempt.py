@@ -1,0 +1,254 @@
+"""One attempt of one rollout, from its claim to its last status.
+
+Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks; on_rollout_end hooks
+with every span of the attempt. Whatever fails on the way becomes the reason of the attempt, once as an exception span,
+once in `attempt.metadata["error"]`, once in the log. An attempt that is stopped gives its rollout back to the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from ..emitter import emit_exception, emit_reward
+from ..litagent import LitAgent, arguments_for
+from ..litagent.agent import ROLLOUT_ARGUMENTS
+from ..store.base import LightningStore
+from ..tracer import Trace, Tracer
+from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, Span
+from .calls import OutOfTimeError, StoppedError, call_bounded
+
+logger = logging.getLogger(__name__)
+
+FAILURE_REASON = "agentlightning.failure.reason"
+"""Attribute of the exception span that a failed attempt leaves: the same text as `attempt.metadata["error"]`."""
+
+HookMethod = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt did not succeed."""
+
+    status: AttemptStatus
+    reason: str
+    error: Exception
+
+
+class AttemptRun:
+    """Runs one attempt. `run` raises only if the store does, or if it is cancelled."""
+
+    def __init__(
+        self,
+        rollout: AttemptedRollout,
+        *,
+        agent: LitAgent[Any],
+        runner: Any,
+        tracer: Tracer,
+        store: LightningStore,
+        hooks: Sequence[Hook],
+        stop: asyncio.Future[None] | None,
+    ) -> None:
+        self._rollout = rollout
+        self._agent = agent
+        self._tracer = tracer
+        self._store = store
+        self._hooks = hooks
+        self._stop = stop
+        self._failure: Failure | None = None
+        self._emitted = False
+        self._offered = {
+            "agent": agent,
+            "runner": runner,
+            "tracer": tracer,
+            "rollout": rollout,
+            "task": rollout.input,
+        }
+
+    async def run(self) -> AttemptStatus | None:
+        """Run it; returns its status, or None if it was stopped and given back."""
+        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
+        try:
+            await self._store.update_attempt(
+                rollout_id, attempt.attempt_id, status="running", last_heartbeat_time=time.time()
+            )
+            await self._start_hooks("on_rollout_start", self._deadline())
+            await self._traced()
+            await self._end_of_rollout()
+        except StoppedError:
+            await self._give_back("the run was stopped")
+            return None
+        except BaseException as error:
+            await self._give_back(f"the runner broke off: {type(error).__name__}: {error}")
+            raise
+        return await self._finish()
+
+    async def _traced(self) -> None:
+        rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
+        try:
+            async with self._tracer.trace_context(
+                rollout_id, store=self._store, rollout_id=rollout_id, attempt_id=attempt_id
+            ) as trace:
+                deadline = self._deadline()
+                if self._failure is None:
+                    await self._start_hooks("on_trace_start", deadline)
+                if self._failure is None:
+                    await self._call_agent(trace, deadline)
+                self._emit_failure()
+                await self._end_hooks("on_trace_end", {})
+                self._emit_failure()
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._fail("failed", "the trace", error)
+
+    async def _end_of_rollout(self) -> None:
+        rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
+        if not self._overridden("on_rollout_end"):
+            return
+        page = await self._store.query_spans(rollout_id, attempt_id)
+        try:
+            async with self._tracer.continue_trace() as trace:
+                await self._end_hooks("on_rollout_end", {"spans": list(page)}, trace)
+                self._emit_failure()
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._fail("failed", "the trace", error)
+
+    async def _call_agent(self, trace: Trace, deadline: float | None) -> None:
+        try:
+            method = self._agent.method_for(self._rollout.mode)
+            resources = await self._resources()
+            values = dict(zip(ROLLOUT_ARGUMENTS, (self._rollout.input, resources, self._rollout), strict=True))
+            args, kwargs = arguments_for(method, values)
+            result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
+            await self._take(result, trace)
+        except StoppedError:
+            raise
+        except OutOfTimeError as error:
+            limit = self._rollout.config.timeout_seconds
+            self._fail("timeout", f"the agent took longer than timeout_seconds={limit:g}", error)
+        except Exception as error:
+            self._fail("failed", "the agent", error)
+
+    async def _resources(self) -> NamedResources:
+        """The resources of the rollout.
+
+        Raises:
+            LookupError: they are not in the store, or there are none and the agent asks for some.
+        """
+        wanted = self._rollout.resources_id
+        if wanted is None:
+            update = await self._store.get_latest_resources()
+            if update is None and self._agent.needs_resources(self._rollout.mode):
+                raise LookupError(
+                    "the agent asks for resources, but the store has none: call add_resources, or give the Trainer "
+                    "initial_resources"
+                )
+        else:
+            update = await self._store.get_resources_by_id(wanted)
+            if update is None:
+                raise LookupError(f"resources_id {wanted!r} of the rollout is not in the store")
+        return {} if update is None else update.resources
+
+    async def _take(self, result: Any, trace: Trace) -> None:
+        if result is None:
+            return
+        if isinstance(result, Real):
+            emit_reward(float(result))
+        elif isinstance(result, Sequence) and all(isinstance(item, Span | ReadableSpan) for item in result):
+            known = {span.span_id for span in trace.recorded}
+            for item in result:
+                span = Span.from_opentelemetry(item, "", "", 0) if isinstance(item, ReadableSpan) else item
+                if span.span_id not in known:
+                    trace.record(span.model_copy())
+        else:
+            raise TypeError(
+                f"a rollout returns None, its final reward as a number, or a list of spans, not {type(result).__name__}"
+            )
+
+    async def _start_hooks(self, method: HookMethod, deadline: float | None) -> None:
+        for hook in self._overridden(method):
+            if self._failure is None:
+                await self._call_hook(hook, method, {}, deadline)
+
+    async def _end_hooks(self, method: HookMethod, more: dict[str, Any], trace: Trace | None = None) -> None:
+        """Every hook runs, whatever failed before; each sees the spans that the hooks before it have made."""
+        for hook in self._overridden(method):
+            seen = len(trace.recorded) if trace is not None else 0
+            result = await self._call_hook(hook, method, more, self._deadline())
+            if isinstance(result, Real):
+                try:
+                    emit_reward(float(result))
+                except ValueError as error:
+                    self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
+            if trace is not None:
+                more = {**more, "spans": [*more["spans"], *trace.recorded[seen:]]}
+
+    async def _call_hook(self, hook: Hook, method: HookMethod, more: dict[str, Any], deadline: float | None) -> Any:
+        label = f"hook {type(hook).__name__}.{method}"
+        try:
+            func = getattr(hook, method)
+            args, kwargs = arguments_for(func, {**self._offered, **more}, by_position=False)
+            return await call_bounded(func, args, kwargs, deadline=deadline, stop=self._stop)
+        except StoppedError:
+            raise
+        except OutOfTimeError as error:
+            self._fail(
+                "timeout", f"{label} took longer than timeout_seconds={self._rollout.config.timeout_seconds:g}", error
+            )
+        except Exception as error:
+            self._fail("failed", label, error)
+        return None
+
+    def _overridden(self, method: HookMethod) -> list[Hook]:
+        no_op = getattr(Hook, method)
+        return [hook for hook in self._hooks if getattr(getattr(hook, method), "__func__", None) is not no_op]
+
+    def _deadline(self) -> float | None:
+        """`timeout_seconds` from now, as time of the event loop."""
+        limit = self._rollout.config.timeout_seconds
+        return None if limit is None else asyncio.get_running_loop().time() + limit
+
+    def _fail(self, status: AttemptStatus, where: str, error: Exception) -> None:
+        """Keep the first failure; log every one."""
+        reason = where if isinstance(error, OutOfTimeError) else f"{where}: {type(error).__name__}: {error}"
+        number = self._rollout.attempt.sequence_id
+        logger.warning("attempt %d of rollout %s: %s", number, self._rollout.rollout_id, reason)
+        if self._failure is None:
+            self._failure = Failure(status, reason, error)
+
+    def _emit_failure(self) -> None:
+        """Leave the failure in the open trace, once."""
+        if self._failure is not None and not self._emitted:
+            self._emitted = True
+            emit_exception(self._failure.error, {FAILURE_REASON: self._failure.reason})
+
+    async def _finish(self) -> AttemptStatus:
+        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
+        if self._failure is None:
+            await self._store.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
+            return "succeeded"
+        metadata = {**attempt.metadata, "error": self._failure.reason}
+        await self._store.update_attempt(rollout_id, attempt.attempt_id, status=self._failure.status, metadata=metadata)
+        return self._failure.status
+
+    async def _give_back(self, reason: str) -> None:
+        """Put the rollout back into the queue, without counting what happened as a failure of the agent."""
+        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
+        logger.info("rollout %s goes back to the queue: %s", rollout_id, reason)
+        try:
+            await self._store.update_attempt(
+                rollout_id, attempt.attempt_id, metadata={**attempt.metadata, "error": reason}
+            )
+            await self._store.update_rollout(rollout_id, status="requeuing")
+        except Exception as error:  # the store is out of reach: its health check will find the attempt
+            logger.warning("rollout %s could not be given back: %s", rollout_id, error)

@@ -1,0 +1,361 @@
+"""The contract of a store: the only channel between an algorithm and its runners.
+
+One class, written out once. Every other form of it (the threaded wrapper, a client over a wire) is derived from the
+methods named in `STORE_METHODS`.
+
+What holds for every store:
+- The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
+- Ids that name nothing raise ValueError in a method that changes something; a getter answers None, a query nothing.
+- What a method acknowledged by returning is in the store for every later call of anybody.
+- Objects that come out of a store are snapshots. Treat them as read-only: a store may share them between callers
+  (`capabilities["zero_copy"]`), and changing one changes nothing in the store on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ..types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+from .vocabulary import (
+    UNSET,
+    LightningStoreCapabilities,
+    LightningStoreError,
+    LightningStoreStatistics,
+    Unset,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = [
+    "STORE_METHODS",
+    "UNSET",
+    "LightningStore",
+    "LightningStoreCapabilities",
+    "LightningStoreError",
+    "LightningStoreStatistics",
+    "Unset",
+]
+
+_WORK_CHECK_SECONDS = 0.1
+
+
+class LightningStore:
+    """Queue of rollouts, record of attempts and spans, versions of resources, list of workers.
+
+    A method that a store does not offer raises NotImplementedError.
+    """
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What callers may rely on."""
+        return LightningStoreCapabilities(thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        """How much the store holds."""
+        return LightningStoreStatistics(name=type(self).__name__)
+
+    def otlp_traces_endpoint(self) -> str:
+        """URL that takes OTLP traces.
+
+        Raises:
+            NotImplementedError: the store takes none; see `capabilities["otlp_traces"]`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not take traces over OTLP")
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Make a rollout and its first attempt at once, past the queue. Without `resources_id`, the latest."""
+        raise NotImplementedError
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Rollout:
+        """Put one rollout at the end of the queue. Without `resources_id` it gets the latest resources."""
+        request = EnqueueRolloutRequest(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+        )
+        return (await self.enqueue_many_rollouts([request]))[0]
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+        """Put rollouts at the end of the queue, in this order: all of them or, on an error, none."""
+        raise NotImplementedError
+
+    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
+        """Claim the rollout at the head of the queue and start an attempt of it; None at once if there is none."""
+        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id)
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None
+    ) -> Sequence[AttemptedRollout]:
+        """Claim up to `limit` rollouts from the head of the queue, first in, first out, without waiting.
+
+        Each gets a new attempt in status `preparing`; no rollout is claimed twice.
+        """
+        raise NotImplementedError
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        """Wait until the queue may hold something, at most `timeout` seconds; False if it stayed empty.
+
+        True is no promise: another worker may be faster. A store that cannot tell answers True after a short while.
+        """
+        await asyncio.sleep(max(0.0, min(timeout, _WORK_CHECK_SECONDS)))
+        return True
+
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        """Start one more attempt of a rollout, whatever its `max_attempts`; from now on this one drives the rollout.
+
+        Raises:
+            ValueError: no such rollout, or it has ended.
+        """
+        raise NotImplementedError
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span; None if the attempt has a span of this `span_id` already.
+
+        A stored span is a heartbeat of its attempt: it moves `preparing` to `running` and revives `unresponsive`.
+
+        Raises:
+            ValueError: no such rollout or attempt.
+        """
+        stored = await self.add_many_spans([span])
+        return stored[0] if stored else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Store spans, of any attempts, in one go; returns those that were new.
+
+        Raises:
+            ValueError: a span names no known rollout or attempt; then none is stored.
+        """
+        raise NotImplementedError
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: ReadableSpan, sequence_id: int | None = None
+    ) -> Span | None:
+        """Store an OpenTelemetry span, with the next sequence id of the attempt unless one is given."""
+        if sequence_id is None:
+            sequence_id = await self.get_next_span_sequence_id(rollout_id, attempt_id)
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id))
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """The next number, from 1, in the order of the attempt's spans. No number is given out twice.
+
+        Raises:
+            ValueError: no such rollout or attempt.
+        """
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        """One number for each (rollout id, attempt id) pair, in order; an attempt may be named several times."""
+        raise NotImplementedError
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: Literal["and", "or"] = "and",
+        sort_by: str | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """One page of the rollouts that pass the filters; in the order of creation unless `sort_by` names a field.
+
+        A rollout that has an attempt comes as `AttemptedRollout` with its latest one. `status` and `rollout_ids` are
+        older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
+
+        Raises:
+            ValueError: `sort_by` names no field of a rollout.
+        """
+        raise NotImplementedError
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """The rollout, as `AttemptedRollout` if it has an attempt; None if there is no such rollout."""
+        raise NotImplementedError
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """One page of the attempts of a rollout, oldest first."""
+        raise NotImplementedError
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt that drives the rollout; None if there is none."""
+        raise NotImplementedError
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: Literal["and", "or"] = "and",
+        sort_by: str | None = "sequence_id",
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Span]:
+        """One page of the spans of a rollout, of one attempt of it or of all (None), in their order.
+
+        `filter_logic` joins the keyword filters; the rollout and the attempt always apply.
+
+        Raises:
+            ValueError: `sort_by` names no field of a span.
+        """
+        raise NotImplementedError
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
+        """Change fields of a rollout. Status `queuing` or `requeuing` puts it at the end of the queue.
+
+        The status of a rollout that has ended stays as it is.
+
+        Raises:
+            ValueError: no such rollout.
+        """
+        raise NotImplementedError
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Attempt:
+        """Change fields of an attempt; a new status of the latest attempt moves its rollout as well.
+
+        The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back.
+
+        Raises:
+            ValueError: no such rollout or attempt.
+        """
+        raise NotImplementedError
+
+    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
+        """Wait until all these rollouts have ended, at most `timeout` seconds (None: for ever; 0: do not wait).
+
+        Returns those that have ended, in the order given.
+
+        Raises:
+            ValueError: no such rollout.
+        """
+        raise NotImplementedError
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        """Store a new set of resources under a new id, as version 1; it is the latest now."""
+        raise NotImplementedError
+
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        """Replace the set of resources of this id, with the next version, or make it; it is the latest now."""
+        raise NotImplementedError
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """One page of the sets of resources that pass the filters, in the order of creation."""
+        raise NotImplementedError
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        """The set of resources of this id, or None."""
+        raise NotImplementedError
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """The set of resources added or updated last, or None."""
+        raise NotImplementedError
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+        """Note a heartbeat of a worker, and what it reports of itself; an unknown worker is added."""
+        raise NotImplementedError
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: Literal["and", "or"] = "and",
+        sort_by: str | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """One page of the workers that pass the filters, in the order in which they were first seen."""
+        raise NotImplementedError
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """The worker of this id, or None."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
+
+
+STORE_METHODS: Final = tuple(
+    name for name, member in vars(LightningStore).items() if inspect.iscoroutinefunction(member)
+)
+"""Names of the async methods of the contract."""

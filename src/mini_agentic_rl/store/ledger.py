@@ -1,0 +1,252 @@
+"""The operations of the store contract on one storage. Synchronous; each call runs inside one transaction.
+
+Rules are in `lifecycle`, data is in `Tables`; the ledger joins them and notes in `changes` what waiting callers want
+to hear of.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Worker,
+)
+from . import lifecycle
+from .tables import Tables
+from .vocabulary import UNSET, Unset
+from .waiting import Changes
+
+
+class Ledger:
+    """One storage and the operations on it."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.changes = Changes()
+
+    def enqueue(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        """Queue new rollouts."""
+        rollouts = self._new_rollouts(requests)
+        self.tables.insert_rollouts(rollouts)
+        self.changes.queued |= bool(rollouts)
+        return rollouts
+
+    def start_rollout(self, request: EnqueueRolloutRequest, worker_id: str | None) -> AttemptedRollout:
+        """A new rollout with its first attempt."""
+        queued = self._new_rollouts([request])[0]
+        rollout, attempt = lifecycle.next_attempt(queued, None, _new_id("at"), worker_id, queued.start_time)
+        self.tables.insert_rollouts([rollout])
+        return self._started(rollout, attempt, dequeued=False)
+
+    def dequeue(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+        """Claim rollouts from the head of the queue."""
+        if limit < 0:
+            raise ValueError(f"limit={limit}: expected a count")
+        return [
+            self._start_attempt(rollout, latest, worker_id, dequeued=True)
+            for rollout, latest in self.tables.queued(limit)
+        ]
+
+    def start_attempt(self, rollout_id: str, worker_id: str | None) -> AttemptedRollout:
+        """One more attempt of a rollout."""
+        rollout, latest = self._rollout(rollout_id)
+        return self._start_attempt(rollout, latest, worker_id, dequeued=False)
+
+    def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
+        """Change fields; UNSET leaves one as it is."""
+        old, latest = self._rollout(rollout_id)
+        status = fields.pop("status")
+        update = {name: value for name, value in fields.items() if value is not UNSET}
+        if update.get("metadata", UNSET) is None:
+            update["metadata"] = {}
+        new = Rollout(**{**vars(old), **update}) if update else old
+        if status is not UNSET:
+            new = lifecycle.rollout_with_status(new, status, time.time())
+        self._replace_rollout(old, new)
+        if latest is not None and "config" in update:
+            self.tables.replace_attempt(latest, self._new_deadline(latest, new))
+        return lifecycle.with_attempt(new, latest)
+
+    def update_attempt(self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset, **fields: Any) -> Attempt:
+        """Change fields; UNSET leaves one as it is. The worker and the rollout follow."""
+        now = time.time()
+        rollout, latest, old = self._attempt(rollout_id, attempt_id, or_latest=True)
+        update = {name: value for name, value in fields.items() if value is not UNSET}
+        if update.get("metadata", UNSET) is None:
+            update["metadata"] = {}
+        new = Attempt(**{**vars(old), **update}) if update else old
+        if status is not UNSET:
+            new = lifecycle.attempt_with_status(new, status, now)
+        self._replace_attempt(rollout, latest, old, new, now)
+        if new.worker_id is not None:
+            if status in lifecycle.ENDED_ATTEMPT_STATUSES:
+                worker = self._worker(new.worker_id)
+                self._write_worker(worker, lifecycle.worker_without_attempt(worker, new, now))
+            elif new.status in lifecycle.LIVE_ATTEMPT_STATUSES and (status is not UNSET or "worker_id" in update):
+                worker = self._worker(new.worker_id)
+                self._write_worker(worker, lifecycle.worker_with_attempt(worker, new, now))
+        return new
+
+    def add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans; each is a sign of life of its attempt."""
+        now = time.time()
+        by_attempt: dict[tuple[str, str], list[Span]] = {}
+        for span in spans:
+            by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+        found = [(self._attempt(*ids), of_attempt) for ids, of_attempt in by_attempt.items()]
+        stored: list[Span] = []
+        for (rollout, latest, attempt), of_attempt in found:
+            new = self.tables.insert_spans(attempt.rollout_id, attempt.attempt_id, of_attempt)
+            if new:
+                stored.extend(new)
+                alive = lifecycle.attempt_after_span(attempt, now)
+                self._replace_attempt(rollout, latest, attempt, alive, now)
+                if attempt.status == "unresponsive" and alive.worker_id is not None:
+                    worker = self._worker(alive.worker_id)
+                    if worker.current_attempt_id == alive.attempt_id:
+                        self._write_worker(worker, lifecycle.worker_with_attempt(worker, alive, now))
+        return stored
+
+    def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
+        """One fresh number per pair."""
+        numbers = []
+        for rollout_id, attempt_id in rollout_attempt_ids:
+            number = self.tables.take_span_numbers(rollout_id, attempt_id, 1)
+            if number is None:
+                raise _unknown_attempt(rollout_id, attempt_id)
+            numbers.append(number)
+        return numbers
+
+    def write_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
+        """A new version of a set, or a new set."""
+        now = time.time()
+        old = None if resources_id is None else self.tables.resources(resources_id)
+        update = ResourcesUpdate(
+            resources_id=resources_id or _new_id("rs"),
+            create_time=now if old is None else old.create_time,
+            update_time=now,
+            version=1 if old is None else old.version + 1,
+            resources=resources,
+        )
+        self.tables.write_resources(update)
+        return update
+
+    def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> Worker:
+        """Note a heartbeat."""
+        update: dict[str, Any] = {"last_heartbeat_time": time.time()}
+        if heartbeat_stats is not UNSET:
+            update["heartbeat_stats"] = heartbeat_stats
+        worker = self._worker(worker_id).model_copy(update=update)
+        self.tables.write_worker(worker)
+        return worker
+
+    def ended(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """Those that have ended, in the order given."""
+        ended, unknown = self.tables.ended(rollout_ids)
+        if unknown:
+            raise ValueError(f"no rollout {unknown[0]}")
+        return list(ended)
+
+    def check_health(self, now: float) -> None:
+        """Mark every attempt that has gone past a limit, and move its rollout."""
+        for rollout_id, attempt_id in self.tables.overdue(now):
+            rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
+            status = lifecycle.verdict(attempt, rollout.config, now)
+            if status is None:
+                continue
+            lost = lifecycle.attempt_with_status(attempt, status, now)
+            self._replace_attempt(rollout, latest, attempt, lost, now)
+            if lost.worker_id is not None:
+                worker = self._worker(lost.worker_id)
+                self._write_worker(worker, lifecycle.worker_out_of_sight(worker, lost))
+
+    def _new_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        now = time.time()
+        latest = self.tables.latest_resources()
+        resources_id = None if latest is None else latest.resources_id
+        return [lifecycle.new_rollout(request, _new_id("ro"), resources_id, now) for request in requests]
+
+    def _start_attempt(
+        self, rollout: Rollout, latest: Attempt | None, worker_id: str | None, *, dequeued: bool
+    ) -> AttemptedRollout:
+        prepared, attempt = lifecycle.next_attempt(rollout, latest, _new_id("at"), worker_id, time.time())
+        self._replace_rollout(rollout, prepared)
+        return self._started(prepared, attempt, dequeued=dequeued)
+
+    def _started(self, rollout: Rollout, attempt: Attempt, *, dequeued: bool) -> AttemptedRollout:
+        self.tables.insert_attempt(attempt, self._new_deadline(attempt, rollout))
+        if attempt.worker_id is not None:
+            worker = self._worker(attempt.worker_id)
+            busy = lifecycle.worker_with_attempt(worker, attempt, attempt.start_time, dequeued=dequeued)
+            self.tables.write_worker(busy)
+        return AttemptedRollout(**vars(rollout), attempt=attempt)
+
+    def _rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None]:
+        found = self.tables.rollout(rollout_id)
+        if found is None:
+            raise ValueError(f"no rollout {rollout_id}")
+        return found
+
+    def _attempt(
+        self, rollout_id: str, attempt_id: str, *, or_latest: bool = False
+    ) -> tuple[Rollout, Attempt, Attempt]:
+        """The rollout, its latest attempt, and the attempt asked for (by the word "latest" if `or_latest`)."""
+        rollout, latest = self._rollout(rollout_id)
+        if latest is not None and (attempt_id == latest.attempt_id or (or_latest and attempt_id == "latest")):
+            return rollout, latest, latest
+        attempt = self.tables.attempt(rollout_id, attempt_id)
+        if latest is None or attempt is None:
+            raise _unknown_attempt(rollout_id, attempt_id)
+        return rollout, latest, attempt
+
+    def _worker(self, worker_id: str) -> Worker:
+        return self.tables.worker(worker_id) or Worker(worker_id=worker_id)
+
+    def _write_worker(self, old: Worker, new: Worker) -> None:
+        if new is not old:
+            self.tables.write_worker(new)
+
+    def _replace_rollout(self, old: Rollout, new: Rollout) -> None:
+        if new is old:
+            return
+        self.tables.replace_rollout(old, new)
+        if new.status != old.status:
+            self.changes.queued |= new.status in lifecycle.QUEUED_STATUSES
+            if lifecycle.has_ended(new):
+                self.changes.ended.append(new.rollout_id)
+
+    def _replace_attempt(self, rollout: Rollout, latest: Attempt, old: Attempt, new: Attempt, now: float) -> None:
+        if new is old:
+            return
+        if old.status in lifecycle.LIVE_ATTEMPT_STATUSES:
+            self.tables.replace_attempt(new, lifecycle.deadline(new, rollout.config))
+        else:
+            self.tables.replace_attempt(new, self._new_deadline(new, rollout))
+        if new.status != old.status and new.attempt_id == latest.attempt_id:
+            self._replace_rollout(rollout, lifecycle.rollout_following(rollout, new, now))
+
+    def _new_deadline(self, attempt: Attempt, rollout: Rollout) -> float | None:
+        deadline = lifecycle.deadline(attempt, rollout.config)
+        if deadline is not None:
+            known = self.changes.deadline
+            self.changes.deadline = deadline if known is None else min(known, deadline)
+        return deadline
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+def _unknown_attempt(rollout_id: str, attempt_id: str) -> ValueError:
+    return ValueError(f"no attempt {attempt_id} of rollout {rollout_id}")

@@ -1,0 +1,163 @@
+"""The state machine of rollouts, attempts and workers: pure functions, the same for every store.
+
+An attempt: preparing → running → succeeded | failed | timeout, and unresponsive in between; a span revives it.
+A rollout follows its latest attempt; after failed, timeout or unresponsive it is queued again while its
+`retry_condition` and `max_attempts` allow, else it has failed. What has ended never changes its status again.
+Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..types import (
+    TERMINAL_ROLLOUT_STATUSES,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    RolloutStatus,
+    Worker,
+)
+
+QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
+ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
+LIVE_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"preparing", "running"})
+
+
+def new_rollout(request: EnqueueRolloutRequest, rollout_id: str, resources_id: str | None, now: float) -> Rollout:
+    """A queued rollout; `resources_id` is used where the request names none."""
+    return Rollout(
+        rollout_id=rollout_id,
+        input=request.input,
+        start_time=now,
+        mode=request.mode,
+        resources_id=request.resources_id if request.resources_id is not None else resources_id,
+        config=request.config or RolloutConfig(),
+        metadata=dict(request.metadata or {}),
+    )
+
+
+def next_attempt(
+    rollout: Rollout, latest: Attempt | None, attempt_id: str, worker_id: str | None, now: float
+) -> tuple[Rollout, Attempt]:
+    """The rollout in preparation, and the attempt that drives it from now on.
+
+    Raises:
+        ValueError: the rollout has ended.
+    """
+    if has_ended(rollout):
+        raise ValueError(f"rollout {rollout.rollout_id} has ended ({rollout.status}); enqueue its task again instead")
+    attempt = Attempt(
+        rollout_id=rollout.rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=1 if latest is None else latest.sequence_id + 1,
+        start_time=now,
+        worker_id=worker_id,
+    )
+    return rollout_with_status(rollout, "preparing", now), attempt
+
+
+def has_ended(rollout: Rollout) -> bool:
+    """Whether the rollout's status is final."""
+    return rollout.status in TERMINAL_ROLLOUT_STATUSES
+
+
+def with_attempt(rollout: Rollout, attempt: Attempt | None) -> Rollout:
+    """The rollout as callers see it: an `AttemptedRollout` once it has an attempt."""
+    if attempt is None:
+        return rollout
+    return AttemptedRollout(**vars(rollout), attempt=attempt)
+
+
+def rollout_with_status(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
+    """The rollout moved to `status`; unchanged if it has ended."""
+    if status == rollout.status or has_ended(rollout):
+        return rollout
+    update: dict[str, Any] = {"status": status}
+    if status in TERMINAL_ROLLOUT_STATUSES:
+        update["end_time"] = now
+    return rollout.model_copy(update=update)
+
+
+def rollout_following(rollout: Rollout, attempt: Attempt, now: float) -> Rollout:
+    """The rollout moved to where its latest attempt drives it."""
+    status = attempt.status
+    if status == "preparing" or status == "running" or status == "succeeded":
+        return rollout_with_status(rollout, status, now)
+    retry = status in rollout.config.retry_condition and attempt.sequence_id < rollout.config.max_attempts
+    return rollout_with_status(rollout, "requeuing" if retry else "failed", now)
+
+
+def attempt_with_status(attempt: Attempt, status: AttemptStatus, now: float) -> Attempt:
+    """The attempt moved to `status`; unchanged if it has ended."""
+    if status == attempt.status or attempt.status in ENDED_ATTEMPT_STATUSES:
+        return attempt
+    update: dict[str, Any] = {"status": status}
+    if status in ENDED_ATTEMPT_STATUSES:
+        update["end_time"] = now
+    return attempt.model_copy(update=update)
+
+
+def attempt_after_span(attempt: Attempt, now: float) -> Attempt:
+    """The attempt after a span of it has come in: heard of now, and running unless it has ended."""
+    if attempt.status in ENDED_ATTEMPT_STATUSES:
+        return attempt
+    return attempt.model_copy(update={"status": "running", "last_heartbeat_time": now})
+
+
+def verdict(attempt: Attempt, config: RolloutConfig, now: float) -> AttemptStatus | None:
+    """`timeout` or `unresponsive` if the attempt has gone past its limit, else None."""
+    if attempt.status not in LIVE_ATTEMPT_STATUSES:
+        return None
+    if config.timeout_seconds is not None and now >= attempt.start_time + config.timeout_seconds:
+        return "timeout"
+    if config.unresponsive_seconds is not None and now >= _last_sign(attempt) + config.unresponsive_seconds:
+        return "unresponsive"
+    return None
+
+
+def deadline(attempt: Attempt, config: RolloutConfig) -> float | None:
+    """When the attempt goes past its first limit if nothing more is heard of it; None if it never does."""
+    if attempt.status not in LIVE_ATTEMPT_STATUSES:
+        return None
+    timeout = None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+    if config.unresponsive_seconds is None:
+        return timeout
+    silence = _last_sign(attempt) + config.unresponsive_seconds
+    return silence if timeout is None else min(timeout, silence)
+
+
+def _last_sign(attempt: Attempt) -> float:
+    return attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+
+
+def worker_with_attempt(worker: Worker, attempt: Attempt, now: float, *, dequeued: bool = False) -> Worker:
+    """The worker, busy with an attempt."""
+    update: dict[str, Any] = {
+        "status": "busy",
+        "last_busy_time": now,
+        "current_rollout_id": attempt.rollout_id,
+        "current_attempt_id": attempt.attempt_id,
+    }
+    if dequeued:
+        update["last_dequeue_time"] = now
+    return worker.model_copy(update=update)
+
+
+def worker_without_attempt(worker: Worker, attempt: Attempt, now: float) -> Worker:
+    """The worker, free again; unchanged if it has gone on to another attempt."""
+    if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
+        return worker
+    return worker.model_copy(
+        update={"status": "idle", "last_idle_time": now, "current_rollout_id": None, "current_attempt_id": None}
+    )
+
+
+def worker_out_of_sight(worker: Worker, attempt: Attempt) -> Worker:
+    """The worker whose attempt went past a limit: nobody knows what it does."""
+    if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
+        return worker
+    return worker.model_copy(update={"status": "unknown"})

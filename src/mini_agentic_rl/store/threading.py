@@ -1,0 +1,111 @@
+"""Calling a store that belongs to one event loop from any thread and any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .vocabulary import LightningStoreError
+
+T = TypeVar("T")
+
+_STOP_SECONDS: Final = 10.0
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in the thread and wait for it; cancelling the wait cancels it.
+
+        Raises:
+            LightningStoreError: the thread was stopped.
+        """
+        if asyncio.get_running_loop() is self._loop:
+            return await coroutine
+        if self.stopped:
+            coroutine.close()
+            raise LightningStoreError("the store is closed, or was opened before a fork: open it in this process")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in the thread and block until it is done; for callers outside of any event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._loop.is_closed() or not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Cancel what still runs in the thread and end it. Must be called from another thread."""
+        if self.stopped:
+            return
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class LightningStoreThreaded(LightningStore):
+    """A store, made callable from every thread and event loop: each call runs in one event-loop thread.
+
+    Every async method of the contract is forwarded, under its own signature; see the end of this module. A call that is
+    cancelled on the way may have been carried out.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+        self._thread = LoopThread(type(store).__name__)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(
+            thread_safe=True,
+            async_safe=True,
+            zero_copy=self.store.capabilities["zero_copy"],
+            otlp_traces=self.store.capabilities["otlp_traces"],
+        )
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.store.otlp_traces_endpoint()
+
+    async def close(self) -> None:
+        if not self._thread.stopped:
+            await self._thread.call(self.store.close())
+            await asyncio.to_thread(self._thread.stop)
+
+
+def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    contract = getattr(LightningStore, name)
+
+    async def forward(self: LightningStoreThreaded, *args: Any, **kwargs: Any) -> Any:
+        return await self._thread.call(getattr(self.store, name)(*args, **kwargs))
+
+    forward.__name__ = name
+    forward.__qualname__ = f"{LightningStoreThreaded.__name__}.{name}"
+    forward.__doc__ = contract.__doc__
+    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return forward
+
+
+for _name in STORE_METHODS:
+    if _name not in vars(LightningStoreThreaded):
+        setattr(LightningStoreThreaded, _name, _forwarding(_name))

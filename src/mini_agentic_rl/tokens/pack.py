@@ -1,0 +1,152 @@
+"""Packing: token trees laid out as flat arrays that one forward pass can take.
+
+Trees stand one after the other, each in depth-first order, so that the descendants of a token are exactly the tokens
+that follow it up to its `end`. A token t may look at s when `s <= t < end[s]`: that one rule is the attention mask.
+What is trained are *terms*: one for each time that a rollout sampled a token. Several terms may share a token; the
+token is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .tree import ROOT, NodeId, TokenTree
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PackedTrees:
+    """Trees as arrays over T packed tokens, and what is trained as arrays over S terms."""
+
+    tokens_T: Ints
+    """Token ids."""
+    positions_T: Ints
+    """Distance from the root: the position in the sequence that the token belongs to."""
+    parent_T: Ints
+    """Index of the token before it in its sequence; -1 for the first."""
+    end_T: Ints
+    """Index after the last descendant."""
+    tree_starts: tuple[int, ...]
+    """Where each tree begins; no attention crosses from one tree to another."""
+    token_S: Ints
+    """Index into T of the sampled token of each term."""
+    behaviour_logprobs_S: Floats
+    """Log-probability that the sampler recorded for it."""
+    temperature_S: Floats
+    """Temperature that it was sampled at (1 for greedy calls)."""
+    trajectory_S: Ints
+    """Number of the trajectory that sampled it."""
+    call_S: Ints
+    """Number of the call within the pack."""
+    version_S: Ints
+    """Policy version that sampled it."""
+
+    @property
+    def token_count(self) -> int:
+        """T, the tokens that a forward pass computes."""
+        return int(self.tokens_T.size)
+
+    @property
+    def term_count(self) -> int:
+        """S, the sampled tokens that are trained."""
+        return int(self.token_S.size)
+
+    def tree_slices(self) -> list[slice]:
+        """The part of T that each tree takes."""
+        ends = [*self.tree_starts[1:], self.token_count]
+        return [slice(start, end) for start, end in zip(self.tree_starts, ends, strict=True)]
+
+
+def pack(trees: Sequence[TokenTree]) -> PackedTrees:
+    """Lay out `trees` one after the other.
+
+    Raises:
+        ValueError: there is nothing to train in any of the trees.
+    """
+    tokens: list[Ints] = []
+    positions: list[Ints] = []
+    parents: list[Ints] = []
+    ends: list[Ints] = []
+    starts: list[int] = []
+    terms: list[tuple[Ints, Floats, float, int, int, int]] = []
+    offset = 0
+    for tree in trees:
+        if tree.token_count == 0:
+            continue
+        starts.append(offset)
+        order, first = _layout(tree, offset)
+        subtree_end = _subtree_ends(tree, order, first)
+        depth = {ROOT: 0}
+        for node in order:
+            run = tree.nodes[node]
+            size = run.tokens.size
+            above = depth[run.parent]
+            depth[node] = above + size
+            indices = np.arange(first[node], first[node] + size, dtype=np.int64)
+            before = indices - 1
+            if run.parent == ROOT:
+                before[0] = -1
+            else:
+                before[0] = first[run.parent] + tree.nodes[run.parent].tokens.size - 1
+            tokens.append(run.tokens)
+            positions.append(np.arange(above, above + size, dtype=np.int64))
+            parents.append(before)
+            ends.append(np.full(size, subtree_end[node], np.int64))
+        for sampled in tree.sampled:
+            record = sampled.record
+            if record.output_ids.size == 0:
+                continue
+            path = np.concatenate(
+                [np.arange(first[n], first[n] + tree.nodes[n].tokens.size) for n in tree.path(sampled.node)]
+            )
+            temperature = record.temperature if record.temperature > 0 else 1.0
+            where = path[-record.output_ids.size :].astype(np.int64)
+            terms.append((where, record.logprobs, temperature, sampled.trajectory, len(terms), record.version))
+        offset += tree.token_count
+    if not terms:
+        raise ValueError("nothing to train: no record in these trees has a sampled token")
+    sizes = [where.size for where, *_ in terms]
+    return PackedTrees(
+        tokens_T=np.concatenate(tokens),
+        positions_T=np.concatenate(positions),
+        parent_T=np.concatenate(parents),
+        end_T=np.concatenate(ends),
+        tree_starts=tuple(starts),
+        token_S=np.concatenate([term[0] for term in terms]),
+        behaviour_logprobs_S=np.concatenate([term[1] for term in terms]).astype(np.float32),
+        temperature_S=np.repeat(np.array([term[2] for term in terms], np.float32), sizes),
+        trajectory_S=np.repeat(np.array([term[3] for term in terms], np.int64), sizes),
+        call_S=np.repeat(np.array([term[4] for term in terms], np.int64), sizes),
+        version_S=np.repeat(np.array([term[5] for term in terms], np.int64), sizes),
+    )
+
+
+def _layout(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, int]]:
+    """Nodes in depth-first order, and the packed index of each node's first token."""
+    order: list[NodeId] = []
+    first: dict[NodeId, int] = {}
+    stack = [ROOT]
+    while stack:
+        node = stack.pop()
+        if node != ROOT:
+            order.append(node)
+            first[node] = offset
+            offset += tree.nodes[node].tokens.size
+        stack.extend(reversed(tree.nodes[node].children.values()))
+    return order, first
+
+
+def _subtree_ends(tree: TokenTree, order: list[NodeId], first: dict[NodeId, int]) -> dict[NodeId, int]:
+    """Index after the last token of each node's subtree."""
+    end = {node: first[node] + tree.nodes[node].tokens.size for node in order}
+    for node in reversed(order):
+        parent = tree.nodes[node].parent
+        if parent != ROOT:
+            end[parent] = max(end[parent], end[node])
+    return end

@@ -1,0 +1,20 @@
+"""Tracers: what an agent emits becomes spans of the attempt that is running, in the store.
+
+`OtelTracer` makes OpenTelemetry spans with parents; `DummyTracer` writes flat spans and costs next to nothing.
+"""
+
+from .base import SpanRecordingContext, Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
+from .dummy import DummyTracer
+from .otel import OtelTracer
+from .trace import Trace
+
+__all__ = [
+    "DummyTracer",
+    "OtelTracer",
+    "SpanRecordingContext",
+    "Trace",
+    "Tracer",
+    "clear_active_tracer",
+    "get_active_tracer",
+    "set_active_tracer",
+]

@@ -1,0 +1,227 @@
+"""What every tracer does: bind a trace to the running task, and turn what is emitted there into spans of its attempt.
+
+The active tracer and its open trace are context variables. Any number of runners may share one tracer in one event
+loop: each task, and each thread started with the task's context, sees its own rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ..store.base import LightningStore
+from ..types import Attributes, Span, SpanCoreFields, TraceStatus
+from .trace import Trace
+
+logger = logging.getLogger(__name__)
+
+_active_tracer: ContextVar[Tracer | None] = ContextVar("active_tracer", default=None)
+_current_trace: ContextVar[Trace | None] = ContextVar("current_trace", default=None)
+_last_trace: ContextVar[Trace | None] = ContextVar("last_trace", default=None)
+
+
+def get_active_tracer() -> Tracer | None:
+    """The tracer of the running task, or None outside every trace."""
+    return _active_tracer.get()
+
+
+def set_active_tracer(tracer: Tracer) -> None:
+    """Make `tracer` the one that emitters of this task use.
+
+    Raises:
+        ValueError: another tracer is active here.
+    """
+    active = _active_tracer.get()
+    if active is not None and active is not tracer:
+        raise ValueError("another tracer is active here: call clear_active_tracer() first")
+    _active_tracer.set(tracer)
+
+
+def clear_active_tracer() -> None:
+    """Leave this task without an active tracer."""
+    _active_tracer.set(None)
+
+
+class SpanRecordingContext(ABC):
+    """A span that is still open."""
+
+    @abstractmethod
+    def record_attributes(self, attributes: Attributes) -> None:
+        """Add attributes to the span, or replace those of the same names."""
+
+    @abstractmethod
+    def record_exception(self, exception: BaseException) -> None:
+        """Add the exception as an event."""
+
+    @abstractmethod
+    def record_status(self, status_code: str, description: str | None = None) -> None:
+        """Set the status: UNSET, OK or ERROR."""
+
+    @abstractmethod
+    def get_recorded_span(self) -> SpanCoreFields:
+        """What has been recorded so far."""
+
+
+class Tracer(ABC):
+    """Makes spans and brings them to the store. Subclasses say how a span is made."""
+
+    def __init__(self) -> None:
+        self._store: LightningStore | None = None
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: LightningStore | None = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncIterator[Trace]:
+        """Trace what runs inside as one attempt; every span is in the store when the context has ended.
+
+        Without a store (neither here nor in `lifespan`) the spans are kept in memory for `get_last_trace`.
+
+        Raises:
+            ValueError: a store, but not both ids.
+            Exception: what the store raised, unless the body raised first.
+        """
+        if store is None and rollout_id is not None:
+            store = self._store
+        trace = Trace(self, store, rollout_id, attempt_id)
+        async with self._bound(trace, self._root(trace, name or "trace")):
+            yield trace
+
+    @asynccontextmanager
+    async def continue_trace(self) -> AsyncIterator[Trace]:
+        """Add more spans to the last trace of this task, after it has ended.
+
+        Raises:
+            RuntimeError: this task has traced nothing with this tracer.
+        """
+        last = _last_trace.get()
+        if last is None or last.tracer is not self:
+            raise RuntimeError("there is no trace to continue: open one with trace_context()")
+        trace = last.continued()
+        async with self._bound(trace, self._root_again(trace)):
+            yield trace
+
+    def get_last_trace(self) -> list[Span]:
+        """The spans of the trace that is open in this task, else of the one that ended last; those that have ended.
+
+        LLM calls recorded by the gateway are not among them; they are in the store.
+        """
+        trace = self._open_trace() or _last_trace.get()
+        return list(trace.recorded) if trace is not None and trace.tracer is self else []
+
+    async def trace_run_async(self, func: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """Await `func(*args, **kwargs)` inside a trace that no rollout owns."""
+        async with self.trace_context(_name_of(func)):
+            return await func(*args, **kwargs)
+
+    def trace_run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call `func(*args, **kwargs)` inside a trace that no rollout owns."""
+        trace = Trace(self, None, None, None)
+        with self._visible(trace), self._root(trace, _name_of(func)):
+            return func(*args, **kwargs)
+
+    @contextmanager
+    def lifespan(self, store: LightningStore | None = None) -> Iterator[Tracer]:
+        """Use this tracer by hand: it is the active one, and `trace_context` without a store writes to this one."""
+        previous_store, previous = self._store, _active_tracer.get()
+        self._store = store
+        _active_tracer.set(self)
+        try:
+            yield self
+        finally:
+            self._store = previous_store
+            _active_tracer.set(previous)
+
+    @abstractmethod
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """Record a span that starts and ends at once, at `timestamp` seconds since the epoch or now.
+
+        Raises:
+            RuntimeError: no trace of this tracer is open in this task.
+        """
+
+    @abstractmethod
+    def operation_context(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> AbstractContextManager[SpanRecordingContext]:
+        """A span around what runs inside; an exception that leaves it is recorded and raised again.
+
+        Raises:
+            RuntimeError: no trace of this tracer is open in this task.
+        """
+
+    @abstractmethod
+    def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
+        """Around everything in a new trace."""
+
+    @abstractmethod
+    def _root_again(self, trace: Trace) -> AbstractContextManager[None]:
+        """Around what is added to a trace that has ended."""
+
+    def _open_trace(self) -> Trace | None:
+        trace = _current_trace.get()
+        return trace if trace is not None and trace.tracer is self else None
+
+    def _require_trace(self, name: str) -> Trace:
+        trace = self._open_trace()
+        if trace is None:
+            raise RuntimeError(
+                f"span {name!r} has no trace to go to: emit it inside a rollout or trace_context(), or pass "
+                "propagate=False. A thread of your own must run inside contextvars.copy_context()"
+            )
+        return trace
+
+    @contextmanager
+    def _visible(self, trace: Trace) -> Iterator[None]:
+        active, current = _active_tracer.get(), _current_trace.get()
+        _active_tracer.set(self)
+        _current_trace.set(trace)
+        try:
+            yield
+        finally:
+            _active_tracer.set(active)
+            _current_trace.set(current)
+            _last_trace.set(trace)
+
+    @asynccontextmanager
+    async def _bound(self, trace: Trace, root: AbstractContextManager[None]) -> AsyncIterator[None]:
+        try:
+            with self._visible(trace), root:
+                yield
+        except BaseException:
+            await self._close_quietly(trace)
+            raise
+        else:
+            await trace.close()
+
+    @staticmethod
+    async def _close_quietly(trace: Trace) -> None:
+        try:
+            await trace.close()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # the body's own exception is the one to raise
+            logger.warning("spans of rollout %s were lost: %s", trace.rollout_id, error)
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    return str(getattr(func, "__name__", type(func).__name__))

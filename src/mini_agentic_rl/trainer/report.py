@@ -1,0 +1,197 @@
+"""`report.html`: what a run did, in one file that needs no other file, no script and no network.
+
+It reads what the run folder keeps, and leaves out what is not there, so that it can be written at any time, also for
+a run that was stopped early.
+
+What it knows of a summary: `accuracy` (list of `AccuracyRow`), `seconds` (phase → seconds), `peak_memory_bytes`,
+`versions` (package → version), `seed`, and `untrained` (reason → number of rollouts that gave nothing to train on).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..metrics import HEADLINE_FAMILIES
+from .charts import MAX_SERIES, line_chart
+from .durable import write_text
+from .report_style import STYLE
+from .run_folder import RunFolder
+
+_MAX_SHOWN = 4000
+"""Characters of one message; the rest is left out and said to be."""
+_IN_PERCENT = ("accuracy",)
+_TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
+_NO_METRICS = ("time", "phase", "step")
+
+
+def write_report(
+    folder: RunFolder,
+    *,
+    summary: Mapping[str, Any],
+    metrics_rows: Sequence[Mapping[str, Any]],
+    transcripts: Sequence[Mapping[str, Any]],
+) -> Path:
+    """Write the report of a run and return its path.
+
+    Args:
+        folder: The run; its configuration is shown as the settings.
+        summary: See the top of this module; anything may be missing.
+        metrics_rows: Rows of `metrics.jsonl` (`metrics.read_metrics`); may be empty.
+        transcripts: Conversations to show, each with `messages` (OpenAI messages), and optionally `title`, `reward`
+            and `note`.
+
+    Raises:
+        OSError: the file cannot be written; an earlier report is then untouched.
+    """
+    sections = [
+        _accuracy(summary.get("accuracy") or []),
+        _curves(metrics_rows),
+        _time(summary),
+        _untrained(summary.get("untrained") or {}),
+        _transcripts(transcripts),
+        _pairs("Settings", folder.read_config()),
+        _pairs("Versions", summary.get("versions") or {}),
+    ]
+    name = escape(folder.path.resolve().name)
+    page = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{name} – mini-agentic-rl</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{name}</h1>\n{''.join(section for section in sections if section)}</main>\n</body>\n</html>\n"
+    )
+    write_text(folder.report_path, page)
+    return folder.report_path
+
+
+def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    lines = [
+        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td class="number">{100 * row["accuracy"]:.1f} %</td>'
+        f'<td class="number">{100 * row["low"]:.1f} – {100 * row["high"]:.1f} %</td>'
+        f'<td class="number">{row["correct"]:g} of {row["count"]}</td><td>{_interval_bar(row)}</td></tr>'
+        for row in rows
+    ]
+    head = (
+        '<tr><th></th><th class="number">accuracy</th><th class="number">95 % interval</th>'
+        '<th class="number">correct</th><th class="wide"><span class="ends">'
+        "<span>0 %</span><span>100 %</span></span></th></tr>"
+    )
+    return f'<section><h2>Accuracy</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
+
+
+def _interval_bar(row: Mapping[str, Any]) -> str:
+    """The accuracy as a bar and its interval as a line, on a scale from 0 to 1."""
+    low, high, middle = (100 * float(row[key]) for key in ("low", "high", "accuracy"))
+    return (
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="track" width="100" height="10"/>'
+        f'<rect class="value" width="{middle:.2f}" height="10"/>'
+        f'<line class="interval" x1="{low:.2f}" x2="{high:.2f}" y1="5" y2="5"/></svg>'
+    )
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    families: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in HEADLINE_FAMILIES}
+    for row in rows:
+        for name, value in row.items():
+            if name not in _NO_METRICS and isinstance(value, int | float):
+                points = families.setdefault(name.split("/")[0], {}).setdefault(name, [])
+                points.append((float(row.get("step", len(points))), float(value)))
+    figures = [_figure(family, series) for family, series in families.items() if series]
+    body = "".join(figures) or '<p class="muted">No metrics were logged.</p>'
+    return f'<section><h2>Curves</h2><div class="figures">{body}</div></section>\n'
+
+
+def _figure(family: str, series: Mapping[str, list[tuple[float, float]]]) -> str:
+    shown = list(series.items())[:MAX_SERIES]
+    drawing = line_chart(shown, percent=family in _IN_PERCENT)
+    if not drawing:
+        return ""
+    legend = ""
+    if len(shown) > 1:
+        keys = [
+            f'<li style="--line: var(--series-{index})">{escape(name.removeprefix(family + "/"))}</li>'
+            for index, (name, _) in enumerate(shown, start=1)
+        ]
+        legend = f"<ul>{''.join(keys)}</ul>"
+    left_out = len(series) - len(shown)
+    more = f'<p class="muted">{left_out} more in metrics.jsonl</p>' if left_out else ""
+    title = escape(_TITLES.get(family, family.replace("_", " ")))
+    return f"<figure><figcaption>{title}</figcaption>{drawing}{legend}{more}</figure>"
+
+
+def _time(summary: Mapping[str, Any]) -> str:
+    values: dict[str, Any] = {name: f"{seconds:.1f} s" for name, seconds in (summary.get("seconds") or {}).items()}
+    if summary.get("peak_memory_bytes"):
+        values["peak memory"] = f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB"
+    if "seed" in summary:
+        values["seed"] = summary["seed"]
+    return _pairs("Time and memory", values)
+
+
+def _untrained(reasons: Mapping[str, int]) -> str:
+    if not reasons:
+        return ""
+    return _pairs("Rollouts that gave nothing to train on", reasons)
+
+
+def _transcripts(transcripts: Sequence[Mapping[str, Any]]) -> str:
+    if not transcripts:
+        return ""
+    return f"<section><h2>Transcripts</h2>{''.join(_transcript(item) for item in transcripts)}</section>\n"
+
+
+def _transcript(transcript: Mapping[str, Any]) -> str:
+    title = escape(str(transcript.get("title") or "Conversation"))
+    reward = transcript.get("reward")
+    badge = "" if reward is None else f' <span class="badge">reward {float(reward):.3g}</span>'
+    note = f'<p class="muted">{escape(str(transcript["note"]))}</p>' if transcript.get("note") else ""
+    messages = "".join(_message(message) for message in transcript.get("messages") or [])
+    return f"<details open><summary>{title}{badge}</summary>{note}{messages}</details>"
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    role = str(message.get("role", ""))
+    kind = role if role in ("system", "user", "assistant", "tool") else "other"
+    parts = [f"<p>{_text(content)}</p>" if (content := _content(message.get("content"))) else ""]
+    for call in message.get("tool_calls") or []:
+        function = call.get("function") or {}
+        parts.append(
+            f'<p class="call">{_text(str(function.get("name", "")))} {_text(str(function.get("arguments", "")))}</p>'
+        )
+    return f'<div class="message {kind}"><span class="role">{escape(role)}</span>{"".join(parts)}</div>'
+
+
+def _content(content: Any) -> str:
+    """Plain text of a message: a string, or a list of parts."""
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
+
+
+def _text(text: str) -> str:
+    left_out = len(text) - _MAX_SHOWN
+    if left_out > 0:
+        return f"{escape(text[:_MAX_SHOWN])} … ({left_out} more characters)"
+    return escape(text)
+
+
+def _pairs(title: str, values: Mapping[str, Any]) -> str:
+    if not values:
+        return ""
+    lines = [
+        f'<tr><th scope="row">{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>'
+        for key, value in values.items()
+    ]
+    return (
+        f'<section><h2>{title}</h2><div class="scroll"><table class="pairs">{"".join(lines)}</table></div></section>\n'
+    )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

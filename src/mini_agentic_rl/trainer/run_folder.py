@@ -1,0 +1,238 @@
+"""The folder of one training run: what is written where, and how nothing written is ever half there.
+
+Every file and every checkpoint is written under a temporary name, synced to disk and renamed, so that a process killed
+at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
+continued only with `--resume`, under the configuration it was started with, and replaced only with `--overwrite`.
+
+    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  checkpoints/step_N/
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import UserError
+from .durable import DiskFullError, read_json, remove_leftovers, write_folder, write_json
+
+logger = logging.getLogger(__name__)
+
+RunState = Literal["new", "resumed", "finished"]
+
+_STEP = re.compile(r"step_(\d+)")
+
+
+class RunFolder:
+    """Paths and durable writes of a run.
+
+    Args:
+        path: The folder; created by `begin`.
+        keep_checkpoints: How many of the newest checkpoints stay, 1 or more.
+
+    Raises:
+        ValueError: `keep_checkpoints` is below 1.
+    """
+
+    def __init__(self, path: str | Path, *, keep_checkpoints: int = 2) -> None:
+        if keep_checkpoints < 1:
+            raise ValueError(f"keep_checkpoints must be 1 or more, not {keep_checkpoints}")
+        self.path = Path(path)
+        self.keep_checkpoints = keep_checkpoints
+        self.config_path = self.path / "config.json"
+        self.summary_path = self.path / "summary.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.rollouts_path = self.path / "rollouts.db"
+        self.report_path = self.path / "report.html"
+        self.adapter_path = self.path / "adapter"
+        self.checkpoints_path = self.path / "checkpoints"
+
+    def begin(
+        self,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        may_change: Collection[str] = ("resume", "overwrite", "output_dir", "json", "json_output", "loggers"),
+    ) -> RunState:
+        """Make the folder ready for a run with this configuration.
+
+        Args:
+            config: The configuration, made of JSON values; written to `config.json`.
+            resume: Continue the run in the folder; a folder without one begins a new run.
+            overwrite: Delete the run in the folder first.
+            may_change: Top-level keys in which a resumed run may differ from its first configuration.
+
+        Returns:
+            "new": start from the beginning. "resumed": an unfinished run, go on from `latest_checkpoint()`, or from
+            the beginning where that is None. "finished": the run to be resumed already has its summary.
+
+        Raises:
+            UserError: the folder cannot be used like this; the message says which setting to change.
+        """
+        if resume and overwrite:
+            raise UserError("--resume and --overwrite contradict each other: give one of them")
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--output-dir {self.path} is a file: choose a folder")
+        if overwrite:
+            self._delete_run()
+        elif not resume:
+            self._refuse_to_overwrite()
+        for folder in (self.path, self.checkpoints_path):
+            remove_leftovers(folder)
+        if resume and self.config_path.exists():
+            self._check_config(config, may_change)
+            return "finished" if self.summary_path.exists() else "resumed"
+        if not resume:
+            self._delete_run()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
+        try:
+            self.checkpoints_path.mkdir(parents=True, exist_ok=True)
+            write_json(self.config_path, config)
+        except OSError as error:
+            raise UserError(f"--output-dir {self.path} cannot be written: {error.strerror}") from error
+        return "new"
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration that the run was begun with; empty if there is none."""
+        return self._read(self.config_path)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`, which also marks the run as finished.
+
+        Raises:
+            OSError: it cannot be written; an earlier summary is still whole.
+        """
+        write_json(self.summary_path, summary)
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary of a finished run; empty if it has none."""
+        return self._read(self.summary_path)
+
+    def checkpoint_path(self, step: int) -> Path:
+        """Where the checkpoint of a step is or will be."""
+        return self.checkpoints_path / f"step_{step}"
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(step, folder) of every finished checkpoint, oldest first."""
+        if not self.checkpoints_path.is_dir():
+            return []
+        found = [(_STEP.fullmatch(entry.name), entry) for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
+        return sorted((int(match[1]), entry) for match, entry in found if match)
+
+    def latest_checkpoint(self) -> tuple[int, Path] | None:
+        """(step, folder) of the newest finished checkpoint, or None."""
+        return next(reversed(self.checkpoints()), None)
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
+        """Write the checkpoint of a step and drop those beyond the last `keep_checkpoints`.
+
+        Args:
+            step: Number of finished training steps.
+            write: Fills an empty folder that it is given.
+
+        Returns:
+            The finished checkpoint. None if the disk is full: that is logged in one line, the partial checkpoint is
+            removed, earlier ones are untouched, and the run can go on.
+
+        Raises:
+            Exception: whatever else `write` raised; the partial checkpoint is removed.
+        """
+        path = self.checkpoint_path(step)
+        try:
+            write_folder(path, write)
+        except DiskFullError:
+            logger.error(
+                "Checkpoint of step %d not written: no space left for --output-dir %s. "
+                "The run goes on; free some space before the next checkpoint.",
+                step,
+                self.path,
+            )
+            return None
+        older = [old for old_step, old in self.checkpoints() if old_step <= step]
+        for old in older[: -self.keep_checkpoints]:
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+    def save_adapter(self, write: Callable[[Path], None]) -> Path:
+        """Write the `adapter/` folder, replacing an earlier one only when the new one is whole.
+
+        Raises:
+            UserError: the disk is full; an earlier adapter is untouched.
+            Exception: whatever else `write` raised; an earlier adapter is untouched.
+        """
+        try:
+            write_folder(self.adapter_path, write)
+        except DiskFullError as error:
+            raise UserError(
+                f"the adapter was not written: no space left for --output-dir {self.path}; "
+                "free some space and continue with --resume"
+            ) from error
+        return self.adapter_path
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            return read_json(path)
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --output-dir, or give --overwrite") from error
+
+    def _refuse_to_overwrite(self) -> None:
+        latest = self.latest_checkpoint()
+        if self.summary_path.exists():
+            raise UserError(
+                f"--output-dir {self.path} holds a finished run: "
+                "choose another folder, or give --overwrite to replace it"
+            )
+        if latest is not None:
+            raise UserError(
+                f"--output-dir {self.path} holds an unfinished run with a checkpoint at step {latest[0]}: "
+                "give --resume to continue it or --overwrite to replace it"
+            )
+        if not self.config_path.exists() and any(path.exists() for path in self._owned()):
+            raise UserError(
+                f"--output-dir {self.path} already holds files of these names but no config.json: "
+                "choose another folder, or give --overwrite to replace them"
+            )
+
+    def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        before, now = _flat(self.read_config()), _flat(json.loads(json.dumps(config)))
+        changed = [
+            f"{key} (was {_shown(before, key)}, now {_shown(now, key)})"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key) and key.split(".")[0] not in may_change
+        ]
+        if changed:
+            raise UserError(
+                f"--resume: the run in {self.path} was started with other settings: {', '.join(changed)}. "
+                "Give the same settings, or --overwrite to start again"
+            )
+
+    def _owned(self) -> list[Path]:
+        database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
+        files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
+        return [*files, *database, self.adapter_path, self.checkpoints_path]
+
+    def _delete_run(self) -> None:
+        """Deletes only what a run writes; anything else in the folder stays."""
+        for path in self._owned():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat |= _flat(item, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = item
+    return flat
+
+
+def _shown(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "not set"

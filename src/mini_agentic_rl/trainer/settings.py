@@ -1,0 +1,158 @@
+"""The settings of the jobs behind the commands. Each field is one option: its docstring is the help text.
+
+`json_schema_extra` may hold "panel" (the group of the help page) and "option" (an option name other than the field's).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from ..config import Settings
+from ..metrics import LoggerName
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["none", "4bit", "8bit"]
+
+_MODEL: JsonDict = {"panel": "Model"}
+_TASKS: JsonDict = {"panel": "Tasks"}
+_SFT: JsonDict = {"panel": "Warm-up (SFT)"}
+_RL: JsonDict = {"panel": "Reinforcement learning"}
+_RUN: JsonDict = {"panel": "Run"}
+_JSON: JsonDict = {"panel": "Run", "option": "--json"}
+_SERVER: JsonDict = {"panel": "Server"}
+
+
+class ModelSettings(Settings):
+    """Which model, and how it is loaded."""
+
+    model: str = Field(default="embedded", json_schema_extra=_MODEL)
+    """Model: `embedded` (SmolLM2-135M-Instruct, fetched when first needed), a Hugging Face id, or a local folder."""
+    dtype: DType = Field(default="auto", json_schema_extra=_MODEL)
+    """Number format of the weights; auto takes what the model and the device are best at."""
+    device: str = Field(default="auto", json_schema_extra=_MODEL)
+    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    quantization: Quantization = Field(default="none", json_schema_extra=_MODEL)
+    """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
+
+
+class TrainSettings(ModelSettings):
+    """What `train` does."""
+
+    lora_r: int = Field(default=8, ge=1, json_schema_extra=_MODEL)
+    """Rank of the LoRA adapter."""
+    lora_alpha: float = Field(default=16, gt=0, json_schema_extra=_MODEL)
+    """Scale of the LoRA adapter: its output is multiplied by alpha / rank."""
+    full_finetune: bool = Field(default=False, json_schema_extra=_MODEL)
+    """Train every weight instead of a LoRA adapter."""
+
+    agent: str = Field(default="math", json_schema_extra=_TASKS)
+    """Agent to train: `math`, or `module:ClassName` of a LitAgent of yours."""
+    dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
+    """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    eval_size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
+    """How many held-out problems measure the accuracy, before, between and after."""
+
+    sft_examples: int = Field(default=200, ge=0, json_schema_extra=_SFT)
+    """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
+    sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
+    """Peak learning rate of the imitation."""
+
+    total_steps: int = Field(default=30, ge=0, json_schema_extra=_RL)
+    """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
+    tasks_per_step: int = Field(default=8, ge=1, json_schema_extra=_RL)
+    """Tasks drawn in each step."""
+    samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
+    """Rollouts of each task: the group whose rewards are compared with each other."""
+    max_new_tokens: int = Field(default=128, ge=1, json_schema_extra=_RL)
+    """At most this many sampled tokens in one model call."""
+    learning_rate: float = Field(default=2e-4, gt=0, json_schema_extra=_RL)
+    """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
+    kl_coef: float = Field(default=0.0, ge=0, json_schema_extra=_RL)
+    """Weight of the KL divergence from the reference policy (the model with the adapter as it was before)."""
+    clip_ratio: float = Field(default=0.2, gt=0, lt=1, json_schema_extra=_RL)
+    """Clip the probability ratio to [1 - this, 1 + this] (PPO, Schulman et al. 2017, equation 7)."""
+    loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="token", json_schema_extra=_RL)
+    """How token losses are averaged: over all tokens, per sequence first, or by a constant (Dr. GRPO)."""
+    epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
+    """How often each batch of rollouts is trained on."""
+    n_runners: int = Field(default=64, ge=1, json_schema_extra=_RL)
+    """Rollouts that run at the same time."""
+
+    output_dir: Path = Field(default=Path("outputs/math-agent"), json_schema_extra=_RUN)
+    """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
+    seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
+    """Seed of tasks, sampling and initial weights."""
+    checkpoint_every: int = Field(default=5, ge=1, json_schema_extra=_RUN)
+    """Steps between checkpoints."""
+    loggers: list[LoggerName] = Field(default=["console", "jsonl"], json_schema_extra=_RUN)
+    """Where metrics go; give it several times for several loggers."""
+    resume: bool = Field(default=False, json_schema_extra=_RUN)
+    """Continue the run in the output folder from its last checkpoint."""
+    overwrite: bool = Field(default=False, json_schema_extra=_RUN)
+    """Replace the run in the output folder."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the summary as JSON on standard output."""
+
+
+class EvalSettings(ModelSettings):
+    """What `eval` does. It never trains."""
+
+    adapter: Path | None = Field(default=None, json_schema_extra=_MODEL)
+    """Folder of a trained adapter; without it the model is measured as it is."""
+
+    agent: str = Field(default="math", json_schema_extra=_TASKS)
+    """Agent to measure: `math`, or `module:ClassName` of a LitAgent of yours."""
+    dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
+    """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    split: Literal["train", "val", "test"] = Field(default="test", json_schema_extra=_TASKS)
+    """Which part of the tasks."""
+    size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
+    """How many problems, at most."""
+
+    samples: int = Field(default=1, ge=1, json_schema_extra={"panel": "Sampling"})
+    """Tries at each problem; with k tries pass@1 to pass@k are reported."""
+    temperature: float | None = Field(default=None, ge=0, json_schema_extra={"panel": "Sampling"})
+    """Sampling temperature; by default 0 for one try and 1 for several."""
+    max_new_tokens: int = Field(default=128, ge=1, json_schema_extra={"panel": "Sampling"})
+    """At most this many sampled tokens in one model call."""
+    n_runners: int = Field(default=64, ge=1, json_schema_extra={"panel": "Sampling"})
+    """Rollouts that run at the same time."""
+
+    seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
+    """Seed of tasks and sampling."""
+    output: Path | None = Field(default=None, json_schema_extra=_RUN)
+    """JSON file for the result, every rollout's answer included."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the result as JSON on standard output."""
+
+
+class ChatSettings(ModelSettings):
+    """What `chat` does."""
+
+    adapter: Path | None = Field(default=None, json_schema_extra=_MODEL)
+    """Folder of a trained adapter."""
+    temperature: float = Field(default=0.0, ge=0, json_schema_extra={"panel": "Chat"})
+    """Sampling temperature; 0 always takes the likeliest token."""
+    max_new_tokens: int = Field(default=256, ge=1, json_schema_extra={"panel": "Chat"})
+    """At most this many sampled tokens in one model call."""
+    max_turns: int = Field(default=4, ge=1, json_schema_extra={"panel": "Chat"})
+    """At most this many model calls for one message of yours."""
+    tools: bool = Field(default=True, json_schema_extra={"panel": "Chat"})
+    """Offer the math agent's tools to the model, under its system prompt."""
+
+
+class ServeSettings(ModelSettings):
+    """What `serve` does."""
+
+    adapter: Path | None = Field(default=None, json_schema_extra=_MODEL)
+    """Folder of a trained adapter."""
+    host: str = Field(default="127.0.0.1", json_schema_extra=_SERVER)
+    """Address to listen on; 0.0.0.0 lets other machines in."""
+    port: int = Field(default=8000, ge=0, le=65535, json_schema_extra=_SERVER)
+    """Port to listen on; 0 takes a free one."""
+    api_key: str | None = Field(default=None, json_schema_extra=_SERVER)
+    """Key that clients must send; without it everybody who reaches the port may ask."""

@@ -1,0 +1,90 @@
+"""Completion records: exactly the sampled tokens, call by call, without retries."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+from mini_agentic_rl.adapter import TraceToRecords, spans_to_records
+from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
+
+from .spans import completion, reward
+
+
+def test_three_turns_come_in_the_order_of_the_store() -> None:
+    turns = [
+        completion(5, [1, 2, 3, 4, 5, 6, 7], [8, 9]),
+        completion(1, [1, 2], [3]),
+        reward(6, 1.0),
+        completion(3, [1, 2, 3, 4], [5, 6]),
+    ]
+    records = TraceToRecords()(turns)
+    assert [record.sequence_id for record in records] == [1, 3, 5]
+    assert [record.output_ids.tolist() for record in records] == [[3], [5, 6], [8, 9]]
+    for earlier, later in itertools.pairwise(records):
+        history = np.concatenate([earlier.prompt_ids, earlier.output_ids])
+        assert later.prompt_ids[: history.size].tolist() == history.tolist()
+
+
+def test_a_record_keeps_every_fact_of_its_call() -> None:
+    span = completion(
+        4,
+        [1, 2],
+        [3, 4],
+        response_id="resp",
+        **{
+            Key.POLICY_VERSION: 7,
+            Key.CHOICE_INDEX: 1,
+            Key.REQUEST_TEMPERATURE: 0.7,
+            Key.FINISH_REASONS: ["length"],
+            Key.AGENT_NAME: "solver",
+        },
+    )
+    record = spans_to_records([span])[0]
+    assert (record.rollout_id, record.attempt_id, record.response_id) == ("r", "a", "resp")
+    assert (record.version, record.choice, record.temperature, record.model) == (7, 1, 0.7, "m")
+    assert (record.finish_reason, record.sequence_id) == ("length", 4)
+    assert record.metadata == {"span_id": span.span_id, "agent_name": "solver"}
+    assert record.logprobs.tolist() == [-0.5, -0.5]
+    assert (record.prompt_ids.dtype, record.logprobs.dtype) == (np.int64, np.float32)
+
+
+def test_a_call_that_ended_in_tool_calls_is_a_stop() -> None:
+    span = completion(1, [1], [2], **{Key.FINISH_REASONS: ["tool_calls"]})
+    assert spans_to_records([span])[0].finish_reason == "stop"
+
+
+def test_of_a_clients_retries_only_the_last_answer_is_kept() -> None:
+    spans = [completion(1, [1, 2], [3]), completion(2, [1, 2], [4]), completion(3, [1, 2, 4], [5])]
+    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[4], [5]]
+
+
+def test_all_choices_of_one_response_are_kept() -> None:
+    spans = [
+        completion(number, [1, 2], [number], response_id=response, **{Key.CHOICE_INDEX: choice})
+        for number, response, choice in [(1, "old", 0), (2, "old", 1), (3, "new", 0), (4, "new", 1), (5, "new", 2)]
+    ]
+    records = spans_to_records(spans)
+    assert [(record.response_id, record.choice) for record in records] == [("new", 0), ("new", 1), ("new", 2)]
+
+
+def test_the_same_prompt_in_another_attempt_or_rollout_is_no_retry() -> None:
+    spans = [
+        completion(1, [1], [2]),
+        completion(1, [1], [3], attempt_id="b"),
+        completion(1, [1], [4], rollout_id="other"),
+    ]
+    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[2], [3], [4]]
+
+
+def test_a_call_without_usable_tokens_is_left_out_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    no_logprobs = completion(1, [1], [2])
+    del no_logprobs.attributes[Key.RESPONSE_LOGPROBS]
+    uneven = completion(2, [1, 2], [3, 4])
+    uneven.attributes[Key.RESPONSE_LOGPROBS] = [-0.5]
+    with caplog.at_level(logging.WARNING):
+        records = spans_to_records([no_logprobs, uneven, completion(3, [9], [8])])
+    assert [record.output_ids.tolist() for record in records] == [[8]]
+    assert Key.RESPONSE_LOGPROBS in caplog.text
+    assert "cut and extend them together" in caplog.text

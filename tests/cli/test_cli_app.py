@@ -1,0 +1,101 @@
+"""The installed commands: what they say, how quickly, and how they hand settings to the jobs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl import __version__
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.trainer.settings import EvalSettings, ServeSettings, TrainSettings
+from mini_agentic_rl.trainer.statistics import accuracy_row
+
+SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL", 150, 200)]}
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Jobs that record their settings, in place of the real ones, which load a model."""
+    seen = []
+    module = types.ModuleType("mini_agentic_rl.trainer.jobs")
+
+    def job(settings):
+        seen.append(settings)
+        return SUMMARY
+
+    def unknown_model(settings):
+        raise UserError(f"--model {settings.model}: there is no such model")
+
+    module.train_job = module.eval_job = job
+    module.serve_job = unknown_model
+    monkeypatch.setitem(sys.modules, "mini_agentic_rl.trainer.jobs", module)
+    monkeypatch.setattr("mini_agentic_rl.trainer.jobs", module, raising=False)
+    return seen
+
+
+def _invoke(*arguments: str):
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "dumb"})
+
+
+def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(jobs, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    result = _invoke("train", "--output-dir", str(tmp_path), "--samples-per-prompt", "4", "--model", "some/model")
+    assert result.exit_code == 0, result.output
+    assert jobs == [TrainSettings(output_dir=tmp_path, samples_per_prompt=4, model="some/model")]
+    assert "75.0 %" in result.stdout
+    assert f"wrote {tmp_path / 'adapter'}" in result.stdout
+    assert "report.html" not in result.stdout
+
+
+def test_json_output_is_nothing_but_the_summary(jobs):
+    result = _invoke("eval", "--json", "--samples", "4", "--adapter", "a/b")
+    assert json.loads(result.stdout) == SUMMARY
+    assert jobs == [EvalSettings(json_output=True, samples=4, adapter=Path("a/b"))]
+
+
+def test_a_job_that_cannot_run_is_told_in_one_line(jobs):
+    result = _invoke("serve", "--model", "nowhere")
+    assert (result.exit_code, result.stderr) == (2, "error: --model nowhere: there is no such model\n")
+
+
+def test_a_port_out_of_range_is_refused():
+    result = _invoke("serve", "--port", "70000")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --port 70000: input should be less than or equal to 65535\n",
+    )
+    assert ServeSettings().port == 8000
+
+
+def test_version_names_what_computes():
+    lines = _invoke("version").stdout.splitlines()
+    assert lines[0] == f"mini-agentic-rl {__version__}"
+    assert [line.split()[0] for line in lines[1:]] == ["python", "torch", "transformers", "peft"]
+
+
+def test_models_list_says_where_the_embedded_model_is_or_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
+    assert "mini-agentic-rl models pull" in _invoke("models", "list").stdout
+
+
+def test_help_needs_no_torch_and_little_time():
+    program = (
+        "import sys, time; start = time.process_time()\n"
+        "from typer.testing import CliRunner\n"
+        "from mini_agentic_rl.cli import app\n"
+        "assert CliRunner().invoke(app, ['train', '--help']).exit_code == 0\n"
+        "print(time.process_time() - start, *[n for n in ('torch', 'transformers', 'openai') if n in sys.modules])"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(3)
+    ]
+    outputs = [run.stdout.split() for run in runs]
+    assert all(output[1:] == [] for output in outputs)
+    assert min(float(output[0]) for output in outputs) < 0.5

@@ -1,0 +1,173 @@
+"""A chat over a real socket with the real OpenAI SDK, against an endpoint that plays a script."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from openai import OpenAI
+from rich.console import Console
+
+from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, TOOLS
+from mini_agentic_rl.cli.chat import Conversation, talk
+
+CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}
+REST = {"index": 0, "function": {"arguments": 'sion": "12*12"}'}}
+
+
+class Endpoint:
+    """Answers each request with the next deltas of its script and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.script: list[list[dict]] = []
+        self.requests: list[dict] = []
+        api = FastAPI()
+        api.post("/v1/chat/completions")(self._complete)
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        self._server = uvicorn.Server(uvicorn.Config(api, log_level="error"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+
+    async def _complete(self, request: Request):
+        self.requests.append(await request.json())
+        if not self.script:
+            return JSONResponse({"error": {"message": "the script is over"}}, status_code=400)
+        deltas = self.script.pop(0)
+
+        async def events():
+            for delta in deltas:
+                choice = {"index": 0, "delta": delta, "finish_reason": None}
+                chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+                yield f"data: {json.dumps(chunk)}\n\n"
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    def __enter__(self):
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def running():
+    with Endpoint() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def endpoint(running):
+    running.script, running.requests = [], []
+    return running
+
+
+@pytest.fixture
+def conversation(endpoint):
+    with OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
+        yield Conversation(
+            client=client,
+            model="m",
+            console=Console(file=io.StringIO(), width=100),
+            system_prompt=SYSTEM_PROMPT,
+            tools=TOOLS,
+            max_turns=3,
+            sampling={"temperature": 0.0, "max_tokens": 64},
+        )
+
+
+def _talk(conversation, *lines):
+    waiting = iter(lines)
+
+    def read():
+        try:
+            return next(waiting)
+        except StopIteration:
+            raise EOFError from None
+
+    talk(conversation, read)
+    return conversation.console.file.getvalue()
+
+
+def test_a_tool_is_called_shown_and_answered(conversation, endpoint):
+    endpoint.script = [
+        [{"content": "I multiply."}, {"tool_calls": [CALL]}, {"tool_calls": [REST]}],
+        [{"content": "144"}],
+    ]
+    assert conversation.say("12 times 12?") == "144"
+    assert [message["role"] for message in endpoint.requests[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    assert endpoint.requests[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_1", "content": "144"}
+    assert endpoint.requests[0]["tools"] == TOOLS
+    assert endpoint.requests[0]["max_tokens"] == 64
+    shown = conversation.console.file.getvalue()
+    assert 'calculator {"expression": "12*12"}' in shown
+    assert "← 144" in shown
+
+
+def test_a_conversation_goes_on_until_the_input_ends(conversation, endpoint):
+    endpoint.script = [[{"content": "one"}], [{"content": "two"}]]
+    shown = _talk(conversation, "first", "  ", "second")
+    assert "one" in shown
+    assert "two" in shown
+    assert [message["content"] for message in endpoint.requests[1]["messages"][1:]] == ["first", "one", "second"]
+
+
+def test_new_forgets_and_quit_ends(conversation, endpoint):
+    endpoint.script = [[{"content": "one"}], [{"content": "two"}]]
+    _talk(conversation, "first", "/new", "second", "/quit", "third")
+    assert [message["content"] for message in endpoint.requests[1]["messages"]] == [SYSTEM_PROMPT, "second"]
+    assert len(endpoint.requests) == 2
+
+
+def test_a_model_that_only_calls_tools_is_stopped(conversation, endpoint):
+    endpoint.script = [[{"tool_calls": [CALL]}]] * 5
+    assert conversation.say("loop") == ""
+    assert len(endpoint.requests) == 3
+    assert "--max-turns 3" in conversation.console.file.getvalue()
+
+
+def test_a_refused_call_is_told_and_leaves_no_trace(conversation, endpoint):
+    endpoint.script = []
+    shown = _talk(conversation, "hello")
+    assert "error: Error code: 400" in shown
+    assert conversation.messages == []
+
+
+def test_ctrl_c_stops_a_reply_and_not_the_chat(conversation, endpoint):
+    endpoint.script = [
+        [
+            {
+                "tool_calls": [
+                    CALL,
+                ]
+            }
+        ],
+        [{"content": "fine"}],
+    ]
+
+    def interrupted(name, arguments):
+        raise KeyboardInterrupt
+
+    conversation.use_tool = interrupted
+    shown = _talk(conversation, "first", "second")
+    assert "(stopped)" in shown
+    assert "fine" in shown
+    assert [message["content"] for message in endpoint.requests[1]["messages"]] == [SYSTEM_PROMPT, "second"]
+
+
+def test_markup_in_a_reply_is_shown_as_it_is(conversation, endpoint):
+    endpoint.script = [[{"content": "[bold]x[/bold]"}]]
+    assert "[bold]x[/bold]" in _talk(conversation, "hello")

@@ -1,0 +1,92 @@
+"""JSON Lines come in as rows, or as one line that says what to mend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mini_agentic_rl.datasets import DatasetError, load_jsonl, load_task_dataset
+from mini_agentic_rl.errors import UserError
+
+
+def write(folder: Path, *lines: str, name: str = "tasks.jsonl") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_answers_of_every_kind_become_text(tmp_path: Path) -> None:
+    answers = ["x+1", 42, 0, 2.5, True, [1, 2], "She had 3 + 4 = 7.\n#### 1,007"]
+    path = write(tmp_path, *(json.dumps({"question": "q?", "answer": answer}) for answer in answers))
+    rows = load_jsonl(path)
+    assert [row["answer"] for row in rows] == ["x+1", "42", "0", "2.5", "True", "[1, 2]", "1007"]
+    assert rows[-1]["solution"] == answers[-1]
+
+
+def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"question": "a?", "answer": "1", "level": 3}\r\n\r\n{"id": 7, "question": "b?", "answer": "2"}\n'
+    )
+    assert [(row["id"], row.get("level")) for row in load_jsonl(path)] == [("mine-1", 3), ("7", None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"question": "q?"}', 'line 2: field "answer" is missing'),
+        ('{"question": "q?", "answer": null}', 'line 2: field "answer" is empty'),
+        ('{"question": "q?", "answer": "  "}', 'line 2: field "answer" is empty'),
+        ('{"question": "q?", "answer": {"a": 1}}', 'line 2: field "answer" must be text, a number'),
+        ('{"question": "q?", "answer": "so it is ####"}', 'line 2: field "answer" has nothing after'),
+        ('{"answer": "1"}', 'line 2: field "question" is missing'),
+        ('{"question": 5, "answer": "1"}', 'line 2: field "question" must be text, not int'),
+        ('{"question": "q?", "answer": "1"', "line 2: not valid JSON"),
+        ("[1, 2]", "line 2: must be an object"),
+    ],
+)
+def test_a_bad_row_is_one_line_that_names_file_line_and_field(tmp_path: Path, line: str, complaint: str) -> None:
+    path = write(tmp_path, '{"question": "fine?", "answer": "1"}', line)
+    with pytest.raises(UserError) as error:
+        load_jsonl(path)
+    assert f"{path}, {complaint}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00"])
+def test_a_file_without_rows_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"empty\.jsonl"):
+        load_jsonl(path)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(DatasetError, match=r"nowhere\.jsonl"):
+        load_task_dataset("nowhere.jsonl")
+
+
+def test_a_file_is_divided_by_its_questions(tmp_path: Path) -> None:
+    lines = [json.dumps({"question": f"question {index % 50}?", "answer": str(index)}) for index in range(100)]
+    path = write(tmp_path, *lines)
+    parts = {split: load_task_dataset(path, split) for split in ("train", "val", "test")}
+    assert [len(parts[split]) for split in ("train", "val", "test")] == [80, 10, 10]
+    questions = [{row["question"] for row in part} for part in parts.values()]
+    assert sum(map(len, questions)) == len(set.union(*questions)) == 50
+    assert len(load_task_dataset(path, "all")) == 100
+
+
+def test_a_tiny_file_still_holds_something_out(tmp_path: Path) -> None:
+    path = write(tmp_path, *(json.dumps({"question": f"q{index}", "answer": "1"}) for index in range(3)))
+    assert [len(load_task_dataset(path, split)) for split in ("train", "val", "test")] == [1, 1, 1]
+
+
+def test_size_and_seed_draw_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, *(json.dumps({"question": f"q{index}", "answer": "1"}) for index in range(40)))
+    drawn = list(load_task_dataset(path, "all", 10, seed=1))
+    assert len(drawn) == 10
+    assert drawn == list(load_task_dataset(path, "all", 10, seed=1))
+    assert drawn != list(load_task_dataset(path, "all", 10, seed=2))
+    assert len(load_task_dataset(path, "all", 99)) == 40

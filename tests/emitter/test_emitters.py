@@ -1,0 +1,193 @@
+"""Emitters write spans that the readers give back unchanged."""
+
+from typing import Any
+
+import pytest
+
+from mini_agentic_rl.emitter import (
+    emit_annotation,
+    emit_exception,
+    emit_message,
+    emit_object,
+    emit_reward,
+    find_final_reward,
+    find_reward_spans,
+    get_message_value,
+    get_object_value,
+    get_reward_value,
+    get_rewards_from_span,
+    is_reward_span,
+    operation,
+    reward,
+)
+from mini_agentic_rl.semconv import AGL_OPERATION, AGL_REWARD
+from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
+from mini_agentic_rl.types import Span, SpanCoreFields
+
+
+@pytest.fixture(params=[OtelTracer, DummyTracer])
+def tracer(request: pytest.FixtureRequest) -> Tracer:
+    return request.param()
+
+
+def _named(spans: list[Span], name: str) -> list[Span]:
+    return [span for span in spans if span.name == name]
+
+
+async def test_rewards_come_back_from_recorded_spans(tracer: Tracer) -> None:
+    async with tracer.trace_context():
+        emit_reward(0.25)
+        emit_message("between")
+        emit_reward({"length": 0.5, "accuracy": 1}, primary_key="accuracy", attributes={"judge": "exact"})
+    spans = tracer.get_last_trace()
+    assert [get_reward_value(span) for span in find_reward_spans(spans)] == [0.25, 1.0]
+    assert find_final_reward(spans) == 1.0
+    last = _named(spans, AGL_REWARD)[-1]
+    assert [(dimension.name, dimension.value) for dimension in get_rewards_from_span(last)] == [
+        ("accuracy", 1.0),
+        ("length", 0.5),
+    ]
+    assert last.attributes["judge"] == "exact"
+
+
+def test_a_reward_of_one_name_needs_no_primary_key() -> None:
+    span = emit_reward({"accuracy": 0.5}, propagate=False)
+    assert [dimension.name for dimension in get_rewards_from_span(span)] == ["accuracy"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), {"a": float("nan")}])
+def test_a_reward_that_is_not_finite_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        emit_reward(value, propagate=False)
+
+
+@pytest.mark.parametrize("value", ["1.0", None, [1.0], {"a": "1"}])
+def test_a_reward_that_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="must be a number"):
+        emit_reward(value, propagate=False)
+
+
+@pytest.mark.parametrize("key", [None, "c"])
+def test_primary_key_must_name_one_of_several_rewards(key: str | None) -> None:
+    with pytest.raises(ValueError, match="primary_key"):
+        emit_reward({"a": 1.0, "b": 2.0}, primary_key=key, propagate=False)
+
+
+def test_a_span_without_a_reward_is_no_reward_of_zero() -> None:
+    span = emit_annotation({"a": 1}, propagate=False)
+    assert get_reward_value(span) is None
+    assert not is_reward_span(span)
+    assert find_final_reward([span]) is None
+
+
+def test_the_single_attribute_form_of_older_traces_is_read() -> None:
+    assert get_reward_value(SpanCoreFields(name="agentlightning.annotation", attributes={"reward": 0.5})) == 0.5
+
+
+@pytest.mark.parametrize("value", ["text", "", 3, -0.5, True, False, b"\x00\xff", {"a": [1, {"b": None}]}, [], None])
+def test_objects_come_back_equal(value: Any) -> None:
+    back = get_object_value(emit_object(value, propagate=False))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_an_object_that_is_not_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="JSON"):
+        emit_object(object(), propagate=False)
+
+
+def test_messages_must_be_text() -> None:
+    assert get_message_value(emit_message("hé", propagate=False)) == "hé"
+    with pytest.raises(TypeError, match="emit_object"):
+        emit_message(3, propagate=False)
+
+
+async def test_exceptions_keep_type_message_and_stack(tracer: Tracer) -> None:
+    async with tracer.trace_context():
+        try:
+            raise LookupError("nothing there")
+        except LookupError as error:
+            emit_exception(error)
+    span = _named(tracer.get_last_trace(), "agentlightning.exception")[0]
+    assert span.attributes["exception.type"] == "LookupError"
+    assert span.attributes["exception.message"] == "nothing there"
+    assert "test_emitters" in span.attributes["exception.stacktrace"]
+    assert (span.status.status_code, span.status.description) == ("ERROR", "LookupError: nothing there")
+
+
+async def test_annotations_flatten_and_survive_the_sdk(tracer: Tracer) -> None:
+    async with tracer.trace_context():
+        emit_annotation({"a": {"b": 1, "c": [1, 2]}, "d": [{"e": "x"}], "mixed": [1, "x"], "none": None})
+    span = _named(tracer.get_last_trace(), "agentlightning.annotation")[0]
+    assert span.attributes == {"a.b": 1, "a.c": [1, 2], "d.0.e": "x", "mixed": '[1, "x"]'}
+
+
+async def test_operations_record_arguments_and_results(tracer: Tracer) -> None:
+    @operation
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    @operation(name="search", kind="tool")
+    async def search(query: str) -> list[str]:
+        emit_message("searching")
+        return [query]
+
+    async with tracer.trace_context():
+        assert add(1) == 3
+        assert await search("x") == ["x"]
+        with operation(name="block") as op:
+            op.set_input(1, depth=2)
+            op.set_output({"found": True})
+            assert op.span().attributes["agentlightning.operation.output.found"] is True
+    spans = tracer.get_last_trace()
+    by_name = {span.attributes["agentlightning.operation.name"]: span for span in _named(spans, AGL_OPERATION)}
+    assert by_name["add"].attributes["agentlightning.operation.input.a"] == 1
+    assert by_name["add"].attributes["agentlightning.operation.output"] == 3
+    assert by_name["search"].attributes["kind"] == "tool"
+    assert by_name["search"].attributes["agentlightning.operation.output"] == ["x"]
+    assert by_name["block"].attributes["agentlightning.operation.input.args.0"] == 1
+    assert by_name["block"].attributes["agentlightning.operation.input.depth"] == 2
+    assert _named(spans, "agentlightning.message")[0].parent_id == by_name["search"].span_id
+
+
+def test_a_generator_cannot_be_an_operation() -> None:
+    def numbers() -> Any:
+        yield 1
+
+    with pytest.raises(TypeError, match="numbers"):
+        operation(numbers)
+
+
+def test_an_operation_that_is_not_propagated_needs_no_tracer() -> None:
+    with operation(name="local", propagate=False) as op:
+        op.set_output(3)
+    assert op.span().attributes["agentlightning.operation.output"] == 3
+
+
+def test_emitting_without_a_tracer_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="propagate=False"):
+        emit_reward(1.0)
+    with pytest.raises(RuntimeError, match="propagate=False"), operation(name="x"):
+        pass
+
+
+async def test_a_reward_function_emits_what_it_returns(tracer: Tracer) -> None:
+    @reward
+    def score(answer: str) -> float:
+        return float(len(answer))
+
+    @reward
+    async def nothing() -> None:
+        return None
+
+    async with tracer.trace_context():
+        assert score("four") == 4.0
+        assert await nothing() is None
+    assert [get_reward_value(span) for span in find_reward_spans(tracer.get_last_trace())] == [4.0]
+
+
+async def test_more_rewards_than_the_sdks_attribute_limit_are_kept() -> None:
+    tracer = OtelTracer()
+    async with tracer.trace_context():
+        emit_reward({f"r{index}": float(index) for index in range(200)}, primary_key="r0")
+    assert len(get_rewards_from_span(_named(tracer.get_last_trace(), AGL_REWARD)[0])) == 200

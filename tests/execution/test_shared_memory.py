@@ -1,0 +1,223 @@
+"""The in-process strategy: both sides run, end together, and nothing that goes wrong is lost."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
+from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
+from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.runner import LitAgentRunner
+from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store.memory import InMemoryLightningStore
+from mini_agentic_rl.store.sql import SqlLightningStore
+from mini_agentic_rl.tracer import DummyTracer
+
+SIDES = pytest.mark.parametrize("side", ["algorithm", "runner"])
+
+
+async def _idle(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+    await event.wait_async()
+
+
+def _real_runner(agent: Any) -> Any:
+    shared = LitAgentRunner(DummyTracer())
+
+    async def run(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        with shared.run_context(agent=agent, store=store, worker_id=index):
+            await shared.iter(event=event)
+
+    return run
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LightningStore:
+    return InMemoryLightningStore() if request.param == "memory" else SqlLightningStore(tmp_path / "run.db")
+
+
+@SIDES
+def test_an_algorithm_gets_its_rollouts_from_the_runners(side: Any, store: LightningStore) -> None:
+    loops = set()
+
+    @rollout
+    async def agent(task: int) -> float:
+        loops.add(threading.current_thread().name)
+        await asyncio.sleep(0.001)
+        emit_message(f"task {task}")
+        return float(task)
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        queued = [await store.enqueue_rollout(number) for number in range(50)]
+        ended = await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in queued], timeout=20)
+        assert [one.status for one in ended] == ["succeeded"] * 50
+        for number, one in enumerate(ended):
+            spans = list(await store.query_spans(one.rollout_id))
+            assert [get_message_value(span) for span in spans] == [f"task {number}", None]
+            assert find_final_reward(spans) == number
+        loops.add("the algorithm's " + threading.current_thread().name)
+
+    strategy = SharedMemoryExecutionStrategy(
+        n_runners=128 if isinstance(store, InMemoryLightningStore) else 8, main_thread=side
+    )
+    strategy.execute(algorithm, _real_runner(agent), store)
+    main = threading.current_thread().name
+    expected = {f"the algorithm's {main}", "runners"} if side == "algorithm" else {"the algorithm's algorithm", main}
+    assert loops == expected
+
+
+@SIDES
+def test_the_algorithms_exception_stops_the_runners_and_is_raised(side: Any) -> None:
+    stopped: list[int] = []
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        await asyncio.sleep(0.05)
+        raise ZeroDivisionError("in the algorithm")
+
+    async def runner(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        await event.wait_async()
+        stopped.append(index)
+
+    strategy = SharedMemoryExecutionStrategy(n_runners=3, main_thread=side)
+    with pytest.raises(ZeroDivisionError, match="in the algorithm"):
+        strategy.execute(algorithm, runner, InMemoryLightningStore())
+    assert sorted(stopped) == [0, 1, 2]
+
+
+@SIDES
+def test_a_runner_that_crashes_is_logged_and_started_again(side: Any, caplog: pytest.LogCaptureFixture) -> None:
+    starts: list[int] = []
+    again = threading.Event()
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        assert await asyncio.to_thread(again.wait, 10)
+
+    async def runner(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        starts.append(index)
+        if len(starts) == 1:
+            raise OSError("lost the store")
+        again.set()
+        await event.wait_async()
+
+    SharedMemoryExecutionStrategy(main_thread=side).execute(algorithm, runner, InMemoryLightningStore())
+    assert starts == [0, 0]
+    assert "lost the store" in caplog.text
+
+
+def test_a_runner_that_does_not_stop_is_given_up_after_join_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        await asyncio.sleep(0.05)
+
+    async def runner(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        release.wait(10)
+
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        SharedMemoryExecutionStrategy(join_timeout=0.1).execute(algorithm, runner, InMemoryLightningStore())
+    release.set()
+    assert time.monotonic() - started < 5
+    assert "join_timeout" in caplog.text
+
+
+@SIDES
+def test_ctrl_c_cancels_the_algorithm_cleanly_and_stops_the_runners(side: str) -> None:
+    script = textwrap.dedent(
+        f"""
+        import asyncio
+        from mini_agentic_rl.execution import SharedMemoryExecutionStrategy
+        from mini_agentic_rl.store.memory import InMemoryLightningStore
+
+        running = []
+
+        async def algorithm(store, event):
+            try:
+                while len(running) < 2:
+                    await asyncio.sleep(0.01)
+                print("ready", flush=True)
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                print("algorithm saved its checkpoint", flush=True)
+                raise
+
+        async def runner(store, index, event):
+            running.append(index)
+            try:
+                await event.wait_async()
+            finally:
+                print("runner stopped", flush=True)
+
+        try:
+            SharedMemoryExecutionStrategy(n_runners=2, main_thread={side!r}).execute(
+                algorithm, runner, InMemoryLightningStore()
+            )
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    lines = output.splitlines()
+    assert sorted(lines) == ["algorithm saved its checkpoint", "interrupted", "runner stopped", "runner stopped"]
+    assert lines[-1] == "interrupted"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"n_runners": 0}, "n_runners"), ({"main_thread": "both"}, "main_thread"), ({"join_timeout": -1}, "join_timeout")],
+)
+def test_settings_that_cannot_work_are_named(settings: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        SharedMemoryExecutionStrategy(**settings)
+
+
+async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() -> None:
+    event = ThreadingEvent()
+    waiting = [asyncio.create_task(event.wait_async()) for _ in range(10)]
+    await asyncio.sleep(0.01)
+    assert not any(task.done() for task in waiting)
+    threading.Timer(0.02, event.set).start()
+    await asyncio.wait_for(asyncio.gather(*waiting), 2)
+    assert event.is_set()
+    assert event.wait(0)
+    await asyncio.wait_for(event.wait_async(), 0.1)
+    event.clear()
+    assert not event.is_set()
+
+
+async def test_an_event_of_ones_own_is_noticed_without_more_code() -> None:
+    class Flag(ExecutionEvent):
+        on = False
+
+        def set(self) -> None:
+            self.on = True
+
+        def clear(self) -> None:
+            self.on = False
+
+        def is_set(self) -> bool:
+            return self.on
+
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.on
+
+    flag = Flag()
+    waiting = asyncio.create_task(flag.wait_async())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    flag.set()
+    await asyncio.wait_for(waiting, 0.3)

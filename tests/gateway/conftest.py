@@ -1,0 +1,37 @@
+"""Fixtures of the gateway's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.store import InMemoryLightningStore
+
+from .scripted import ScriptedBackend
+from .small_tokenizer import small_tokenizer
+
+
+@pytest.fixture
+def tokenizer():
+    return small_tokenizer()
+
+
+@pytest.fixture
+def store():
+    return InMemoryLightningStore()
+
+
+@pytest.fixture
+def serve(tokenizer):
+    """Start a server that says the given texts; all are stopped at the end."""
+    running = []
+
+    def start(answers, *, store=None, api_key=None, port=0, **scripted):
+        backend = ScriptedBackend(tokenizer, answers, **scripted)
+        server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=store, api_key=api_key, port=port)
+        running.append(server.start())
+        return server, backend
+
+    yield start
+    for server in running:
+        server.stop(timeout=1)

@@ -1,0 +1,102 @@
+"""An answer as it grows: characters of several tokens, stop strings, ids and log-probabilities kept in step."""
+
+from __future__ import annotations
+
+import pytest
+
+from mini_agentic_rl.gateway.choice import Choice
+from mini_agentic_rl.gateway.detokenizer import Detokenizer
+from mini_agentic_rl.gateway.tool_calls import ToolCall
+from mini_agentic_rl.tokens import TokenDelta
+
+from .samples import CALL_TEXT
+
+
+def feed(choice, ids, size=1):
+    pieces = []
+    for start in range(0, len(ids), size):
+        part = tuple(ids[start : start + size])
+        last = start + size >= len(ids)
+        logprobs = tuple(-float(start + offset) for offset in range(len(part)))
+        pieces += choice.take(TokenDelta(part, logprobs, finish_reason="stop" if last else None, version=4))
+        if choice.finish_reason is not None:
+            break
+    return pieces
+
+
+@pytest.mark.parametrize("text", ["naïve 🙂🙂 Ünïcödé 漢字", "plain", "  lead", "tail\n\n"])
+def test_pieces_are_whole_characters_and_join_to_the_text(tokenizer, text):
+    detokenizer = Detokenizer(tokenizer)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = [detokenizer.add(token_id) for token_id in ids] + [detokenizer.finish()]
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_half_a_character_at_the_end_comes_out_as_a_replacement(tokenizer):
+    detokenizer = Detokenizer(tokenizer)
+    ids = tokenizer.encode("a🙂", add_special_tokens=False)[:-1]
+    pieces = [detokenizer.add(token_id) for token_id in ids]
+    assert "".join(pieces) == "a"
+    assert set(detokenizer.finish()) == {"\ufffd"}
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string_cuts_text_ids_and_logprobs_together(tokenizer, size, streamed):
+    ids = tokenizer.encode("The answer is 42. END of it", add_special_tokens=False)
+    choice = Choice(0, tokenizer, end_ids=[tokenizer.eos_token_id], stops=["END", "never"], streamed=streamed)
+    feed(choice, [*ids, tokenizer.eos_token_id], size)
+    assert choice.content == "The answer is 42. "
+    assert choice.finish_reason == "stop"
+    kept = tokenizer.decode(choice.token_ids)
+    assert "END" in kept
+    assert "END" not in tokenizer.decode(choice.token_ids[:-1])
+    assert choice.logprobs == [-float(position) for position in range(len(choice.token_ids))]
+
+
+def test_what_may_become_a_stop_string_is_held_back(tokenizer):
+    choice = Choice(0, tokenizer, stops=["\n\nUser"], streamed=True)
+    ids = tokenizer.encode("one\n\nUsed", add_special_tokens=False)
+    shown = ""
+    for position, token_id in enumerate(ids):
+        shown += "".join(choice.take(TokenDelta((token_id,), (0.0,))))
+        assert "\n\nUser".startswith(tokenizer.decode(ids[: position + 1])[len(shown) :])
+    shown += "".join(choice.finish("stop"))
+    assert shown == "one\n\nUsed"
+
+
+def test_the_earliest_of_several_stop_strings_wins(tokenizer):
+    choice = Choice(0, tokenizer, stops=["cd", "abcdef", "bc"])
+    feed(choice, tokenizer.encode("xabcdefg", add_special_tokens=False), 100)
+    assert choice.content == "xa"
+
+
+def test_the_end_token_is_recorded_and_makes_no_text(tokenizer):
+    choice = Choice(0, tokenizer, end_ids=[tokenizer.eos_token_id])
+    ids = [*tokenizer.encode("Yes.", add_special_tokens=False), tokenizer.eos_token_id]
+    feed(choice, ids)
+    assert choice.token_ids == ids
+    assert choice.content == "Yes."
+    assert choice.version == 4
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_calls_are_read_only_when_tools_were_offered(tokenizer, streamed):
+    ids = tokenizer.encode(f"Hm.\n{CALL_TEXT}", add_special_tokens=False)
+    reads = Choice(0, tokenizer, read_calls=True, streamed=streamed)
+    feed(reads, ids)
+    assert (reads.content, [call.name for call in reads.calls]) == ("Hm.", ["calculate"])
+    assert reads.api_finish_reason == "tool_calls"
+    ignores = Choice(0, tokenizer, streamed=streamed)
+    feed(ignores, ids)
+    assert (ignores.content, ignores.calls) == (f"Hm.\n{CALL_TEXT}", [])
+
+
+def test_a_forced_beginning_belongs_to_the_answer_but_not_to_its_tokens(tokenizer):
+    prefix, rest = CALL_TEXT[:25], CALL_TEXT[25:]
+    choice = Choice(0, tokenizer, read_calls=True, prefix=prefix, streamed=True)
+    ids = tokenizer.encode(rest, add_special_tokens=False)
+    pieces = feed(choice, ids)
+    assert [piece.name for piece in pieces if isinstance(piece, ToolCall)] == ["calculate"]
+    assert choice.token_ids == ids

@@ -1,0 +1,285 @@
+"""The real OpenAI SDK against the server over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from .samples import CALCULATOR, CALL_TEXT, call_message, result_message
+
+QUESTION = [{"role": "user", "content": "12+30?"}]
+IDS = {"return_token_ids": True}
+
+
+def client_of(server, **options):
+    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0, **options)
+
+
+def collect(stream):
+    """A stream folded into the shape of a complete answer: one dict for each choice."""
+    choices: dict[int, dict] = {}
+    for chunk in stream:
+        for part in chunk.choices:
+            choice = choices.setdefault(
+                part.index, {"content": "", "calls": {}, "ids": [], "logprobs": [], "reason": None}
+            )
+            choice["content"] += part.delta.content or ""
+            for call in part.delta.tool_calls or []:
+                known = choice["calls"].setdefault(call.index, ["", ""])
+                known[0] += call.function.name or ""
+                known[1] += call.function.arguments or ""
+            choice["ids"] += part.model_extra.get("token_ids") or []
+            if part.logprobs:
+                choice["logprobs"] += [entry.logprob for entry in part.logprobs.content]
+            choice["reason"] = part.finish_reason or choice["reason"]
+    return [choices[index] for index in sorted(choices)]
+
+
+def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer):
+    server, backend = serve(["The answer is 42."])
+    answer = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, extra_body=IDS)
+    (choice,) = answer.choices
+    assert choice.message.content == "The answer is 42."
+    assert choice.finish_reason == "stop"
+    assert choice.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
+    assert tuple(answer.model_extra["prompt_token_ids"]) == backend.requests[0].prompt_ids
+    assert answer.usage.prompt_tokens == len(backend.requests[0].prompt_ids)
+    assert answer.usage.completion_tokens == len(choice.model_extra["token_ids"])
+    assert answer.usage.prompt_tokens_details.cached_tokens == 5
+
+
+async def test_the_async_client_serves_many_at_once(serve):
+    server, backend = serve(lambda request: f"seed {request.sampling.seed}", delay=0.002)
+    async with AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0) as client:
+        answers = await asyncio.gather(
+            *(client.chat.completions.create(model="tiny", messages=QUESTION, seed=seed) for seed in range(40))
+        )
+    assert [answer.choices[0].message.content for answer in answers] == [f"seed {seed}" for seed in range(40)]
+    assert backend.active == 0
+
+
+def test_a_tool_loop_of_three_turns_continues_token_by_token(serve):
+    server, backend = serve([f"Let me see.\n{CALL_TEXT}", "The answer is 42.", "Yes."])
+    client = client_of(server)
+    messages = list(QUESTION)
+    recorded: list[int] = []
+    for turn in range(3):
+        answer = client.chat.completions.create(model="tiny", messages=messages, tools=[CALCULATOR], extra_body=IDS)
+        prompt_ids = answer.model_extra["prompt_token_ids"]
+        assert prompt_ids[: len(recorded)] == recorded
+        assert len(prompt_ids) > len(recorded)
+        recorded = prompt_ids + answer.choices[0].model_extra["token_ids"]
+        message = answer.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if turn == 0:
+            assert answer.choices[0].finish_reason == "tool_calls"
+            assert message.content == "Let me see."
+            assert json.loads(message.tool_calls[0].function.arguments) == {"expression": "12+30"}
+            messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "42"})
+        else:
+            messages.append({"role": "user", "content": "Sure?"})
+    counters = server.service.memory.counters()
+    assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
+    assert len(backend.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["The answer is 42.", f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}", "<tool_call>{broken</tool_call>", "naïve 🙂", ""],
+)
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 7}, {"stop": ["e", "zz"]}, {"n": 3, "seed": 5}])
+def test_a_stream_carries_what_an_answer_in_one_piece_carries(serve, answer, options):
+    server, _ = serve([answer], tokens_per_delta=2)
+    client = client_of(server)
+    asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "logprobs": True, "extra_body": IDS}
+    whole = client.chat.completions.create(**asked, **options)
+    streamed = collect(client.chat.completions.create(**asked, **options, stream=True))
+    assert len(streamed) == len(whole.choices) == options.get("n", 1)
+    for part, choice in zip(streamed, whole.choices, strict=True):
+        assert part["ids"] == choice.model_extra["token_ids"]
+        assert part["content"] == (choice.message.content or "")
+        assert part["reason"] == choice.finish_reason
+        assert part["logprobs"] == [entry.logprob for entry in choice.logprobs.content]
+        calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+        assert [tuple(call) for call in part["calls"].values()] == calls
+
+
+def test_a_stream_ends_with_usage_when_asked(serve):
+    server, _ = serve(["The answer is 42."])
+    chunks = list(
+        client_of(server).chat.completions.create(
+            model="tiny", messages=QUESTION, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens > 0
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_text_arrives_before_the_answer_is_complete(serve):
+    server, backend = serve(["one two three four five"], delay=0.02)
+    stream = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, stream=True)
+    for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    assert backend.active == 1
+    stream.close()
+
+
+def test_a_stop_string_cuts_the_answer_and_cancels_the_rest(serve, tokenizer):
+    server, backend = serve(["The answer is 42. END and much more of it"])
+    answer = client_of(server).chat.completions.create(
+        model="tiny", messages=QUESTION, stop="END", extra_body=IDS, logprobs=True
+    )
+    (choice,) = answer.choices
+    assert choice.message.content == "The answer is 42. "
+    assert choice.finish_reason == "stop"
+    kept = choice.model_extra["token_ids"]
+    assert tokenizer.decode(kept).endswith("END")
+    assert len(choice.logprobs.content) == len(kept)
+    assert backend.closed_early == 1
+
+
+def test_sampling_options_reach_the_backend(serve):
+    server, backend = serve(["ok"])
+    client_of(server).chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        temperature=0,
+        top_p=0.5,
+        max_completion_tokens=9,
+        n=3,
+        seed=7,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={"11": -3},
+        extra_body={"top_k": 4, "min_p": 0.1},
+    )
+    sampling = [request.sampling for request in backend.requests]
+    assert [one.seed for one in sampling] == [7, 8, 9]
+    first = sampling[0]
+    assert (first.temperature, first.top_p, first.top_k, first.min_p, first.max_tokens) == (0, 0.5, 4, 0.1, 9)
+    assert (first.presence_penalty, first.frequency_penalty, first.logit_bias) == (0.5, -0.5, {11: -3})
+    assert server.renderer.eos_ids == first.stop_token_ids
+
+
+def test_top_logprobs_are_reported_for_each_token(serve):
+    server, _ = serve(["ok 🙂"])
+    answer = client_of(server).chat.completions.create(
+        model="tiny", messages=QUESTION, logprobs=True, top_logprobs=2, extra_body=IDS
+    )
+    entries = answer.choices[0].logprobs.content
+    assert len(entries) == len(answer.choices[0].model_extra["token_ids"])
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+    assert entries[0].bytes == list(entries[0].token.encode())
+    assert any(entry.bytes is None for entry in entries)
+
+
+def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer):
+    server, backend = serve([CALL_TEXT])
+    answer = client_of(server).chat.completions.create(
+        model="tiny", messages=QUESTION, tools=[CALCULATOR], tool_choice="none"
+    )
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].message.content == CALL_TEXT
+    assert "Evaluate" not in tokenizer.decode(backend.requests[0].prompt_ids)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculate"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_call_begins_in_the_prompt_and_continues_from_it(serve, tokenizer, choice, stream):
+    rest = ' {"expression": "12+30"}}\n</tool_call>'
+    server, backend = serve([rest, "The answer is 42."])
+    client = client_of(server)
+    asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "tool_choice": choice, "stream": stream}
+    answer = client.chat.completions.create(**asked)
+    if stream:
+        assert list(collect(answer)[0]["calls"].values()) == [["calculate", '{"expression": "12+30"}']]
+    else:
+        assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
+    first = backend.requests[0].prompt_ids
+    assert tokenizer.decode(first).endswith('<tool_call>\n{"name": "calculate", "arguments":')
+    client.chat.completions.create(
+        model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=[CALCULATOR]
+    )
+    recorded = [*first, *tokenizer.encode(rest), tokenizer.eos_token_id]
+    assert list(backend.requests[1].prompt_ids[: len(recorded)]) == recorded
+
+
+def test_with_several_tools_a_required_call_leaves_the_choice_to_the_model(serve, tokenizer):
+    other = {"type": "function", "function": {"name": "look_up"}}
+    server, backend = serve([' "look_up", "arguments": {}}\n</tool_call>'])
+    answer = client_of(server).chat.completions.create(
+        model="tiny", messages=QUESTION, tools=[CALCULATOR, other], tool_choice="required"
+    )
+    assert answer.choices[0].message.tool_calls[0].function.name == "look_up"
+    assert tokenizer.decode(backend.requests[0].prompt_ids).endswith('<tool_call>\n{"name":')
+
+
+def test_models_are_listed_and_choose_the_adapter(serve):
+    server, backend = serve(["ok"], adapters=("default", "other"))
+    client = client_of(server)
+    assert [model.id for model in client.models.list()] == ["tiny", "base", "default", "other"]
+    assert client.models.retrieve("tiny").model_extra["max_model_len"] == backend.context_length
+    for name in ("tiny", "base", "other"):
+        client.chat.completions.create(model=name, messages=QUESTION)
+    assert [request.adapter for request in backend.requests] == ["default", None, "other"]
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+        client.chat.completions.create(model="gpt", messages=QUESTION)
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt")
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logit_bias": {"100000": 1}}, "logit_bias"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param, stream):
+    server, backend = serve(["ok"])
+    with pytest.raises(openai.BadRequestError) as caught:
+        client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION, "stream": stream} | options)
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+    assert not backend.requests
+
+
+def test_fields_nobody_knows_are_ignored(serve):
+    server, _ = serve(["ok"])
+    client_of(server).chat.completions.create(
+        model="tiny", messages=QUESTION, user="me", extra_body={"chat_template_kwargs": {}, "metadata": {"a": "b"}}
+    )
+
+
+def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(serve):
+    server, backend = serve(["x" * 500], context_length=120)
+    client = client_of(server)
+    answer = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=1000)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.total_tokens == 120
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 500}])
+    assert caught.value.code == "context_length_exceeded"
+    assert "120" in str(caught.value)
+    assert backend.active == 0

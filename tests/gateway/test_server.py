@@ -1,0 +1,177 @@
+"""The server as a process sees it: ports, keys, bounds, failures, stopping."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from mini_agentic_rl.gateway.app import MAX_BODY_BYTES
+from mini_agentic_rl.gateway.errors import OverloadedError, ServerStartError
+from mini_agentic_rl.gateway.server import MiniLLMServer
+
+from .scripted import ScriptedBackend
+
+QUESTION = [{"role": "user", "content": "12+30?"}]
+BODY = {"model": "tiny", "messages": QUESTION}
+
+
+def test_a_port_in_use_is_one_clear_error(serve, tokenizer):
+    server, backend = serve(["ok"])
+    second = MiniLLMServer(backend, tokenizer, model_name="tiny", port=server.port)
+    with pytest.raises(ServerStartError, match=rf"port {server.port} of 127.0.0.1 is already in use.*--port"):
+        second.start()
+
+
+@pytest.mark.parametrize(("host", "port", "setting"), [("127.0.0.1", 70000, "--port"), ("203.0.113.7", 0, "--host")])
+def test_an_address_that_cannot_be_had_names_the_setting(tokenizer, host, port, setting):
+    server = MiniLLMServer(ScriptedBackend(tokenizer, ["ok"]), tokenizer, model_name="tiny", host=host, port=port)
+    with pytest.raises(ServerStartError, match=setting):
+        server.start()
+
+
+def test_a_chosen_port_is_kept_and_a_free_one_is_found(serve):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    server, _ = serve(["ok"], port=port)
+    assert server.port == port
+    other, _ = serve(["ok"])
+    assert other.port not in (0, port)
+
+
+def test_stopping_frees_the_port_and_the_thread_and_allows_a_new_start(serve):
+    server, _ = serve(["ok"])
+    port = server.port
+    server.stop()
+    server.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "gateway-server"]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/health")
+    with server:
+        assert httpx.get(server.endpoint.replace("/v1", "/health")).json()["status"] == "ok"
+
+
+def test_a_call_under_way_is_finished_when_the_server_stops(serve):
+    server, backend = serve(["word " * 20], delay=0.01)
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{server.endpoint}/chat/completions", json=BODY))
+    )
+    asking.start()
+    while not backend.active:
+        time.sleep(0.005)
+    server.stop(timeout=5)
+    asking.join()
+    assert answers[0].json()["choices"][0]["message"]["content"] == "word " * 20
+
+
+def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
+    server, backend = serve(["word " * 1000], delay=0.05)
+
+    def ask():
+        with pytest.raises(httpx.HTTPError):
+            httpx.post(f"{server.endpoint}/chat/completions", json=BODY).raise_for_status()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not backend.active:
+        time.sleep(0.005)
+    start = time.monotonic()
+    server.stop(timeout=1)
+    asking.join()
+    assert time.monotonic() - start < 4
+    assert backend.active == 0
+
+
+def test_a_resource_names_the_endpoint_the_model_and_the_sampling(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    resource = server.as_resource({"temperature": 0})
+    assert (resource.endpoint, resource.model, resource.api_key) == (server.endpoint, "tiny", "secret")
+    assert resource.sampling_parameters == {"temperature": 0}
+    assert resource.get_base_url("r", "a") == f"http://127.0.0.1:{server.port}/rollout/r/attempt/a/v1"
+
+
+def test_an_api_key_is_asked_for_when_one_is_set(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    with pytest.raises(openai.AuthenticationError, match="API key"):
+        OpenAI(base_url=server.endpoint, api_key="wrong", max_retries=0).chat.completions.create(**BODY)
+    with pytest.raises(openai.AuthenticationError):
+        OpenAI(base_url=server.endpoint, api_key="wrong", max_retries=0).models.list()
+    answer = OpenAI(base_url=server.endpoint, api_key="secret", max_retries=0).chat.completions.create(**BODY)
+    assert answer.choices[0].message.content == "ok"
+    assert httpx.get(server.endpoint.replace("/v1", "/health")).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_busy_backend_answers_429_with_the_time_to_wait(serve, stream):
+    server, _ = serve(["ok"], failure=OverloadedError(retry_after=2.5))
+    answer = httpx.post(f"{server.endpoint}/chat/completions", json=BODY | {"stream": stream})
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "2.5"
+    assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_backend_that_breaks_gives_a_500_without_its_insides_and_is_logged(serve, caplog, stream):
+    server, _ = serve(["ok"], failure=KeyError("inside"))
+    answer = httpx.post(f"{server.endpoint}/chat/completions", json=BODY | {"stream": stream})
+    assert answer.status_code == 500
+    assert "inside" not in answer.text
+    assert "KeyError" in caplog.text
+    assert server.service.counters.failed == 1
+    assert server.service.counters.active == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}", b'{"model": 3}'])
+def test_a_body_that_is_no_request_is_refused(serve, body):
+    server, _ = serve(["ok"])
+    answer = httpx.post(f"{server.endpoint}/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_beyond_the_bound_is_refused(serve):
+    server, _ = serve(["ok"])
+    answer = httpx.post(f"{server.endpoint}/chat/completions", content=b" " * (MAX_BODY_BYTES + 1))
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405)]
+)
+def test_other_paths_answer_in_the_same_error_shape(serve, method, path, status):
+    server, _ = serve(["ok"])
+    answer = httpx.request(method, f"http://127.0.0.1:{server.port}{path}")
+    assert answer.status_code == status
+    assert path in answer.json()["error"]["message"]
+
+
+def test_health_tells_of_requests_and_conversations(serve):
+    server, _ = serve(["ok"])
+    httpx.post(f"{server.endpoint}/chat/completions", json=BODY)
+    for path in ("/health", "/v1/health", "/rollout/r/attempt/a/health"):
+        health = httpx.get(f"http://127.0.0.1:{server.port}{path}").json()
+        assert health["requests"]["completed"] == 1
+        assert health["conversations"]["rendered"] == 1
+        assert health["model"] == "tiny"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a thread's CPU clock is read, which needs Linux")
+def test_the_cost_of_a_request_beside_generation_stays_small(serve):
+    server, _ = serve(["The answer is 42."], tokens_per_delta=100)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gateway-server"]
+    clock = time.pthread_getcpuclockid(thread.ident)
+    with httpx.Client() as client:
+        for _ in range(5):
+            client.post(f"{server.endpoint}/chat/completions", json=BODY)
+        start = time.clock_gettime(clock)
+        for _ in range(50):
+            client.post(f"{server.endpoint}/chat/completions", json=BODY)
+        spent = time.clock_gettime(clock) - start
+    assert spent / 50 < 0.02, f"{spent / 50 * 1000:.1f} ms of CPU for each request"

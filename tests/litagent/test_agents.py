@@ -1,0 +1,165 @@
+"""Agents as classes and as functions."""
+
+from typing import Any
+
+import pytest
+
+from mini_agentic_rl.litagent import LitAgent, arguments_for, llm_rollout, prompt_rollout, rollout
+from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM
+
+ATTEMPTED = AttemptedRollout(
+    rollout_id="ro-1",
+    input="task",
+    start_time=0.0,
+    attempt=Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0),
+)
+PROXY = ProxyLLM(endpoint="http://host:1/v1", model="m", sampling_parameters={"temperature": 1.0})
+
+
+def test_a_function_gets_what_it_names() -> None:
+    offered = {"task": 1, "resources": 2, "rollout": 3}
+    assert arguments_for(lambda rollout, task: None, offered) == ([], {"rollout": 3, "task": 1})
+    assert arguments_for(lambda task, extra=5: None, offered) == ([], {"task": 1})
+    assert arguments_for(lambda **named: None, offered) == ([], offered)
+    assert arguments_for(lambda sample, resources: None, offered) == ([], {"sample": 1, "resources": 2})
+
+
+def test_a_parameter_that_nobody_offers_is_named() -> None:
+    with pytest.raises(TypeError, match="'judge'"):
+        arguments_for(lambda task, resources, rollout, judge: None, {"task": 1, "resources": 2, "rollout": 3})
+    with pytest.raises(TypeError, match="'judge'"):
+        arguments_for(lambda judge: None, {"task": 1}, by_position=False)
+
+
+class _Modes(LitAgent[Any]):
+    def rollout(self, task: Any) -> float:
+        return 1.0
+
+    def training_rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+        return 2.0
+
+
+class _Async(LitAgent[Any]):
+    async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
+        return 1.0
+
+
+class _AsyncRollout(LitAgent[Any]):
+    async def rollout(self, task: Any) -> float:
+        return 1.0
+
+
+def test_the_mode_chooses_the_method() -> None:
+    agent = _Modes()
+    assert agent.method_for("train") == agent.training_rollout
+    assert agent.method_for("val") == agent.rollout
+    assert agent.method_for("test") == agent.rollout
+    assert agent.method_for(None) == agent.rollout
+    assert agent.needs_resources("train")
+    assert not agent.needs_resources("val")
+
+
+async def test_default_forms_delegate() -> None:
+    assert await _Async().training_rollout_async(1, {}, ATTEMPTED) == 1.0
+    assert await _Async().validation_rollout_async(1, {}, ATTEMPTED) == 1.0
+
+
+def test_is_async_follows_the_overridden_method() -> None:
+    assert not _Modes().is_async()
+    assert _Async().is_async()
+    assert _AsyncRollout().is_async()
+
+
+def test_an_agent_without_a_rollout_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="rollout_async"):
+        LitAgent[Any]().method_for("train")
+
+
+def test_trainer_tracer_and_runner_are_refused_outside_a_run() -> None:
+    agent = _Modes()
+    for name in ("trainer", "tracer", "runner"):
+        with pytest.raises(ValueError, match=name):
+            getattr(agent, name)
+    agent.set_trainer("the trainer")
+    assert agent.trainer == agent.get_trainer() == "the trainer"
+
+
+def test_llm_rollout_gets_the_rollouts_own_url() -> None:
+    @llm_rollout
+    def agent(task: str, llm: LLM) -> list[Any]:
+        return [task, llm]
+
+    _, llm = agent.rollout("hi", {"main": PROXY}, ATTEMPTED)
+    assert type(llm) is LLM
+    assert llm.endpoint == "http://host:1/rollout/ro-1/attempt/at-1/v1"
+    assert llm.sampling_parameters == {"temperature": 1.0}
+
+
+def test_strip_proxy_false_hands_over_the_proxy() -> None:
+    @llm_rollout(strip_proxy=False)
+    def agent(task: str, llm: ProxyLLM, rollout: AttemptedRollout) -> list[Any]:
+        return [llm, rollout]
+
+    assert agent.rollout("hi", {"main": PROXY}, ATTEMPTED) == [PROXY, ATTEMPTED]
+
+
+async def test_prompt_rollout_may_be_async() -> None:
+    @prompt_rollout
+    async def agent(task: str, prompt_template: PromptTemplate) -> str:
+        return prompt_template.format(task=task)
+
+    assert agent.is_async()
+    resources = {"llm": PROXY, "prompt": PromptTemplate(template="Do {task}")}
+    assert await agent.rollout_async("it", resources, ATTEMPTED) == "Do it"
+
+
+def test_rollout_dispatches_on_the_names() -> None:
+    @rollout
+    def agent(task: str, prompt_template: PromptTemplate, llm: LLM, resources: Any, rollout: Any) -> list[Any]:
+        return [prompt_template.template, llm.model, sorted(resources), rollout.rollout_id]
+
+    resources = {"prompt": PromptTemplate(template="t"), "llm": PROXY}
+    assert agent.rollout("x", resources, ATTEMPTED) == ["t", "m", ["llm", "prompt"], "ro-1"]
+    assert agent.needs_resources("train")
+
+
+def test_a_resource_named_as_the_parameter_is_preferred() -> None:
+    @rollout
+    def agent(task: str, llm: LLM) -> list[Any]:
+        return [llm.model]
+
+    judge = LLM(endpoint="http://judge/v1", model="judge")
+    assert agent.rollout("x", {"judge": judge, "llm": PROXY}, ATTEMPTED) == ["m"]
+    assert agent.rollout("x", {"judge": judge}, ATTEMPTED) == ["judge"]
+
+
+def test_the_decorated_function_is_still_a_function() -> None:
+    @rollout
+    def double(task: int) -> int:
+        """Twice the task."""
+        return 2 * task
+
+    assert double(4) == 8
+    assert double.__name__ == "double"
+    assert double.__doc__ == "Twice the task."
+    assert not double.needs_resources("train")
+
+
+def test_missing_resources_are_named() -> None:
+    @llm_rollout
+    def agent(task: str, llm: LLM) -> None:
+        return None
+
+    with pytest.raises(ValueError, match=r"no LLM .*prompt: PromptTemplate"):
+        agent.rollout("x", {"prompt": PromptTemplate(template="t")}, ATTEMPTED)
+
+
+def test_wrong_signatures_are_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="named task"):
+        rollout(lambda sample, llm: None)
+    with pytest.raises(TypeError, match="needs a parameter named llm"):
+        llm_rollout(lambda task: None)
+    with pytest.raises(TypeError, match="needs a parameter named prompt_template"):
+        prompt_rollout()(lambda task, llm: None)
+    with pytest.raises(TypeError, match="'judge'"):
+        rollout(lambda task, judge: None)

@@ -1,0 +1,77 @@
+"""The console shows progress and the headline numbers, as a live view or as plain lines."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mini_agentic_rl.metrics import ConsoleLogger, headline
+
+
+def _run(terminal: bool) -> str:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=140, color_system=None, legacy_windows=False)
+    with ConsoleLogger(console) as logger:
+        logger.phase("evaluation before", 200)
+        logger.advance(200)
+        logger.phase("RL", 2)
+        for step in (1, 2):
+            logger.log(
+                {"reward/mean": 0.25, "accuracy": 0.5, "mismatch/mean_abs": 0.001, "tokens_per_second": 321.4, "x": 7},
+                step=step,
+            )
+            logger.advance()
+        logger.note("[bold]checkpoint[/bold] written")
+    return output.getvalue()
+
+
+def test_plain_lines_hold_one_line_for_each_step():
+    lines = _run(terminal=False).splitlines()
+    assert [line for line in lines if line.startswith("step ")] == [
+        f"step {step}  reward 0.25  accuracy 50.0 %  tokens/s 321.4  mismatch 0.001" for step in (1, 2)
+    ]
+    assert lines[0] == "evaluation before: started, 200 to do"
+    assert lines[1].startswith("evaluation before: 200 done in ")
+    assert "[bold]checkpoint[/bold] written" in lines
+
+
+def test_plain_lines_hold_no_terminal_codes():
+    assert "\x1b" not in _run(terminal=False)
+
+
+def test_the_live_view_shows_phases_and_the_last_steps():
+    text = _run(terminal=True)
+    for expected in ("evaluation before", "200/200", "2/2", "50.0 %", "321.4", "checkpoint"):
+        assert expected in text
+
+
+def test_a_phase_of_unknown_length_ends_where_it_stopped():
+    output = io.StringIO()
+    with ConsoleLogger(Console(file=output, force_terminal=True, width=100, color_system=None)) as logger:
+        logger.phase("loading")
+        logger.advance(3)
+    assert "3/3" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ({"reward": 1.0, "reward/mean": 2.0}, 1.0),
+        ({"reward/std": 3.0, "reward/mean": 2.0}, 2.0),
+        ({"reward/std": 3.0, "rewarding": 4.0}, 3.0),
+        ({"reward": None, "reward/std": 3.0}, 3.0),
+        ({"rewarding": 4.0}, None),
+    ],
+)
+def test_one_number_stands_for_a_family(metrics, expected):
+    assert headline(metrics, "reward") == expected
+
+
+def test_a_phase_that_was_stopped_early_does_not_look_finished():
+    output = io.StringIO()
+    with ConsoleLogger(Console(file=output, force_terminal=True, width=100, color_system=None)) as logger:
+        logger.phase("RL", 30)
+        logger.advance(12)
+    assert "12/30" in output.getvalue()

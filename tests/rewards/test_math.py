@@ -1,0 +1,225 @@
+"""Right answers are found right in every form, wrong ones wrong, and nothing hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_agentic_rl.rewards import extract_answer, is_correct, symbolic
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 1,234", "1234"),
+        ("The answer is $1,234.50 per month.", "1234.5"),
+        ("so \\boxed{42}", "42"),
+        ("work\n#### 1,000", "1000"),
+        ("it is about 42", "42"),
+        ("Answer: about 42 apples", "42"),
+        ("Answer: 15%", "15%"),
+        ("first 3, then 7 apples", "7"),
+        ("Answer: \\boxed{\\frac{3}{4}}", "0.75"),
+        ("\\boxed{\\frac{x}{y+{1}}}", "\\frac{x}{y+{1}}"),
+        ("Answer: 12\nNo, wait.\nAnswer: 14", "14"),
+        ("Answer: 12 + 30 = 42 apples", "42"),
+        ("**Answer:** 42", "42"),
+        ("**Answer: 42**", "42"),
+        ("Answer:\n42", "42"),
+        ("Answer: x = 5", "5"),
+        ("Answer: He needs 36 apples.", "36"),
+        ("<think>Answer: 3</think>\nAnswer: 4", "4"),
+        ("Answer: 2.5 million", "2500000"),
+        ("Answer: 90^\\circ", "90"),
+        ("Answer: −5", "-5"),
+        ("-$5", "-5"),
+        ("Answer: 3 1/2", "3.5"),
+        ("Answer: 5 km/h", "5"),
+        ("Answer: 1 000", "1000"),
+        ("I pick (B).", "B"),
+        ("Answer: B) 12 apples", "B"),
+        ("the answer is 5, not 6", "5"),
+        ("Paris", "Paris"),
+        ("x^2+1", "x^2+1"),
+        ("5x", "5x"),
+        ("(1, 2)", "(1, 2)"),
+        ("Answer: approx. 3.14", "3.14"),
+        ("$0.50", "0.5"),
+        (".5", "0.5"),
+    ],
+)
+def test_the_answer_is_found_and_undressed(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  \n", "<think>I guess Answer: 3", "no idea at all about any of that", "Answer:"]
+)
+def test_without_an_answer_there_is_none(text: str) -> None:
+    assert extract_answer(text) is None
+    assert not is_correct(text, "3")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold"),
+    [
+        ("Answer: 42", "42"),
+        ("42.0", "42"),
+        ("$1,234", "1234"),
+        ("1234 dollars", "$1,234.00"),
+        ("15%", "0.15"),
+        ("15%", "15"),
+        ("15", "15%"),
+        ("\\frac{1}{2}", "0.5"),
+        ("0.333333333", "1/3"),
+        ("about 42", "42"),
+        ("42", "about 42"),
+        ("42", 42),
+        ("0.1", 0.1),
+        ("Answer: (b)", "B"),
+        ("B. 42", "(B)"),
+        ("It has to be (B) since 6 * 7 = 42", "B"),
+        ("(1,2)", "(1, 2)"),
+        ("(1, 2)", [1, 2]),
+        ("{2, 1}", {1, 2}),
+        ("x = 1 or x = 2", "2, 1"),
+        ("(1/2, 3]", "(0.5,3]"),
+        ("Answer: yes", "Yes"),
+        ("True", True),
+        ("the answer is 72", "So.\n#### 72"),
+        ("x^2+1", "1+x**2"),
+        ("(x+1)^2", "x^2+2x+1"),
+        ("2\\sqrt{3}", "sqrt(12)"),
+        ("Answer: 2*pi", "2\\pi"),
+        ("\\boxed{\\text{(B)}}", "B"),
+    ],
+)
+def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> None:
+    assert is_correct(predicted, gold)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold"),
+    [
+        ("12146", "12145"),
+        ("100.5", "100"),
+        ("-42", "42"),
+        ("0.15%", "15%"),
+        ("C", "B"),
+        ("42", "B"),
+        ("5x", "5"),
+        ("5 million", "5"),
+        ("4 or 5", "5"),
+        ("(2, 1)", "(1, 2)"),
+        ("[1,2]", "(1,2)"),
+        ("(1, 2, 3)", "(1, 2)"),
+        ("{1, 1}", {1, 2}),
+        ("x+1", "x+2"),
+        ("3.14", "3.14159"),
+        ("Paris", "London"),
+        ("1e400", "1"),
+        ("I computed 42 first. Answer: 41", "42"),
+        ("no", "yes"),
+        ("1/0", "1"),
+    ],
+)
+def test_another_answer_is_wrong(predicted: str, gold: Any) -> None:
+    assert not is_correct(predicted, gold)
+
+
+def test_a_tolerance_is_relative_to_the_right_answer() -> None:
+    assert is_correct("101", "100", rel_tol=0.01)
+    assert not is_correct("102", "100", rel_tol=0.01)
+    assert is_correct("-3.14", "-3.14159", rel_tol=1e-3)
+    assert is_correct("(1.001, 2)", "(1, 2)", rel_tol=0.01)
+    with pytest.raises(ValueError, match="rel_tol"):
+        is_correct("1", "1", rel_tol=-1)
+
+
+def test_an_empty_right_answer_is_an_error_and_no_silent_zero() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        is_correct("42", "  ")
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_grouped_and_dressed_integers_are_read_exactly(value: int) -> None:
+    assert is_correct(f"So the answer is {value:,} dollars.", value)
+    assert not is_correct(f"So the answer is {value:,} dollars.", value + 1)
+
+
+@given(st.one_of(st.text(max_size=400), st.text("0123456789$%,./()[]{}\\=- boxedanswer:#\n", max_size=3000)))
+@settings(max_examples=300, deadline=None)
+def test_any_text_can_be_scored_against_a_number(text: str) -> None:
+    started = time.perf_counter()
+    assert is_correct(text, "1.7320508e-7") in (False, True)
+    extract_answer(text * 5)
+    assert time.perf_counter() - started < 8 * symbolic.TIME_LIMIT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer is" + " " * 9000 + "\n\n5",
+        "\\boxed{" * 4000,
+        "Answer: " + "**a " * 5000,
+        "Answer: " + "so " * 6000,
+        "Answer: 5 aa" + " " * 9000 + "\x00",
+        "1,234" * 4000,
+        "(" * 9000,
+        "Answer: " + "[" * 150 + "1,2" + "]" * 150,
+        "9" * 20_000,
+        "answer " * 5000,
+        "$" * 20_000,
+        "Answer: 1" + " and 1" * 3000,
+    ],
+)
+def test_text_made_to_be_slow_is_not(text: str) -> None:
+    started = time.perf_counter()
+    assert not is_correct(text, "77")
+    assert time.perf_counter() - started < 1.0
+
+
+def test_plain_numbers_never_start_an_algebra_package() -> None:
+    code = (
+        "import sys, subprocess\n"
+        "subprocess.Popen = None\n"
+        "from mini_agentic_rl.rewards import is_correct\n"
+        "assert is_correct('Answer: $1,234.50', '1234.5') and not is_correct('7', '8')\n"
+        "assert is_correct('Answer: B', 'B') and not is_correct('Answer: B', 'C')\n"
+        "assert not {'sympy', 'math_verify', 'torch'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_algebra_that_would_run_for_ever_counts_as_wrong_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_correct("x+1", "1+x")
+    monkeypatch.setattr(symbolic, "TIME_LIMIT", 0.5)
+    started = time.perf_counter()
+    assert not is_correct("Answer: 9^{9^{9^{9}}} + x", "x")
+    assert time.perf_counter() - started < 5
+    monkeypatch.undo()
+    assert is_correct("y+2", "2+y"), "the helper process comes back after a time-out"
+
+
+def test_expressions_are_compared_from_any_thread() -> None:
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda n=n: results.append(is_correct(f"x+{n}", f"{n}+x"))) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 6
+
+
+def test_a_helper_that_cannot_start_is_an_error_and_no_silent_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbolic, "_helper", symbolic._Helper())
+    monkeypatch.setattr(symbolic, "__package__", "no_such_package")
+    with pytest.raises(symbolic.SymbolicError):
+        is_correct("z+3", "3+z")

@@ -1,0 +1,515 @@
+"""The runner on a real store: what agents and hooks return, raise, or fail to return."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mini_agentic_rl.emitter import (
+    emit_message,
+    emit_reward,
+    find_final_reward,
+    find_reward_spans,
+    get_message_value,
+    get_reward_value,
+)
+from mini_agentic_rl.execution import ThreadingEvent
+from mini_agentic_rl.litagent import LitAgent, llm_rollout, rollout
+from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
+from mini_agentic_rl.semconv import AGL_EXCEPTION
+from mini_agentic_rl.store.memory import InMemoryLightningStore
+from mini_agentic_rl.tracer import DummyTracer, get_active_tracer
+from mini_agentic_rl.types import LLM, AttemptedRollout, Hook, Rollout, RolloutConfig, Span
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+async def _run_queue(
+    store: InMemoryLightningStore, agent: LitAgent[Any], hooks: Sequence[Hook] = (), **settings: Any
+) -> None:
+    """Run everything that is queued, then stop."""
+    runner, event = LitAgentRunner(DummyTracer(), **settings), ThreadingEvent()
+    queued = [queued.rollout_id for queued in await store.query_rollouts(status_in=["queuing"])]
+    with runner.run_context(agent=agent, store=store, hooks=hooks, worker_id=0):
+        task = asyncio.create_task(runner.iter(event=event))
+        await store.wait_for_rollouts(rollout_ids=queued, timeout=20)
+        event.set()
+        await asyncio.wait_for(task, 5)
+
+
+async def _reason(store: InMemoryLightningStore, rollout_id: str) -> str:
+    attempt = await store.get_latest_attempt(rollout_id)
+    assert attempt is not None
+    return str(attempt.metadata.get("error"))
+
+
+async def _rewards(store: InMemoryLightningStore, rollout_id: str) -> list[float | None]:
+    return [get_reward_value(span) for span in find_reward_spans(list(await store.query_spans(rollout_id)))]
+
+
+async def _step(store: InMemoryLightningStore, agent: LitAgent[Any], hooks: Sequence[Hook] = ()) -> Rollout:
+    runner = LitAgentRunner()
+    with runner.run_context(agent=agent, store=store, hooks=hooks):
+        return await runner.step("task")
+
+
+async def test_a_number_that_an_agent_returns_is_its_final_reward(store: InMemoryLightningStore) -> None:
+    @rollout
+    def agent(task: str) -> float:
+        emit_reward(0.1)
+        return 0.75
+
+    ended = await _step(store, agent)
+    assert ended.status == "succeeded"
+    assert isinstance(ended, AttemptedRollout)
+    assert ended.attempt.status == "succeeded"
+    assert await _rewards(store, ended.rollout_id) == [0.1, 0.75]
+
+
+async def test_spans_that_an_agent_returns_are_added_once(store: InMemoryLightningStore) -> None:
+    @rollout
+    def agent(task: str) -> list[Span]:
+        tracer = get_active_tracer()
+        assert tracer is not None
+        emit_message("already there")
+        return [*tracer.get_last_trace(), Span.from_attributes(name="mine", attributes={"k": 1})]
+
+    ended = await _step(store, agent)
+    spans = list(await store.query_spans(ended.rollout_id))
+    assert [get_message_value(span) for span in spans if get_message_value(span)] == ["already there"]
+    assert [span.attributes for span in spans if span.name == "mine"] == [{"k": 1}]
+    assert len({span.sequence_id for span in spans}) == len(spans)
+
+
+async def test_step_uses_the_resources_and_the_mode_given(store: InMemoryLightningStore) -> None:
+    class Agent(LitAgent[str]):
+        async def validation_rollout_async(self, task: str, resources: Any, rollout: Rollout) -> float:
+            assert self.runner is runner
+            assert self.tracer is runner.tracer
+            return float(len(resources["main"].model)) if rollout.mode == "val" else -1.0
+
+    runner = LitAgentRunner(DummyTracer())
+    with runner.run_context(agent=Agent(), store=store):
+        ended = await runner.step("x", resources={"main": LLM(endpoint="http://h/v1", model="four")}, mode="val")
+    assert await _rewards(store, ended.rollout_id) == [4.0]
+
+
+async def test_sixty_four_concurrent_runners_keep_their_ids_and_spans_apart(store: InMemoryLightningStore) -> None:
+    class Agent(LitAgent[int]):
+        async def rollout_async(self, task: int, rollout: AttemptedRollout) -> float:
+            await asyncio.sleep(0.001)
+            for turn in range(3):
+                emit_message(f"{task}:{turn}:{self.runner.worker_id}:{rollout.attempt.worker_id}")
+                await asyncio.sleep(0)
+            return float(task)
+
+    class Score(Hook):
+        async def on_rollout_end(self, rollout: Rollout, spans: Sequence[Span]) -> float | None:
+            await asyncio.sleep(0)
+            return (find_final_reward(spans) or 0.0) + 0.5
+
+    runner, event, agent = LitAgentRunner(), ThreadingEvent(), Agent()
+    count = 256
+
+    async def one(index: int) -> None:
+        with runner.run_context(agent=agent, store=store, hooks=[Score()], worker_id=index):
+            await runner.iter(event=event)
+
+    tasks = [asyncio.create_task(one(index)) for index in range(64)]
+    await asyncio.sleep(0.01)
+    queued = [await store.enqueue_rollout(number) for number in range(count)]
+    ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in queued], timeout=30)
+    event.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    assert len(ended) == count
+    workers = set()
+    for number, done in enumerate(ended):
+        assert done.status == "succeeded"
+        attempt = await store.get_latest_attempt(done.rollout_id)
+        assert attempt is not None
+        worker = attempt.worker_id
+        workers.add(worker)
+        spans = list(await store.query_spans(done.rollout_id))
+        messages = [message for span in spans if (message := get_message_value(span))]
+        assert messages == [f"{number}:{turn}:{worker}:{worker}" for turn in range(3)]
+        assert await _rewards(store, done.rollout_id) == [float(number), number + 0.5]
+    assert len(workers) > 32
+    assert workers <= {f"runner-{index}" for index in range(64)}
+
+
+async def test_sync_agents_of_many_runners_run_side_by_side(store: InMemoryLightningStore) -> None:
+    together = threading.Barrier(16, timeout=10)
+
+    @rollout
+    def agent(task: int) -> float:
+        return float(together.wait() >= 0)
+
+    runner, event = LitAgentRunner(DummyTracer(), max_rollouts=1), ThreadingEvent()
+
+    async def one(index: int) -> None:
+        with runner.run_context(agent=agent, store=store, worker_id=index):
+            await runner.iter(event=event)
+
+    queued = [await store.enqueue_rollout(number) for number in range(16)]
+    await asyncio.wait_for(asyncio.gather(*(one(index) for index in range(16))), 15)
+    for rollout_ in queued:
+        assert await _rewards(store, rollout_.rollout_id) == [1.0]
+
+
+async def test_an_agent_that_raises_fails_its_attempt_and_the_runner_goes_on(
+    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @rollout
+    def agent(task: str) -> float:
+        if task == "bad":
+            raise LookupError("no such table")
+        return 1.0
+
+    bad, good = await store.enqueue_rollout("bad"), await store.enqueue_rollout("good")
+    with caplog.at_level(logging.WARNING):
+        await _run_queue(store, agent)
+    assert (await store.get_rollout_by_id(bad.rollout_id)).status == "failed"
+    assert (await store.get_rollout_by_id(good.rollout_id)).status == "succeeded"
+    assert await _reason(store, bad.rollout_id) == "the agent: LookupError: no such table"
+    assert "no such table" in caplog.text
+    spans = await store.query_spans(bad.rollout_id, name=AGL_EXCEPTION)
+    assert spans[0].attributes["exception.type"] == "LookupError"
+    assert "no such table" in spans[0].attributes["agentlightning.failure.reason"]
+
+
+@pytest.mark.parametrize("result", ["text", {"a": 1.0}, [1.0], float("nan")])
+async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLightningStore, result: Any) -> None:
+    @rollout
+    def agent(task: str) -> Any:
+        return result
+
+    ended = await _step(store, agent)
+    assert ended.status == "failed"
+    assert "the agent:" in await _reason(store, ended.rollout_id)
+    assert await _rewards(store, ended.rollout_id) == []
+
+
+async def test_an_agent_that_never_calls_the_model_leaves_no_reward(store: InMemoryLightningStore) -> None:
+    ended = await _step(store, rollout(lambda task: None))
+    assert ended.status == "succeeded"
+    assert await _rewards(store, ended.rollout_id) == []
+
+
+async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningStore) -> None:
+    cancelled = []
+
+    @rollout
+    async def agent(task: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(task)
+            raise
+
+    queued = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
+    await _run_queue(store, agent)
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "timeout"
+    assert "timeout_seconds=0.1" in attempt.metadata["error"]
+    assert cancelled == ["slow"]
+
+
+async def test_a_sync_agent_that_hangs_is_given_up_and_its_later_spans_are_dropped(
+    store: InMemoryLightningStore,
+) -> None:
+    release, released = threading.Event(), threading.Event()
+
+    @rollout
+    def agent(task: str) -> float:
+        if task == "slow":
+            release.wait(20)
+            emit_reward(1.0)
+            released.set()
+        return 1.0
+
+    slow = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
+    quick = await store.enqueue_rollout("quick")
+    await _run_queue(store, agent)
+    release.set()
+    assert await asyncio.to_thread(released.wait, 5)
+    await asyncio.sleep(0.01)
+    attempt = await store.get_latest_attempt(slow.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "timeout"
+    assert await _rewards(store, slow.rollout_id) == []
+    assert await _rewards(store, quick.rollout_id) == [1.0]
+
+
+async def test_a_timed_out_rollout_is_tried_again_when_its_config_says_so(store: InMemoryLightningStore) -> None:
+    tries: list[int] = []
+
+    @rollout
+    async def agent(task: str, rollout: AttemptedRollout) -> float:
+        tries.append(rollout.attempt.sequence_id)
+        if len(tries) == 1:
+            await asyncio.sleep(60)
+        return 1.0
+
+    config = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
+    queued = await store.enqueue_rollout("x", config=config)
+    await _run_queue(store, agent)
+    assert tries == [1, 2]
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "succeeded"
+
+
+async def test_an_agent_that_exits_the_process_only_fails_its_attempt(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def leave(task: str) -> None:
+        sys.exit(3)
+
+    @rollout
+    async def cancel(task: str) -> None:
+        raise asyncio.CancelledError
+
+    assert "SystemExit: 3" in await _reason(store, (await _step(store, leave)).rollout_id)
+    assert "cancelled itself" in await _reason(store, (await _step(store, cancel)).rollout_id)
+
+
+async def test_missing_resources_fail_the_attempt_with_a_reason(store: InMemoryLightningStore) -> None:
+    @llm_rollout
+    async def agent(task: str, llm: LLM) -> float:
+        return 1.0
+
+    empty = await _step(store, agent)
+    assert empty.status == "failed"
+    assert "initial_resources" in await _reason(store, empty.rollout_id)
+    assert len(await store.query_spans(empty.rollout_id, name=AGL_EXCEPTION)) == 1
+    unknown = await store.enqueue_rollout("x", resources_id="rs-unknown")
+    await _run_queue(store, agent)
+    assert "rs-unknown" in await _reason(store, unknown.rollout_id)
+
+
+async def test_hooks_run_in_order_with_the_arguments_that_they_name(store: InMemoryLightningStore) -> None:
+    calls: list[Any] = []
+
+    class Short(Hook):
+        async def on_rollout_start(self, rollout: Rollout) -> None:
+            calls.append(("rollout start", rollout.input))
+
+        def on_trace_start(self, *, tracer: Any) -> None:
+            calls.append(("trace start", tracer is get_active_tracer()))
+
+        async def on_trace_end(self, tracer: Any, agent: Any) -> None:
+            calls.append(("trace end", [get_message_value(span) for span in tracer.get_last_trace()]))
+
+        def on_rollout_end(self, rollout: Rollout, task: str) -> float:
+            calls.append(("rollout end", rollout.input == task))
+            return 0.5
+
+    @rollout
+    def agent(task: str) -> None:
+        calls.append("agent")
+        emit_message("from the agent")
+
+    await store.enqueue_rollout("t")
+    await _run_queue(store, agent, [Short()])
+    assert calls == [
+        ("rollout start", "t"),
+        ("trace start", True),
+        "agent",
+        ("trace end", ["from the agent"]),
+        ("rollout end", True),
+    ]
+    only = (await store.query_rollouts())[0]
+    assert await _rewards(store, only.rollout_id) == [0.5]
+
+
+async def test_on_rollout_end_sees_every_span_and_emits_into_the_attempt(store: InMemoryLightningStore) -> None:
+    seen: list[list[float | None]] = []
+
+    class Emits(Hook):
+        async def on_rollout_end(self, *, spans: Sequence[Span], **_: Any) -> None:
+            seen.append([get_reward_value(span) for span in find_reward_spans(spans)])
+            emit_reward({"accuracy": 1.0, "format": 0.0}, primary_key="accuracy")
+
+    class Looks(Hook):
+        async def on_rollout_end(self, *, spans: Sequence[Span]) -> None:
+            seen.append([get_reward_value(span) for span in find_reward_spans(spans)])
+
+    ended = await _step(store, rollout(lambda task: 0.25), [Emits(), Looks()])
+    assert seen == [[0.25], [0.25, 1.0]]
+    assert await _rewards(store, ended.rollout_id) == [0.25, 1.0]
+
+
+@pytest.mark.parametrize("method", ["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"])
+async def test_a_failing_hook_fails_the_attempt_with_its_name(store: InMemoryLightningStore, method: str) -> None:
+    ended_hooks: list[str] = []
+
+    async def fail(self: Hook) -> None:
+        raise RuntimeError("broken hook")
+
+    class Watch(Hook):
+        async def on_rollout_end(self) -> None:
+            ended_hooks.append("end")
+
+    broken = type("Broken", (Hook,), {method: fail})()
+    ended = await _step(store, rollout(lambda task: 1.0), [broken, Watch()])
+    assert ended.status == "failed"
+    assert await _reason(store, ended.rollout_id) == f"hook Broken.{method}: RuntimeError: broken hook"
+    assert len(await store.query_spans(ended.rollout_id, name=AGL_EXCEPTION)) == 1
+    assert ended_hooks == ["end"]
+
+
+async def test_a_hook_that_asks_for_what_is_not_on_offer_is_told(store: InMemoryLightningStore) -> None:
+    class Wrong(Hook):
+        async def on_rollout_end(self, score: float) -> None:
+            raise AssertionError
+
+    ended = await _step(store, rollout(lambda task: 1.0), [Wrong()])
+    assert "asks for 'score'" in await _reason(store, ended.rollout_id)
+
+
+async def test_a_hook_of_another_class_is_refused(store: InMemoryLightningStore) -> None:
+    runner = LitAgentRunner(DummyTracer())
+    with (
+        pytest.raises(TypeError, match="hooks"),
+        runner.run_context(
+            agent=rollout(lambda task: None),
+            store=store,
+            hooks=[object()],
+        ),
+    ):
+        pass
+
+
+async def test_the_stop_event_wakes_an_idle_runner_at_once(store: InMemoryLightningStore) -> None:
+    runner, event = LitAgentRunner(DummyTracer(), poll_interval=60), ThreadingEvent()
+    with runner.run_context(agent=rollout(lambda task: None), store=store):
+        task = asyncio.create_task(runner.iter(event=event))
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        event.set()
+        await asyncio.wait_for(task, 1)
+    assert time.monotonic() - started < 0.1
+
+
+async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMemoryLightningStore) -> None:
+    started = asyncio.Event()
+
+    @rollout
+    async def agent(task: str) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    queued = await store.enqueue_rollout("x")
+    runner, event = LitAgentRunner(DummyTracer()), ThreadingEvent()
+    with runner.run_context(agent=agent, store=store):
+        task = asyncio.create_task(runner.iter(event=event))
+        await started.wait()
+        event.set()
+        await asyncio.wait_for(task, 1)
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
+    again = await store.dequeue_rollout()
+    assert again is not None
+    assert again.rollout_id == queued.rollout_id
+
+
+async def test_a_cancelled_runner_gives_its_rollout_back(store: InMemoryLightningStore) -> None:
+    started = asyncio.Event()
+
+    @rollout
+    async def agent(task: str) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    queued = await store.enqueue_rollout("x")
+    runner = LitAgentRunner(DummyTracer())
+    with runner.run_context(agent=agent, store=store):
+        task = asyncio.create_task(runner.iter())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
+
+
+async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightningStore) -> None:
+    runner, event = LitAgentRunner(DummyTracer(), poll_interval=60), ThreadingEvent()
+    with runner.run_context(agent=rollout(lambda task: 1.0), store=store):
+        task = asyncio.create_task(runner.iter(event=event))
+        await asyncio.sleep(0.05)
+        queued = await store.enqueue_rollout("x")
+        ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=2)
+        event.set()
+        await asyncio.wait_for(task, 1)
+    assert [done.status for done in ended] == ["succeeded"]
+
+
+async def test_max_rollouts_ends_the_runner(store: InMemoryLightningStore) -> None:
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(DummyTracer(), max_rollouts=2)
+    with runner.run_context(agent=rollout(lambda task: None), store=store):
+        await asyncio.wait_for(runner.iter(), 5)
+    assert [done.status for done in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
+
+
+async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: str) -> None:
+        await asyncio.sleep(0.2)
+
+    await store.enqueue_rollout("x")
+    runner = LitAgentRunner(DummyTracer(), heartbeat_interval=0.02)
+    event = ThreadingEvent()
+    with runner.run_context(agent=agent, store=store, worker_id=7):
+        task = asyncio.create_task(runner.iter(event=event))
+        await asyncio.sleep(0.06)
+        first = await store.get_worker_by_id("runner-7")
+        await asyncio.sleep(0.06)
+        second = await store.get_worker_by_id("runner-7")
+        event.set()
+        await asyncio.wait_for(task, 2)
+    assert first is not None
+    assert second is not None
+    assert second.status == "busy"
+    assert second.heartbeat_stats is not None
+    assert second.heartbeat_stats["attempts"] == 1
+    assert (second.last_heartbeat_time or 0) > (first.last_heartbeat_time or 0)
+
+
+@pytest.mark.parametrize("name", ["max_rollouts", "poll_interval", "heartbeat_interval"])
+def test_settings_that_cannot_work_are_named(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        LitAgentRunner(DummyTracer(), **{name: 0})
+
+
+async def test_a_runner_outside_its_context_says_so() -> None:
+    with pytest.raises(RuntimeError, match="run_context"):
+        await LitAgentRunner(DummyTracer()).iter()
+
+
+async def test_the_logging_hook_logs_start_end_reward_and_failure(
+    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @rollout
+    def agent(task: str) -> float:
+        if task == "bad":
+            raise LookupError("gone")
+        return 0.5
+
+    with caplog.at_level(logging.INFO):
+        await store.enqueue_rollout("good", mode="train")
+        await store.enqueue_rollout("bad")
+        await _run_queue(store, agent, [LoggingHook()])
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("logging_hook")]
+    assert len(lines) == 4
+    assert "attempt 1 (train) starts" in lines[0]
+    assert "reward 0.5" in lines[1]
+    assert "0 LLM calls" in lines[1]
+    assert "reward none" in lines[3]
+    assert "LookupError: gone" in lines[3]

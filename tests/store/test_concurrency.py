@@ -1,0 +1,233 @@
+"""Many threads, event loops and processes on one store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, SqlLightningStore
+from mini_agentic_rl.types import EnqueueRolloutRequest
+
+from .conftest import make_store
+from .test_contract import span_of
+
+
+async def _claim_all(store: LightningStore, worker_id: str) -> list[str]:
+    claimed = []
+    while (rollout := await store.dequeue_rollout(worker_id)) is not None:
+        number = await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id)
+        await store.add_span(span_of(rollout, number))
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+        claimed.append(rollout.rollout_id)
+    return claimed
+
+
+async def test_eight_threads_with_their_own_event_loops_claim_each_rollout_once(store: LightningStore) -> None:
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(80)])
+    start = threading.Barrier(8)
+
+    def work(index: int) -> list[str]:
+        start.wait()
+        return asyncio.run(_claim_all(store, f"w{index}"))
+
+    with ThreadPoolExecutor(8) as threads:
+        loop = asyncio.get_running_loop()
+        claims = await asyncio.gather(*(loop.run_in_executor(threads, work, index) for index in range(8)))
+    claimed = [rollout_id for claim in claims for rollout_id in claim]
+    assert sorted(claimed) == sorted(rollout.rollout_id for rollout in queued)
+    assert (await store.query_rollouts(status_in=["succeeded"])).total == 80
+    assert (await store.statistics())["total_spans"] == 80
+
+
+async def test_a_wait_in_one_thread_is_woken_by_another(store: LightningStore) -> None:
+    started = await store.start_rollout("a")
+
+    def wait() -> tuple[int, bool]:
+        async def both() -> tuple[int, bool]:
+            ended, work = await asyncio.gather(
+                store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=10), store.wait_for_work(10)
+            )
+            return len(ended), work
+
+        return asyncio.run(both())
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = asyncio.get_running_loop().run_in_executor(threads, wait)
+        await asyncio.sleep(0.1)
+        at = time.monotonic()
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        await store.enqueue_rollout("b")
+        assert await waiting == (1, True)
+    assert time.monotonic() - at < 0.5
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_cancelled_calls_lose_nothing(kind: str, tmp_path: Path) -> None:
+    store = make_store(kind, tmp_path)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(30)])
+    calls = [asyncio.create_task(store.dequeue_rollout(f"w{n}")) for n in range(30)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    claimed = {answer.rollout_id for answer in answers if not isinstance(answer, BaseException) and answer is not None}
+    while (rollout := await store.dequeue_rollout()) is not None:
+        assert rollout.rollout_id not in claimed
+        claimed.add(rollout.rollout_id)
+    preparing = await store.query_rollouts(status_in=["preparing"])
+    assert preparing.total == 30
+    # a call that was cancelled while its claim was being committed may have claimed: at most the one being run then
+    assert len(claimed) >= 29
+    await store.close()
+
+
+async def test_the_cost_of_a_call_in_memory_does_not_grow_with_the_number_of_rollouts() -> None:
+    async def seconds_per_cycle(store: LightningStore, cycles: int = 300) -> float:
+        best = float("inf")
+        for _ in range(5):
+            started = time.perf_counter()
+            for _ in range(cycles):
+                rollout = await store.dequeue_rollout("w")
+                assert rollout is not None
+                await store.add_span(span_of(rollout))
+                await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+                await store.query_rollouts(rollout_id_in=[rollout.rollout_id])
+                await store.query_rollouts(status_in=["running"])
+            best = min(best, time.perf_counter() - started)
+        return best / cycles
+
+    small, large = InMemoryLightningStore(), InMemoryLightningStore()
+    await small.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(1_500)])
+    await large.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(40_000)])
+    assert await seconds_per_cycle(large) < 3 * await seconds_per_cycle(small)
+
+
+_CLAIMER = """
+import asyncio, json, sys
+from mini_agentic_rl.store import SqlLightningStore
+
+async def main():
+    store = SqlLightningStore(sys.argv[1])
+    claimed = []
+    while await store.wait_for_work(0.5):
+        rollout = await store.dequeue_rollout("process")
+        if rollout is not None:
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            claimed.append(rollout.rollout_id)
+    print(json.dumps(claimed))
+
+asyncio.run(main())
+"""
+
+
+def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+async def test_two_processes_on_one_file_claim_each_rollout_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    processes = [_python(_CLAIMER, str(path)) for _ in range(2)]  # they also race to make the file
+    store = SqlLightningStore(path)
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(60)])
+    ids = [rollout.rollout_id for rollout in queued]
+    ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
+    assert len(ended) == 60
+    claims = [json.loads((await asyncio.to_thread(process.communicate))[0]) for process in processes]
+    assert sorted(claims[0] + claims[1]) == sorted(ids)
+    await store.close()
+
+
+async def test_a_wait_is_woken_by_another_process(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    claimer = _python(_CLAIMER.replace("0.5", "20", 1), str(store.path))
+    await asyncio.sleep(0)
+    queued = await store.enqueue_rollout("a")
+    ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
+    assert [rollout.status for rollout in ended] == ["succeeded"]
+    claimer.kill()
+    await asyncio.to_thread(claimer.communicate)
+    await store.close()
+
+
+_WRITER = """
+import asyncio, sys
+from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.types import Span
+
+async def main():
+    store = SqlLightningStore(sys.argv[1])
+    while True:
+        rollout = await store.start_rollout("task")
+        span = Span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=1,
+                    trace_id="ab" * 16, span_id="cd" * 8, name="call")
+        await store.add_span(span)
+        print(rollout.rollout_id, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_acknowledged_survives_the_sudden_death_of_the_writer(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    writer = _python(_WRITER, str(path))
+    assert writer.stdout is not None
+    acknowledged = [(await asyncio.to_thread(writer.stdout.readline)).strip() for _ in range(20)]
+    os.kill(writer.pid, signal.SIGKILL)
+    acknowledged += [line.strip() for line in await asyncio.to_thread(writer.stdout.readlines) if line.endswith("\n")]
+    writer.wait()
+    writer.stdout.close()
+    store = SqlLightningStore(path)
+    for rollout_id in acknowledged:
+        assert len(await store.query_spans(rollout_id, "latest")) == 1
+    assert (await store.query_rollouts(rollout_id_in=acknowledged)).total == len(acknowledged) >= 20
+    await store.close()
+
+
+_LEAVER = """
+import asyncio, sys
+from mini_agentic_rl.store import SqlLightningStore
+store = SqlLightningStore(sys.argv[1])
+asyncio.run(store.enqueue_rollout("a"))
+"""
+
+
+def test_a_program_that_never_closes_its_store_still_ends(tmp_path: Path) -> None:
+    process = _python(_LEAVER, str(tmp_path / "store.db"))
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_store_taken_over_a_fork_says_so(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, sys
+from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
+store = SqlLightningStore(sys.argv[1])
+if os.fork() == 0:
+    try:
+        asyncio.run(store.enqueue_rollout("a"))
+    except LightningStoreError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    output, _ = _python(code, str(tmp_path / "store.db")).communicate(timeout=30)
+    assert "opened before a fork" in output
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    await store.close()
+    await store.close()
+    with pytest.raises(LightningStoreError, match="is closed"):
+        await store.enqueue_rollout("a")

@@ -1,0 +1,319 @@
+"""What every store does with rollouts, attempts and spans."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from mini_agentic_rl.store import LightningStore, LightningStoreThreaded
+from mini_agentic_rl.store.base import STORE_METHODS
+from mini_agentic_rl.types import (
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    PromptTemplate,
+    RolloutConfig,
+    RolloutStatus,
+    Span,
+)
+
+_span_ids = itertools.count(1)
+
+
+def span_of(claimed: AttemptedRollout, sequence_id: int = 1, **fields: Any) -> Span:
+    fields = {"span_id": f"{next(_span_ids):016x}", "trace_id": "ab" * 16, "name": "call"} | fields
+    return Span(rollout_id=claimed.rollout_id, attempt_id=claimed.attempt.attempt_id, sequence_id=sequence_id, **fields)
+
+
+async def status_of(store: LightningStore, rollout_id: str) -> tuple[RolloutStatus, AttemptStatus | None]:
+    rollout = await store.get_rollout_by_id(rollout_id)
+    assert rollout is not None
+    latest = await store.get_latest_attempt(rollout_id)
+    return rollout.status, None if latest is None else latest.status
+
+
+async def test_rollouts_are_claimed_in_the_order_in_which_they_were_queued(store: LightningStore) -> None:
+    first = await store.enqueue_rollout({"n": 0}, mode="train", metadata={"epoch": 1})
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"n": n}) for n in (1, 2, 3)])
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert (claimed.rollout_id, claimed.mode, claimed.metadata) == (first.rollout_id, "train", {"epoch": 1})
+    rest = await store.dequeue_many_rollouts(limit=2)
+    assert [rollout.input["n"] for rollout in rest] == [1, 2]
+    assert [rollout.input["n"] for rollout in await store.dequeue_many_rollouts(limit=9)] == [3]
+    assert await store.dequeue_rollout() is None
+
+
+async def test_a_claimed_rollout_is_preparing_and_has_its_first_attempt(store: LightningStore) -> None:
+    queued = await store.enqueue_rollout("task")
+    assert (queued.status, queued.end_time) == ("queuing", None)
+    assert await store.get_latest_attempt(queued.rollout_id) is None
+    claimed = await store.dequeue_rollout("worker-1")
+    assert isinstance(claimed, AttemptedRollout)
+    assert (claimed.status, claimed.attempt.status, claimed.attempt.sequence_id) == ("preparing", "preparing", 1)
+    assert claimed.attempt.worker_id == "worker-1"
+    again = await store.get_rollout_by_id(queued.rollout_id)
+    assert again == claimed
+    assert isinstance(again, AttemptedRollout)
+
+
+async def test_start_rollout_goes_past_the_queue(store: LightningStore) -> None:
+    started = await store.start_rollout({"n": 1}, worker_id="w", config=RolloutConfig(max_attempts=3))
+    assert (started.status, started.attempt.worker_id, started.config.max_attempts) == ("preparing", "w", 3)
+    assert await store.dequeue_rollout() is None
+
+
+async def test_a_span_is_a_heartbeat_and_moves_the_rollout_to_running(store: LightningStore) -> None:
+    claimed = await store.start_rollout("task")
+    assert claimed.attempt.last_heartbeat_time is None
+    assert await store.add_span(span_of(claimed)) is not None
+    assert await status_of(store, claimed.rollout_id) == ("running", "running")
+    attempt = await store.get_latest_attempt(claimed.rollout_id)
+    assert attempt is not None
+    assert attempt.last_heartbeat_time is not None
+    assert attempt.last_heartbeat_time >= claimed.attempt.start_time
+
+
+async def test_sequence_ids_grow_by_one_within_an_attempt(store: LightningStore) -> None:
+    one, two = await store.start_rollout("a"), await store.start_rollout("b")
+    ids = [(claimed.rollout_id, claimed.attempt.attempt_id) for claimed in (one, two, one, one)]
+    assert list(await store.get_many_span_sequence_ids(ids)) == [1, 1, 2, 3]
+    assert await store.get_next_span_sequence_id(*ids[0]) == 4
+
+
+async def test_sequence_ids_stay_above_those_of_stored_spans(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    await store.add_span(span_of(claimed, sequence_id=7))
+    assert await store.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 8
+
+
+async def test_concurrent_calls_get_different_sequence_ids(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    calls = [store.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) for _ in range(20)]
+    assert sorted(await asyncio.gather(*calls)) == list(range(1, 21))
+
+
+async def test_a_duplicate_span_is_refused_by_none(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    first, second = span_of(claimed, 1), span_of(claimed, 2)
+    assert await store.add_span(first) == first
+    assert await store.add_span(first) is None
+    assert list(await store.add_many_spans([first, second, second])) == [second]
+    assert [span.span_id for span in await store.query_spans(claimed.rollout_id)] == [first.span_id, second.span_id]
+
+
+async def test_a_span_comes_back_as_it_was_stored(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    span = span_of(
+        claimed,
+        attributes={
+            "response_token_ids": [1, 2, 151645],
+            "response_logprobs": [-0.1, -1.0000000000000002, float("-inf")],
+            "text": 'quote " newline \n emoji 🙂 broken \ud83d',
+            "flag": True,
+        },
+        events=[{"name": "exception", "attributes": {"exception.type": "ValueError"}, "timestamp": 1.5}],
+        status={"status_code": "ERROR", "description": "no"},
+        parent_id="00" * 8,
+        start_time=1.25,
+        end_time=2.5,
+        extra_field="kept",
+    )
+    await store.add_span(span)
+    assert list(await store.query_spans(claimed.rollout_id, "latest")) == [span]
+
+
+async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    with TracerProvider().get_tracer("test").start_as_current_span("work") as otel_span:
+        otel_span.set_attribute("k", [1, 2])
+    stored = await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span)
+    assert stored is not None
+    assert (stored.name, stored.sequence_id, stored.attributes["k"]) == ("work", 1, [1, 2])
+    assert await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span, 5) is None
+
+
+async def test_finishing_the_attempt_ends_the_rollout(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    attempt = await store.update_attempt(claimed.rollout_id, "latest", status="succeeded", metadata={"k": 1})
+    assert attempt.end_time is not None
+    assert attempt.metadata == {"k": 1}
+    rollout = await store.get_rollout_by_id(claimed.rollout_id)
+    assert rollout is not None
+    assert rollout.status == "succeeded"
+    assert rollout.end_time is not None
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
+async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore, end: RolloutStatus) -> None:
+    claimed = await store.start_rollout("a")
+    ended = await store.update_rollout(claimed.rollout_id, status=end)
+    assert ended.status == end
+    await store.add_span(span_of(claimed))
+    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded" if end == "failed" else "failed")
+    again = await store.update_rollout(claimed.rollout_id, status="queuing", metadata={"note": 1})
+    assert (again.status, again.end_time, again.metadata) == (end, ended.end_time, {"note": 1})
+    assert await store.dequeue_rollout() is None
+    with pytest.raises(ValueError, match="has ended"):
+        await store.start_attempt(claimed.rollout_id)
+
+
+async def test_the_status_of_an_ended_attempt_is_final(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+    attempt = await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="running")
+    assert attempt.status == "failed"
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "failed")
+
+
+async def test_a_cancelled_rollout_leaves_the_queue(store: LightningStore) -> None:
+    first, second = await store.enqueue_rollout(1), await store.enqueue_rollout(2)
+    await store.update_rollout(first.rollout_id, status="cancelled")
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.rollout_id == second.rollout_id
+
+
+async def test_a_failed_attempt_is_retried_until_max_attempts(store: LightningStore) -> None:
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    queued = await store.enqueue_rollout("a", config=config)
+    other = await store.enqueue_rollout("b")
+    assert await store.dequeue_rollout() is not None
+    await store.update_attempt(queued.rollout_id, "latest", status="failed")
+    assert await status_of(store, queued.rollout_id) == ("requeuing", "failed")
+    assert [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=5)] == [
+        other.rollout_id,
+        queued.rollout_id,
+    ]
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.sequence_id == 2
+    await store.update_attempt(queued.rollout_id, "latest", status="failed")
+    assert await status_of(store, queued.rollout_id) == ("failed", "failed")
+    assert [attempt.sequence_id for attempt in await store.query_attempts(queued.rollout_id)] == [1, 2]
+
+
+async def test_a_status_outside_the_retry_condition_fails_at_once(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(max_attempts=5, retry_condition=["timeout"]))
+    await store.update_attempt(claimed.rollout_id, "latest", status="failed")
+    assert await status_of(store, claimed.rollout_id) == ("failed", "failed")
+
+
+async def test_start_attempt_ignores_max_attempts_and_drives_the_rollout(store: LightningStore) -> None:
+    first = await store.start_rollout("a")
+    second = await store.start_attempt(first.rollout_id, "w")
+    assert second.attempt.sequence_id == 2
+    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    assert await status_of(store, first.rollout_id) == ("preparing", "preparing")
+    await store.add_span(span_of(first))
+    assert await status_of(store, first.rollout_id) == ("preparing", "preparing")
+    await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
+    assert await status_of(store, first.rollout_id) == ("succeeded", "succeeded")
+
+
+async def test_an_update_leaves_unset_fields_and_clears_what_is_none(store: LightningStore) -> None:
+    queued = await store.enqueue_rollout({"n": 1}, mode="val", resources_id="r", metadata={"k": 1})
+    updated = await store.update_rollout(queued.rollout_id, input={"n": 2}, mode=None, metadata=None)
+    assert (updated.input, updated.mode, updated.metadata, updated.resources_id) == ({"n": 2}, None, {}, "r")
+    assert await store.get_rollout_by_id(queued.rollout_id) == updated
+    assert await store.dequeue_rollout() is not None
+
+
+async def test_requeuing_by_hand_puts_a_rollout_at_the_end_of_the_queue(store: LightningStore) -> None:
+    given_back = await store.start_rollout("a")
+    other = await store.enqueue_rollout("b")
+    await store.update_rollout(given_back.rollout_id, status="requeuing")
+    order = [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=3)]
+    assert order == [other.rollout_id, given_back.rollout_id]
+
+
+async def test_a_queued_rollout_keeps_its_place_when_queued_again(store: LightningStore) -> None:
+    first, second = await store.enqueue_rollout("a"), await store.enqueue_rollout("b")
+    await store.update_rollout(first.rollout_id, status="requeuing")
+    order = [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=3)]
+    assert order == [first.rollout_id, second.rollout_id]
+
+
+async def test_unknown_ids_are_an_error_when_something_should_change(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    stranger = span_of(claimed).model_copy(update={"attempt_id": "at-none"})
+    calls = [
+        store.start_attempt("ro-none"),
+        store.update_rollout("ro-none", status="failed"),
+        store.update_attempt("ro-none", "latest", status="failed"),
+        store.update_attempt(claimed.rollout_id, "at-none", status="failed"),
+        store.add_span(stranger),
+        store.add_span(stranger.model_copy(update={"rollout_id": "ro-none"})),
+        store.add_span(stranger.model_copy(update={"attempt_id": "latest"})),
+        store.get_next_span_sequence_id(claimed.rollout_id, "at-none"),
+        store.get_next_span_sequence_id("ro-none", "at-none"),
+        store.wait_for_rollouts(rollout_ids=["ro-none"], timeout=0),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"-none|latest"):
+            await call
+    assert await store.get_rollout_by_id("ro-none") is None
+    assert await store.get_latest_attempt("ro-none") is None
+    assert list(await store.query_attempts("ro-none")) == []
+    assert list(await store.query_spans("ro-none", "latest")) == []
+
+
+async def test_a_batch_of_spans_with_an_unknown_attempt_stores_none(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    good = span_of(claimed)
+    with pytest.raises(ValueError, match="at-none"):
+        await store.add_many_spans([good, good.model_copy(update={"attempt_id": "at-none"})])
+    assert list(await store.query_spans(claimed.rollout_id)) == []
+
+
+async def test_resources_have_versions_and_a_latest_one(store: LightningStore) -> None:
+    assert await store.get_latest_resources() is None
+    first = await store.add_resources({"prompt": PromptTemplate(template="one")})
+    second = await store.add_resources({"prompt": PromptTemplate(template="two")})
+    assert (first.version, second.version) == (1, 1)
+    assert await store.get_latest_resources() == second
+    updated = await store.update_resources(first.resources_id, {"prompt": PromptTemplate(template="three")})
+    assert (updated.version, updated.create_time) == (2, first.create_time)
+    assert await store.get_latest_resources() == updated
+    assert await store.get_resources_by_id(first.resources_id) == updated
+    assert await store.get_resources_by_id("rs-none") is None
+    new = await store.update_resources("rs-mine", {})
+    assert (new.resources_id, new.version) == ("rs-mine", 1)
+
+
+async def test_a_rollout_gets_the_latest_resources_unless_it_names_its_own(store: LightningStore) -> None:
+    assert (await store.enqueue_rollout("a")).resources_id is None
+    update = await store.add_resources({"prompt": PromptTemplate(template="one")})
+    assert (await store.enqueue_rollout("b")).resources_id == update.resources_id
+    assert (await store.start_rollout("c", resources_id="rs-other")).resources_id == "rs-other"
+
+
+async def test_statistics_count_what_is_there(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", worker_id="w")
+    await store.enqueue_rollout("b")
+    await store.add_span(span_of(claimed))
+    await store.add_resources({})
+    statistics = await store.statistics()
+    totals = {name: value for name, value in statistics.items() if name.startswith("total_")}
+    assert totals == {
+        "total_rollouts": 2,
+        "total_attempts": 1,
+        "total_spans": 1,
+        "total_resources": 1,
+        "total_workers": 1,
+    }
+
+
+async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_own_signature() -> None:
+    import inspect
+
+    for name in STORE_METHODS:
+        own, contract = getattr(LightningStoreThreaded, name), getattr(LightningStore, name)
+        assert inspect.iscoroutinefunction(own)
+        assert own is not contract
+        assert inspect.signature(own) == inspect.signature(contract)
+    assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)

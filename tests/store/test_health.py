@@ -1,0 +1,219 @@
+"""Attempts that fall silent or take too long; workers; waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
+from mini_agentic_rl.types import RolloutConfig
+
+from .test_contract import span_of, status_of
+
+
+async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore) -> None:
+    config = RolloutConfig(unresponsive_seconds=0.1, max_attempts=2, retry_condition=["unresponsive"])
+    claimed = await store.start_rollout("a", config=config)
+    assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
+    again = await store.dequeue_rollout()
+    assert again is not None
+    assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
+
+
+async def test_spans_keep_an_attempt_responsive(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.3))
+    for sequence_id in range(1, 6):
+        await asyncio.sleep(0.1)
+        await store.add_span(span_of(claimed, sequence_id))
+    assert await status_of(store, claimed.rollout_id) == ("running", "running")
+
+
+async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=0.2, unresponsive_seconds=60))
+    await store.add_span(span_of(claimed))
+    await asyncio.sleep(0.25)
+    assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
+    attempt = await store.get_latest_attempt(claimed.rollout_id)
+    assert attempt is not None
+    assert attempt.end_time is not None
+
+
+async def test_without_limits_an_attempt_may_take_for_ever(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    await asyncio.sleep(0.1)
+    assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
+
+
+async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore) -> None:
+    config = RolloutConfig(unresponsive_seconds=0.15, max_attempts=2, retry_condition=["unresponsive"])
+    claimed = await store.start_rollout("a", config=config, worker_id="w")
+    await asyncio.sleep(0.2)
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
+    await store.add_span(span_of(claimed))
+    assert await status_of(store, claimed.rollout_id) == ("running", "running")
+    assert await store.dequeue_rollout() is None
+    await asyncio.sleep(0.2)
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
+
+
+async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.1))
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
+    assert await store.add_span(span_of(claimed)) is not None
+    assert await status_of(store, claimed.rollout_id) == ("failed", "running")
+
+
+async def test_a_late_span_does_not_revive_an_attempt_that_timed_out(store: LightningStore) -> None:
+    config = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
+    claimed = await store.start_rollout("a", config=config)
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
+    assert await store.add_span(span_of(claimed)) is not None
+    assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
+    assert len(await store.query_spans(claimed.rollout_id)) == 1
+
+
+async def test_a_new_config_changes_the_limits_of_the_running_attempt(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=0.1))
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
+
+
+async def test_ordinary_calls_check_health_no_oftener_than_the_debounce_says() -> None:
+    store = InMemoryLightningStore(scan_debounce_seconds=60)
+    await store.start_rollout("other", config=RolloutConfig(timeout_seconds=100))
+    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=0.1))
+    await store.statistics()
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
+    ended = await store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=0)
+    assert [rollout.status for rollout in ended] == ["failed"]
+
+
+async def test_a_worker_is_busy_with_what_it_claims_and_idle_after_it(store: LightningStore) -> None:
+    await store.enqueue_rollout("a")
+    claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None
+    assert (worker.status, worker.current_rollout_id) == ("busy", claimed.rollout_id)
+    assert worker.current_attempt_id == claimed.attempt.attempt_id
+    assert worker.last_dequeue_time is not None
+    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None
+    assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("idle", None, None)
+    assert worker.last_idle_time is not None
+
+
+async def test_an_old_attempt_does_not_free_a_worker_that_has_gone_on(store: LightningStore) -> None:
+    first = await store.start_rollout("a", worker_id="w")
+    second = await store.start_rollout("b", worker_id="w")
+    await store.update_attempt(first.rollout_id, "latest", status="failed")
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None
+    assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
+
+
+async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(store: LightningStore) -> None:
+    config = RolloutConfig(unresponsive_seconds=0.1, timeout_seconds=0.6)
+    claimed = await store.start_rollout("a", config=config, worker_id="w")
+    await asyncio.sleep(0.15)
+    assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
+    assert [worker.status for worker in await store.query_workers()] == ["unknown"]
+    await store.add_span(span_of(claimed))
+    assert [worker.status for worker in await store.query_workers(status_in=["busy"])] == ["busy"]
+    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    assert [worker.status for worker in await store.query_workers(worker_id_contains="w")] == ["idle"]
+
+
+async def test_a_worker_heartbeat_is_noted(store: LightningStore) -> None:
+    worker = await store.update_worker("w", {"cpu": 0.5})
+    assert (worker.status, worker.heartbeat_stats) == ("unknown", {"cpu": 0.5})
+    again = await store.update_worker("w")
+    assert again.heartbeat_stats == {"cpu": 0.5}
+    assert again.last_heartbeat_time is not None
+    assert worker.last_heartbeat_time is not None
+    assert again.last_heartbeat_time >= worker.last_heartbeat_time
+    assert await store.get_worker_by_id("w") == again
+    assert await store.get_worker_by_id("nobody") is None
+
+
+async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: LightningStore) -> None:
+    rollouts = [await store.start_rollout(n) for n in range(3)]
+    ids = [rollout.rollout_id for rollout in rollouts]
+    woken_at: list[float] = []
+
+    async def wait() -> list[str]:
+        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=10)
+        woken_at.append(time.monotonic())
+        return [rollout.rollout_id for rollout in ended]
+
+    waiting = asyncio.create_task(wait())
+    for rollout_id in reversed(ids):
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await store.update_attempt(rollout_id, "latest", status="succeeded")
+    ended_at = time.monotonic()
+    assert await waiting == ids
+    assert woken_at[0] - ended_at < 0.05
+
+
+async def test_waiting_returns_those_that_ended_when_the_time_is_over(store: LightningStore) -> None:
+    done, open_ = await store.start_rollout(1), await store.start_rollout(2)
+    await store.update_rollout(done.rollout_id, status="cancelled")
+    ids = [open_.rollout_id, done.rollout_id]
+    started = time.monotonic()
+    assert [r.rollout_id for r in await store.wait_for_rollouts(rollout_ids=ids, timeout=0)] == [done.rollout_id]
+    assert [r.rollout_id for r in await store.wait_for_rollouts(rollout_ids=ids, timeout=0.1)] == [done.rollout_id]
+    assert 0.1 <= time.monotonic() - started < 1.0
+    assert await store.wait_for_rollouts(rollout_ids=[], timeout=None) == []
+
+
+async def test_waiting_notices_a_timeout_that_nobody_else_looks_for(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=10))
+    await asyncio.sleep(0.05)
+    await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=0.2))
+    started = time.monotonic()
+    assert [rollout.status for rollout in await waiting] == ["failed"]
+    assert time.monotonic() - started < 1.0
+
+
+async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningStore) -> None:
+    started = time.monotonic()
+    assert await store.wait_for_work(0.1) is False
+    assert time.monotonic() - started >= 0.1
+    waiting = [asyncio.create_task(store.wait_for_work(10)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    queued_at = time.monotonic()
+    await store.enqueue_rollout("a")
+    assert await asyncio.gather(*waiting) == [True, True, True]
+    assert time.monotonic() - queued_at < 0.1
+    assert await store.wait_for_work(0) is True
+
+
+async def test_waiting_for_work_wakes_when_a_silent_runner_gives_its_rollout_back(store: LightningStore) -> None:
+    config = RolloutConfig(unresponsive_seconds=0.15, max_attempts=2, retry_condition=["unresponsive"])
+    await store.start_rollout("a", config=config)
+    started = time.monotonic()
+    assert await store.wait_for_work(10) is True
+    assert time.monotonic() - started < 1.0
+
+
+async def test_a_cancelled_wait_leaves_the_store_usable(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    for wait in (store.wait_for_work(60), store.wait_for_rollouts(rollout_ids=[claimed.rollout_id])):
+        task = asyncio.create_task(wait)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await store.enqueue_rollout("b")
+    assert await store.dequeue_rollout() is not None

@@ -1,0 +1,164 @@
+"""What only the store in a file can do or suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
+
+from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+
+from .test_contract import span_of
+
+
+async def test_a_reopened_store_holds_what_it_held(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "runs" / "store.db")
+    config = RolloutConfig(max_attempts=3, retry_condition=["timeout", "unresponsive"], timeout_seconds=1.5)
+    resources = await store.add_resources(
+        {
+            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5}),
+            "p": PromptTemplate(template="{q}"),
+        }
+    )
+    queued = await store.enqueue_rollout({"question": "¿?", "n": [1, None, 2.5]}, mode="test", config=config)
+    claimed = await store.start_rollout("other", worker_id="w")
+    span = await store.add_span(span_of(claimed))
+    worker = await store.update_worker("w", {"gpu": None})
+    await store.close()
+
+    again = SqlLightningStore(f"sqlite:///{store.path}")
+    assert await again.get_rollout_by_id(queued.rollout_id) == queued
+    assert await again.get_latest_resources() == resources
+    assert list(await again.query_spans(claimed.rollout_id)) == [span]
+    assert await again.get_worker_by_id("w") == worker
+    head = await again.dequeue_rollout()
+    assert head is not None
+    assert head.rollout_id == queued.rollout_id
+    assert await again.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 2
+    await again.close()
+
+
+async def test_a_pickled_store_opens_the_same_file(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db", synchronous="full")
+    queued = await store.enqueue_rollout("a")
+    other = pickle.loads(pickle.dumps(store))
+    claimed = await other.dequeue_rollout()
+    assert claimed.rollout_id == queued.rollout_id
+    await other.close()
+    await store.close()
+
+
+async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    requests = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
+    with pytest.raises(ValueError, match="as JSON"):
+        await store.enqueue_many_rollouts(requests)
+    assert await store.dequeue_rollout() is None
+    await store.close()
+
+
+async def test_a_file_of_another_schema_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    await SqlLightningStore(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE agl_schema SET version = 99")
+        connection.commit()
+    with pytest.raises(LightningStoreError, match="schema version 99"):
+        SqlLightningStore(path)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+        connection.commit()
+    with pytest.raises(LightningStoreError, match="not of a store"):
+        SqlLightningStore(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, " * 100)
+    with pytest.raises(LightningStoreError, match="not a SQLite file"):
+        SqlLightningStore(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LightningStoreError, match="cannot make the folder"):
+        SqlLightningStore(tmp_path / "file" / "store.db")
+    with pytest.raises(LightningStoreError, match="cannot be opened"):
+        SqlLightningStore(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/db", ":memory:", "sqlite://", "://"])
+def test_a_url_of_anything_but_a_sqlite_file_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"SQLite file|needs a file|store URL"):
+        SqlLightningStore(url)
+
+
+async def test_a_locked_file_gives_an_error_that_names_the_setting_and_works_afterwards(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db", busy_timeout_seconds=0.2)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as intruder:
+        intruder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LightningStoreError, match="busy_timeout_seconds"):
+            await store.enqueue_rollout("a")
+        assert await store.query_rollouts() is not None
+        intruder.execute("ROLLBACK")
+    await store.enqueue_rollout("b")
+    assert [rollout.input for rollout in await store.query_rollouts()] == ["b"]
+    await store.close()
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """No SQLite file that is opened inside may grow beyond 60 pages."""
+
+    def limit(connection: sqlite3.Connection, _: Any) -> None:
+        connection.execute("PRAGMA max_page_count=60")
+
+    event.listen(Pool, "connect", limit)
+    yield
+    event.remove(Pool, "connect", limit)
+
+
+async def test_a_full_disk_gives_an_error_and_damages_nothing(tmp_path: Path) -> None:
+    stored: list[str] = []
+
+    async def fill(store: SqlLightningStore) -> None:
+        for _ in range(1000):
+            stored.append((await store.enqueue_rollout("x" * 5000)).rollout_id)
+
+    with small_disk():
+        full = SqlLightningStore(tmp_path / "store.db")
+        with pytest.raises(LightningStoreError, match="no space is left"):
+            await fill(full)
+        assert [rollout.rollout_id for rollout in await full.query_rollouts()] == stored
+        await full.close()
+    roomy = SqlLightningStore(tmp_path / "store.db")
+    assert [rollout.rollout_id for rollout in await roomy.dequeue_many_rollouts(limit=1000)] == stored != []
+    await roomy.close()
+
+
+async def test_many_concurrent_callers_share_the_few_connections(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    started = await store.start_rollout("a")
+    await asyncio.gather(
+        *(store.get_rollout_by_id(started.rollout_id) for _ in range(64)),
+        *(store.enqueue_rollout(n) for n in range(64)),
+        *(store.query_rollouts(limit=2) for _ in range(64)),
+    )
+    assert (await store.statistics())["total_rollouts"] == 65
+    await store.close()

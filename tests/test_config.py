@@ -1,0 +1,133 @@
+"""Settings, environment variables and logging."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from mini_agentic_rl import env_var
+from mini_agentic_rl.config import (
+    LightningEnvVar,
+    Settings,
+    resolve_bool_env_var,
+    resolve_int_env_var,
+    resolve_str_env_var,
+)
+from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
+
+
+class _Example(Settings):
+    rate: float = 0.5
+    """How fast."""
+
+
+def test_settings_are_immutable_and_refuse_unknown_names() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        _Example().rate = 1.0  # type: ignore[misc]  # what the test is about
+    with pytest.raises(ValidationError, match="speed"):
+        _Example(speed=1.0)  # type: ignore[call-arg]  # what the test is about
+
+
+def test_the_docstring_under_a_field_is_its_description() -> None:
+    assert _Example.model_fields["rate"].description == "How fast."
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("True", True), (" yes ", True), ("off", False), ("0", False)]
+)
+def test_a_truth_value_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+    monkeypatch.setenv("AGL_MANAGED_STORE", text)
+    assert resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=not value) is value
+    assert resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, not value, fallback=value) is not value
+
+
+def test_a_malformed_variable_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_MANAGED_STORE", "maybe")
+    monkeypatch.setenv("AGL_SERVER_PORT", "http")
+    with pytest.raises(ValueError, match="AGL_MANAGED_STORE='maybe'"):
+        resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
+    with pytest.raises(ValueError, match="AGL_SERVER_PORT='http'"):
+        resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747)
+
+
+def test_a_missing_variable_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in LightningEnvVar:
+        monkeypatch.delenv(variable.value, raising=False)
+    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 4747
+    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT) is None
+    assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "both"
+    monkeypatch.setenv("AGL_SERVER_PORT", "80")
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
+    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 80
+    assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "runner"
+
+
+def test_the_older_module_name_gives_the_same_objects() -> None:
+    assert env_var.LightningEnvVar is LightningEnvVar
+    assert env_var.resolve_str_env_var is resolve_str_env_var
+
+
+@pytest.fixture
+def _untouched_loggers() -> Iterator[None]:
+    names = (PACKAGE_LOGGER, "another.library", f"{PACKAGE_LOGGER}.part")
+    before = {
+        name: (list(logging.getLogger(name).handlers), logging.getLogger(name).level, logging.getLogger(name).propagate)
+        for name in names
+    }
+    yield
+    for name, (handlers, level, propagate) in before.items():
+        logger = logging.getLogger(name)
+        for handler in set(logger.handlers) - set(handlers):
+            handler.close()
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("_untouched_loggers")
+def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logger_alone(tmp_path: Path) -> None:
+    root_handlers, root_level = list(logging.getLogger().handlers), logging.getLogger().level
+    output = io.StringIO()
+    for _ in range(2):
+        setup_logging("info", console=Console(file=output, width=100), files=tmp_path / "logs" / "run.log")
+    logger = logging.getLogger(f"{PACKAGE_LOGGER}.part")
+    logger.info("seen %s", "[bold]once[/bold]")
+    logger.debug("not seen")
+    assert output.getvalue().count("seen [bold]once[/bold]") == 1
+    assert (tmp_path / "logs" / "run.log").read_text().count("seen") == 1
+    assert logging.getLogger().handlers == root_handlers
+    assert logging.getLogger().level == root_level
+
+
+@pytest.mark.usefixtures("_untouched_loggers")
+def test_parts_and_other_libraries_can_have_levels_of_their_own(tmp_path: Path) -> None:
+    output = io.StringIO()
+    setup_logging(
+        "WARNING",
+        console=Console(file=output, width=100),
+        submodule_levels={f"{PACKAGE_LOGGER}.part": "debug"},
+        apply_to=["another.library"],
+    )
+    logging.getLogger(f"{PACKAGE_LOGGER}.part").debug("detail")
+    logging.getLogger("another.library").warning("theirs")
+    logging.getLogger("another.library").info("chatter")
+    assert "detail" in output.getvalue()
+    assert "theirs" in output.getvalue()
+    assert "chatter" not in output.getvalue()
+    with pytest.raises(ValueError, match="LOUD"):
+        setup_logging("loud")
+
+
+def test_low_rooms_do_not_load_torch() -> None:
+    code = "import sys, mini_agentic_rl.store, mini_agentic_rl.logging; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(output.split())
+    assert "mini_agentic_rl.store.sql" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "fastapi"})

@@ -1,0 +1,151 @@
+"""What holds for the project as a whole: lint, types, import floors, a light import, and a README that is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mini_agentic_rl.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+READMES = ("README.md", "README.zh-CN.md")
+TEXT_SUFFIXES = {"", ".cfg", ".ini", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    assert path, f"{name} is not installed: pip install -e '.[dev]'"
+    return path
+
+
+def _project_files() -> Iterator[Path]:
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in (".git", "outputs", "build", "dist", "__pycache__")
+            and not name.endswith((".egg-info", "_cache"))
+            and not (Path(folder) / name / "pyvenv.cfg").exists()
+        ]
+        for name in files:
+            path = Path(folder) / name
+            if path.suffix in TEXT_SUFFIXES:
+                yield path
+
+
+def test_the_code_passes_the_linter():
+    _run(_tool("ruff"), "check", ".")
+
+
+def test_the_code_is_formatted():
+    _run(_tool("ruff"), "format", "--check", ".")
+
+
+@pytest.mark.timeout(600)
+def test_the_types_are_sound():
+    _run(_tool("mypy"))
+
+
+def test_a_room_imports_only_rooms_below_it():
+    _run(_tool("lint-imports"))
+
+
+@pytest.mark.parametrize("statement", ["import mini_agentic_rl", "from mini_agentic_rl import Trainer"])
+def test_importing_the_package_is_quick_and_needs_no_torch(statement):
+    program = (
+        f"import sys, time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start, "
+        "*[name for name in ('torch', 'transformers', 'peft', 'datasets') if name in sys.modules])"
+    )
+    outputs = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout.split())
+    assert all(loaded == [] for _, *loaded in outputs)
+    assert min(float(seconds) for seconds, *_ in outputs) < 1.0
+
+
+def test_the_repository_names_no_package_index():
+    forbidden = re.compile(
+        "|".join(["index-" + "url", "find-" + "links", "pypi" + r"\.org", "whl" + "/cpu", "trusted-" + "host"])
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in _project_files()
+        for match in forbidden.finditer(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of every `mini-agentic-rl …` and `agl …` in the code blocks of a page."""
+    for block in re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = line.split("#")[0].split()
+            if words and words[0] in ("mini-agentic-rl", "agl"):
+                yield words[1:]
+
+
+@pytest.mark.parametrize("page", READMES)
+def test_the_commands_of_the_readme_exist(page):
+    commands = list(_commands((ROOT / page).read_text(encoding="utf-8")))
+    assert len(commands) >= 5
+    for words in commands:
+        command = get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not getattr(command, "commands", {}), f"{page}: {words} is no command"
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options | {"--help"}, f"{page}: {words}"
+
+
+def test_both_readmes_name_the_same_commands():
+    english, chinese = (list(_commands((ROOT / page).read_text(encoding="utf-8"))) for page in READMES)
+    assert english == chinese
+
+
+def test_both_readmes_hold_the_same_python():
+    english, chinese = (
+        re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL) for page in READMES
+    )
+    assert english == chinese
+    for block in english:
+        compile(block, "README", "exec")
+
+
+@pytest.mark.parametrize("page", [*READMES, "CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_make_targets_and_links_of_a_page_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
+
+
+def test_the_rooms_of_the_architecture_page_exist():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "mini_agentic_rl"
+    named = set(re.findall(r"^\|\s*\d+\s*\|(.*?)\|", text, re.MULTILINE))
+    rooms = {room for cell in named for room in re.findall(r"`([a-z_]+(?:\.py|/))`", cell)}
+    assert rooms
+    assert [room for room in sorted(rooms) if not (package / room).exists()] == []
+
+
+def test_the_licence_is_the_one_that_the_package_declares():
+    assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text

@@ -1,0 +1,219 @@
+"""The run folder keeps what was written whole, and is never taken over silently."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.trainer.run_folder import RunFolder
+
+CONFIG = {"model": "tiny", "learning_rate": 1e-3, "nested": {"a": 1, "b": [1, 2]}, "output_dir": "x"}
+
+
+def _write(text: str):
+    return lambda folder: (folder / "adapter.bin").write_text(text)
+
+
+def _full_disk(folder: Path) -> None:
+    (folder / "some.bin").write_text("written before the disk was full")
+    with open("/dev/full", "w") as file:
+        file.write("x" * 100_000)
+
+
+def _begun(path: Path, **arguments) -> RunFolder:
+    folder = RunFolder(path, **arguments)
+    assert folder.begin(CONFIG) == "new"
+    return folder
+
+
+def test_a_new_folder_holds_its_configuration(tmp_path):
+    folder = _begun(tmp_path / "deep" / "run")
+    assert json.loads(folder.config_path.read_text()) == CONFIG
+    assert folder.read_config() == CONFIG
+    assert folder.read_summary() == {}
+
+
+def test_a_finished_run_is_not_overwritten_unless_asked(tmp_path):
+    folder = _begun(tmp_path)
+    folder.save_checkpoint(3, _write("three"))
+    folder.write_summary({"accuracy": []})
+    with pytest.raises(UserError, match=r"finished run.*--overwrite"):
+        RunFolder(tmp_path).begin(CONFIG)
+    assert folder.latest_checkpoint() == (3, folder.checkpoint_path(3))
+    assert RunFolder(tmp_path).begin({"model": "other"}, overwrite=True) == "new"
+    assert folder.latest_checkpoint() is None
+    assert folder.read_summary() == {}
+    assert folder.read_config() == {"model": "other"}
+
+
+def test_an_unfinished_run_with_a_checkpoint_is_not_overwritten_unless_asked(tmp_path):
+    _begun(tmp_path).save_checkpoint(3, _write("three"))
+    with pytest.raises(UserError, match=r"checkpoint at step 3.*--resume"):
+        RunFolder(tmp_path).begin(CONFIG)
+
+
+def test_an_abandoned_run_without_a_checkpoint_leaves_no_rows_behind(tmp_path):
+    folder = _begun(tmp_path)
+    folder.metrics_path.write_text('{"step": 1}\n')
+    assert RunFolder(tmp_path).begin(CONFIG) == "new"
+    assert not folder.metrics_path.exists()
+
+
+def test_overwriting_deletes_only_what_a_run_writes(tmp_path):
+    folder = _begun(tmp_path)
+    folder.write_summary({})
+    (tmp_path / "notes.txt").write_text("mine")
+    RunFolder(tmp_path).begin(CONFIG, overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_files_of_somebody_else_are_not_overwritten(tmp_path):
+    (tmp_path / "adapter").mkdir()
+    with pytest.raises(UserError, match=r"no config\.json"):
+        RunFolder(tmp_path).begin(CONFIG)
+
+
+def test_resuming_with_other_settings_names_them(tmp_path):
+    _begun(tmp_path)
+    changed = CONFIG | {"learning_rate": 2e-3, "nested": {"a": 1, "b": [1, 3]}, "output_dir": "y", "new": True}
+    with pytest.raises(UserError) as caught:
+        RunFolder(tmp_path).begin(changed, resume=True)
+    message = str(caught.value)
+    assert "learning_rate (was 0.001, now 0.002)" in message
+    assert "nested.b (was [1, 2], now [1, 3])" in message
+    assert "new (was not set, now true)" in message
+    assert "output_dir" not in message
+    assert "nested.a" not in message
+
+
+def test_resuming_tells_how_far_the_run_had_come(tmp_path):
+    assert RunFolder(tmp_path).begin(CONFIG, resume=True) == "new"
+    assert RunFolder(tmp_path).begin(CONFIG, resume=True) == "resumed"
+    RunFolder(tmp_path).write_summary({})
+    assert RunFolder(tmp_path).begin(CONFIG, resume=True) == "finished"
+
+
+def test_resume_and_overwrite_together_are_refused(tmp_path):
+    with pytest.raises(UserError, match="contradict"):
+        RunFolder(tmp_path).begin(CONFIG, resume=True, overwrite=True)
+
+
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        RunFolder(tmp_path / "run").begin(CONFIG)
+
+
+def test_a_damaged_configuration_is_named(tmp_path):
+    _begun(tmp_path).config_path.write_text("{")
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        RunFolder(tmp_path).begin(CONFIG, resume=True)
+
+
+def test_only_the_last_checkpoints_are_kept(tmp_path):
+    folder = _begun(tmp_path, keep_checkpoints=2)
+    for step in (8, 9, 10):
+        folder.save_checkpoint(step, _write(str(step)))
+    assert [step for step, _ in folder.checkpoints()] == [9, 10]
+    step, path = folder.latest_checkpoint()
+    assert (step, (path / "adapter.bin").read_text()) == (10, "10")
+
+
+def test_a_checkpoint_written_twice_is_replaced(tmp_path):
+    folder = _begun(tmp_path)
+    folder.save_checkpoint(1, _write("old"))
+    folder.save_checkpoint(1, _write("new"))
+    assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "new"
+    assert os.listdir(folder.checkpoints_path) == ["step_1"]
+
+
+def test_a_full_disk_costs_only_the_checkpoint_being_written(tmp_path, caplog):
+    folder = _begun(tmp_path)
+    folder.save_checkpoint(1, _write("one"))
+    with caplog.at_level(logging.ERROR):
+        assert folder.save_checkpoint(2, _full_disk) is None
+    assert os.listdir(folder.checkpoints_path) == ["step_1"]
+    assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "one"
+    (record,) = caplog.records
+    assert "no space left for --output-dir" in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_a_full_disk_while_saving_the_adapter_keeps_the_earlier_one(tmp_path):
+    folder = _begun(tmp_path)
+    folder.save_adapter(_write("one"))
+    with pytest.raises(UserError, match="no space left"):
+        folder.save_adapter(_full_disk)
+    assert (folder.adapter_path / "adapter.bin").read_text() == "one"
+
+
+def test_a_writer_that_hides_the_full_disk_in_an_error_of_its_own_is_understood(tmp_path):
+    folder = _begun(tmp_path)
+
+    def write(partial: Path) -> None:
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    assert folder.save_checkpoint(1, write) is None
+
+
+def test_another_failure_while_checkpointing_is_raised_and_cleaned_up(tmp_path):
+    folder = _begun(tmp_path)
+
+    def write(partial: Path) -> None:
+        (partial / "half").write_text("half")
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        folder.save_checkpoint(1, write)
+    assert os.listdir(folder.checkpoints_path) == []
+
+
+def test_a_process_killed_while_checkpointing_leaves_no_checkpoint(tmp_path):
+    program = f"""
+import sys, time
+from mini_agentic_rl.trainer.run_folder import RunFolder
+folder = RunFolder({str(tmp_path)!r})
+folder.begin({{"a": 1}})
+folder.save_checkpoint(1, lambda path: (path / "adapter.bin").write_text("one"))
+def write(path):
+    (path / "adapter.bin").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+folder.save_checkpoint(2, write)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().strip() == "writing"
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    process.stdout.close()
+    folder = RunFolder(tmp_path)
+    assert len(os.listdir(folder.checkpoints_path)) == 2
+    assert folder.latest_checkpoint() == (1, folder.checkpoint_path(1))
+    assert folder.begin({"a": 1}, resume=True) == "resumed"
+    assert os.listdir(folder.checkpoints_path) == ["step_1"]
+
+
+def test_a_checkpoint_being_replaced_when_the_process_died_comes_back(tmp_path):
+    folder = _begun(tmp_path)
+    folder.save_checkpoint(1, _write("one"))
+    folder.checkpoint_path(1).rename(folder.checkpoints_path / ".replaced-step_1")
+    assert folder.latest_checkpoint() is None
+    folder.begin(CONFIG, resume=True)
+    assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "one"
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
+    folder = _begun(tmp_path)
+    folder.write_summary({"seconds": 1})
+    with pytest.raises(TypeError):
+        folder.write_summary({"seconds": object()})
+    assert folder.read_summary() == {"seconds": 1}
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "summary.json"]
