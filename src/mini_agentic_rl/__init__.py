@@ -1,3 +1,107 @@
-"""mini-agentic-rl: train the LLM agent you already have, on the computer you already have."""
+"""mini-agentic-rl: train the LLM agent you already have, on the computer you already have.
+
+Names are loaded when they are first asked for, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_ROOMS: dict[str, tuple[str, ...]] = {
+    "adapter": (
+        "Adapter",
+        "LlmProxyTraceToTriplet",
+        "OtelTraceAdapter",
+        "TraceAdapter",
+        "TraceToMessages",
+        "TraceToRecords",
+        "TraceToTripletBase",
+        "TracerTraceToTriplet",
+    ),
+    "algorithm": ("Algorithm", "Baseline", "FastAlgorithm", "GRPOSettings", "MiniGRPO", "algo"),
+    "config": ("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"),
+    "emitter": (
+        "emit_annotation",
+        "emit_exception",
+        "emit_message",
+        "emit_object",
+        "emit_reward",
+        "find_final_reward",
+        "find_reward_spans",
+        "get_message_value",
+        "get_object_value",
+        "get_reward_value",
+        "get_rewards_from_span",
+        "is_reward_span",
+        "operation",
+    ),
+    "execution": ("ExecutionEvent", "ExecutionStrategy", "SharedMemoryExecutionStrategy", "ThreadingEvent"),
+    "gateway.server": ("MiniLLMServer",),
+    "litagent": ("LitAgent", "llm_rollout", "prompt_rollout", "rollout"),
+    "logging": ("setup_logging",),
+    "reward": ("reward",),
+    "runner": ("LitAgentRunner", "LoggingHook", "Runner"),
+    "store": (
+        "InMemoryLightningStore",
+        "LightningStore",
+        "LightningStoreCapabilities",
+        "LightningStoreStatistics",
+        "LightningStoreThreaded",
+        "SqlLightningStore",
+    ),
+    "tokens": ("CompletionRecord", "TokenTree"),
+    "tracer": (
+        "DummyTracer",
+        "OtelTracer",
+        "Tracer",
+        "clear_active_tracer",
+        "get_active_tracer",
+        "set_active_tracer",
+    ),
+    "trainer": ("Trainer",),
+    "types": (
+        "LLM",
+        "Attempt",
+        "AttemptedRollout",
+        "Dataset",
+        "EnqueueRolloutRequest",
+        "Hook",
+        "NamedResources",
+        "PaginatedResult",
+        "PromptTemplate",
+        "ProxyLLM",
+        "Resource",
+        "ResourcesUpdate",
+        "Rollout",
+        "RolloutConfig",
+        "Span",
+        "SpanCoreFields",
+        "Task",
+        "Triplet",
+        "Worker",
+    ),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from .algorithm import MiniGRPO as MiniGRPO
+    from .litagent import LitAgent as LitAgent
+    from .trainer import Trainer as Trainer
+    from .types import Hook as Hook
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 from mini_agentic_rl import __version__
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.trainer.settings import EvalSettings, ServeSettings, TrainSettings
+from mini_agentic_rl.jobs.settings import EvalSettings, ServeSettings, TrainSettings
 from mini_agentic_rl.trainer.statistics import accuracy_row
 
 SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL", 150, 200)]}
@@ -24,7 +23,6 @@ SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL"
 def jobs(monkeypatch):
     """Jobs that record their settings, in place of the real ones, which load a model."""
     seen = []
-    module = types.ModuleType("mini_agentic_rl.trainer.jobs")
 
     def job(settings):
         seen.append(settings)
@@ -33,10 +31,9 @@ def jobs(monkeypatch):
     def unknown_model(settings):
         raise UserError(f"--model {settings.model}: there is no such model")
 
-    module.train_job = module.eval_job = job
-    module.serve_job = unknown_model
-    monkeypatch.setitem(sys.modules, "mini_agentic_rl.trainer.jobs", module)
-    monkeypatch.setattr("mini_agentic_rl.trainer.jobs", module, raising=False)
+    monkeypatch.setattr("mini_agentic_rl.jobs.train.train_job", job)
+    monkeypatch.setattr("mini_agentic_rl.jobs.evaluate.eval_job", job)
+    monkeypatch.setattr("mini_agentic_rl.jobs.serve.serve_job", unknown_model)
     return seen
 
 

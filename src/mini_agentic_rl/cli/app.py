@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..trainer.settings import ChatSettings, EvalSettings, ServeSettings, TrainSettings
+from ..jobs.settings import ChatSettings, EvalSettings, ServeSettings, TrainSettings
 from .options import settings_command, with_errors
 from .tables import show_result
 
@@ -28,7 +28,7 @@ app.add_typer(models_app, name="models")
 @settings_command(app, "train", TrainSettings)
 def train(settings: TrainSettings) -> None:
     """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
-    from ..trainer.jobs import train_job
+    from ..jobs.train import train_job
     from ..trainer.run_folder import RunFolder
 
     summary = train_job(settings)
@@ -44,7 +44,7 @@ def train(settings: TrainSettings) -> None:
 @settings_command(app, "eval", EvalSettings)
 def evaluate(settings: EvalSettings) -> None:
     """Measure a model or an adapter on held-out problems. Never trains."""
-    from ..trainer.jobs import eval_job
+    from ..jobs.evaluate import eval_job
 
     summary = eval_job(settings)
     if settings.json_output:
@@ -64,7 +64,7 @@ def chat(settings: ChatSettings) -> None:
 @settings_command(app, "serve", ServeSettings)
 def serve(settings: ServeSettings) -> None:
     """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
-    from ..trainer.jobs import serve_job
+    from ..jobs.serve import serve_job
 
     serve_job(settings)
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ..agents.math_protocol import SYSTEM_PROMPT, TOOLS, use_tool
 from ..errors import UserError
-from ..trainer.settings import ChatSettings
+from ..jobs.settings import ChatSettings
 
 _HELP = "Type a message. /new starts over, /quit (or Ctrl-D) ends. Ctrl-C stops a reply."
 
@@ -120,7 +120,7 @@ def chat(settings: ChatSettings) -> None:
     Raises:
         UserError: the model or the adapter cannot be loaded.
     """
-    from ..trainer.jobs import open_server
+    from ..jobs.serve import open_server
 
     console = Console()
     with open_server(

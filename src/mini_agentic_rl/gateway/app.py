@@ -49,7 +49,7 @@ def create_app(service: ChatService, *, api_key: str | None = None, max_body_byt
     async def chat_completions(request: Request) -> Response:
         check_key(request)
         chat = parse_chat_request(await _body(request, max_body_bytes))
-        turn = service.prepare(chat, _scope(request), request.headers.get("traceparent"))
+        turn = await service.prepare(chat, _scope(request), request.headers.get("traceparent"))
         if chat.stream:
             stream = ChatStream(service, turn, request.receive)
             await stream.begin()

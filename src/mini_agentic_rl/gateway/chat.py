@@ -22,6 +22,7 @@ from .errors import BadRequestError, ContextLengthError, NotFoundError, Unavaila
 from .messages import plain_messages
 from .protocol import ChatRequest
 from .recorder import CallContext, Recorder
+from .seeds import RolloutSeeds
 from .tool_calls import forced_prefix
 
 logger = logging.getLogger(__name__)
@@ -77,14 +78,15 @@ class ChatService:
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
         self._recorder = Recorder(self.store) if self.store is not None else None
+        self._seeds = RolloutSeeds(self.store) if self.store is not None else None
 
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
         return list(dict.fromkeys([self.model_name, *self.backend.model_names]))
 
-    def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
-        """Turn a request into what the backend is asked.
+    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
+        """Turn a request into what the backend is asked. A call without a seed takes its rollout's, if that has one.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
@@ -102,6 +104,9 @@ class ChatService:
         room = self.backend.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self.backend.context_length)
+        seed = request.seed
+        if seed is None and self._seeds is not None:
+            seed = await self._seeds.next(scope)
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
         indices = range(request.choices)
         return ChatTurn(
@@ -110,7 +115,12 @@ class ChatService:
             prompt=prompt,
             prompt_ids=prompt_ids,
             token_requests=tuple(
-                TokenRequest(prompt_ids, self._sampling(request, room, index), adapter, f"{response_id}/{index}")
+                TokenRequest(
+                    prompt_ids,
+                    self._sampling(request, room, None if seed is None else seed + index),
+                    adapter,
+                    f"{response_id}/{index}",
+                )
                 for index in indices
             ),
             choices=tuple(
@@ -242,7 +252,7 @@ class ChatService:
             )
         return None if model == names[0] else model
 
-    def _sampling(self, request: ChatRequest, room: int, index: int) -> SamplingParams:
+    def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
         bias = request.logit_bias or {}
         vocabulary = len(self.renderer.tokenizer)
         for token_id in bias:
@@ -257,7 +267,7 @@ class ChatService:
             top_k=max(request.top_k or 0, 0),
             min_p=request.min_p or 0.0,
             max_tokens=min(wanted, room),
-            seed=None if request.seed is None else request.seed + index,
+            seed=seed,
             stop_token_ids=self.renderer.eos_ids,
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=bias,

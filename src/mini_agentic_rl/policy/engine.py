@@ -43,6 +43,8 @@ class EngineSettings(Settings):
     """At most this many tokens in one forward pass."""
     max_running: int = Field(default=256, ge=1)
     """At most this many sequences at once."""
+    deterministic: bool = False
+    """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
 
 @dataclass
@@ -68,12 +70,12 @@ class Engine:
         block_bytes = 2 * model.layers * size * model.kv_heads * model.head_size * element
         blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
         self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
-        self.cache = BlockCache(blocks, size)
+        self.cache = BlockCache(blocks, size, share=not self.settings.deterministic)
         self._scheduler = Scheduler(
             self.cache,
             model.version,
             max_batch_tokens=self.settings.max_batch_tokens,
-            max_running=self.settings.max_running,
+            max_running=1 if self.settings.deterministic else self.settings.max_running,
             context_length=model.context_length,
         )
         self.counters = EngineCounters()
@@ -209,9 +211,7 @@ class Engine:
             decode_slots,
             torch.from_numpy(lengths).to(device),
         )
-        hidden = self._model.hidden(
-            torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables
-        )
+        hidden = self._model.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables)
         return hidden, torch.tensor(last, device=device)
 
     def _slots(self, piece: Piece) -> np.ndarray:

@@ -23,7 +23,14 @@ class KVPool:
     """Keys and values of every layer: [slots, KV heads x D], a slot being block * block_size + offset."""
 
     def __init__(
-        self, layers: int, blocks: int, block_size: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        blocks: int,
+        block_size: int,
+        heads: int,
+        head_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self._heads_and_size = (heads, head_size)
         shape = (layers, blocks * block_size, heads * head_size)
@@ -61,8 +68,10 @@ class _Block:
 class BlockCache:
     """Who holds which block. Knows token ids, not tensors."""
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(self, blocks: int, block_size: int, *, share: bool = True) -> None:
+        """`share` False finds no prefix again: every sequence computes all of its keys."""
         self.block_size = block_size
+        self._share = share
         self._blocks = [_Block() for _ in range(blocks)]
         self._free = list(range(blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -111,7 +120,7 @@ class BlockCache:
     def publish(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
         """Enter the blocks that `computed` tokens fill. May be called before the forward pass that fills them,
         because every layer writes its keys before it reads any."""
-        while (table.published + 1) * self.block_size <= computed:
+        while self._share and (table.published + 1) * self.block_size <= computed:
             start = table.published * self.block_size
             key = (table.node, tuple(tokens[start : start + self.block_size]))
             found = self._tree.get(key)

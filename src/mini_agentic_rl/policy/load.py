@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.config import Settings
 
@@ -83,6 +84,7 @@ def load_model(
     device: str = "auto",
     quantization: Quantization = "none",
     trust_remote_code: bool = False,
+    seed: int | None = None,
 ) -> PolicyModel:
     """A model ready for the engine and the learner.
 
@@ -90,23 +92,31 @@ def load_model(
         model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied).
         lora: adapter to create; None trains every weight, unless `adapter` is given.
         adapter: folder of a saved adapter to go on with.
+        seed: of the new adapter's initial values; None leaves torch's generator as it is.
 
     Raises:
         ModelNotFoundError: no such model.
         AdapterMismatchError: the adapter does not fit this model.
         PolicyError: the device or quantisation cannot be had here.
     """
+    disable_progress_bar()
     where = resolve_device(device)
     if isinstance(model, str):
-        base = _load_base(resolve_model(model), model, resolve_dtype(dtype, where), where, quantization, trust_remote_code)
+        base = _load_base(
+            resolve_model(model), model, resolve_dtype(dtype, where), where, quantization, trust_remote_code
+        )
     else:
         base = model
     base.eval()
+    if seed is not None:
+        torch.manual_seed(seed)
     if adapter is not None:
         return _with_saved_adapter(base, Path(adapter).expanduser())
     if lora is None:
         if quantization != "none":
-            raise PolicyError("quantised weights cannot be trained in full; keep LoRA on (--lora-r) or --quantization none")
+            raise PolicyError(
+                "quantised weights cannot be trained in full; keep LoRA on (--lora-r) or --quantization none"
+            )
         base.requires_grad_(True)
         return PolicyModel(base)
     from peft import LoraConfig, get_peft_model

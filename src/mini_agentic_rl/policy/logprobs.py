@@ -45,7 +45,13 @@ def chunked_logprobs(
         low, high = torch.searchsorted(sorted_rows, torch.tensor([start, stop], device=sorted_rows.device)).tolist()
         terms = order[low:high]
         rows_hidden = hidden_TM[targets.position_R[start:stop]]
-        arguments = (model, rows_hidden, targets.temperature_R[start:stop], sorted_rows[low:high] - start, targets.token_S[terms])
+        arguments = (
+            model,
+            rows_hidden,
+            targets.temperature_R[start:stop],
+            sorted_rows[low:high] - start,
+            targets.token_S[terms],
+        )
         if torch.is_grad_enabled():
             logprob, entropy = checkpoint(_chunk, *arguments, use_reentrant=False)
         else:

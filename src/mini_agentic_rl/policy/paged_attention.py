@@ -24,7 +24,12 @@ class PagedTables:
     """Attention of one engine step. Packed order: prefill chunks first, then one token for each decoding sequence."""
 
     def __init__(
-        self, pool: KVPool, slot_T: Tensor, chunks: list[Chunk], decode_slots_BC: Tensor | None, decode_lengths_B: Tensor
+        self,
+        pool: KVPool,
+        slot_T: Tensor,
+        chunks: list[Chunk],
+        decode_slots_BC: Tensor | None,
+        decode_lengths_B: Tensor,
     ) -> None:
         self._pool = pool
         self._slot_T = slot_T

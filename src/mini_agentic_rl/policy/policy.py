@@ -25,7 +25,9 @@ T = TypeVar("T")
 class Policy:
     """A model with an engine, and learners where it is trained."""
 
-    def __init__(self, model: PolicyModel, engine: EngineSettings | None = None, thread: TorchThread | None = None) -> None:
+    def __init__(
+        self, model: PolicyModel, engine: EngineSettings | None = None, thread: TorchThread | None = None
+    ) -> None:
         self.model = model
         self._thread = thread or TorchThread()
         self.engine = Engine(model, self._thread, engine)

@@ -64,7 +64,13 @@ class Scheduler:
     """Holds the waiting and the running sequences. Not thread-safe: the engine's thread owns it."""
 
     def __init__(
-        self, cache: BlockCache, version: Callable[[str | None], int], *, max_batch_tokens: int, max_running: int, context_length: int
+        self,
+        cache: BlockCache,
+        version: Callable[[str | None], int],
+        *,
+        max_batch_tokens: int,
+        max_running: int,
+        context_length: int,
     ) -> None:
         self._cache = cache
         self._version = version

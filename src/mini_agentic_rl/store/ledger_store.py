@@ -227,6 +227,7 @@ class LedgerStore(LightningStore):
                 ended, deadline = await self._look(lambda ledger: ledger.ended(wanted))
                 if len(ended) == len(wanted) or time.monotonic() >= end:
                     return ended
+                self._switchboard.settle(listener, [rollout.rollout_id for rollout in ended])
                 await listener.wait(min(end, deadline))
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

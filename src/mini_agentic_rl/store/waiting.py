@@ -90,6 +90,13 @@ class Switchboard:
                 if (listener.work and changes.queued) or deadline < listener.until:
                     listener.wake()
 
+    def settle(self, listener: Listener, ended: Iterable[str]) -> None:
+        """The listener has seen for itself that these have ended; wake it if that were the last ones missing."""
+        with self._lock:
+            listener.missing.difference_update(ended)
+            if not listener.missing:
+                listener.wake()
+
     def missing(self) -> set[str]:
         """Ids of the rollouts whose end somebody waits for."""
         with self._lock:

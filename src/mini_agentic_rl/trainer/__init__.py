@@ -1,1 +1,5 @@
-"""The trainer: puts the pieces of a run together, keeps its folder, and tells how it went."""
+"""The trainer, the run folder it writes, and the report on it."""
+
+from .trainer import Trainer
+
+__all__ = ["Trainer"]

@@ -12,9 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 TaskInput: TypeAlias = Any
 RolloutMode: TypeAlias = Literal["train", "val", "test"]
-RolloutStatus: TypeAlias = Literal[
-    "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
-]
+RolloutStatus: TypeAlias = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus: TypeAlias = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus: TypeAlias = Literal["idle", "busy", "unknown"]
 

@@ -31,7 +31,5 @@ class Hook:
     async def on_trace_end(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
         """Inside the trace, after the agent has returned or raised."""
 
-    async def on_rollout_end(
-        self, *, agent: LitAgent, runner: Runner, rollout: Rollout, spans: Sequence[Span]
-    ) -> Any:
+    async def on_rollout_end(self, *, agent: LitAgent, runner: Runner, rollout: Rollout, spans: Sequence[Span]) -> Any:
         """After the trace: every span of the attempt is in the store. The usual place to score a rollout."""

@@ -47,9 +47,7 @@ class ProxyLLM(LLM):
             raise ValueError("ProxyLLM.get_base_url needs both rollout_id and attempt_id, or neither")
         scheme, netloc, path, query, fragment = urlsplit(self.endpoint)
         root = path.rstrip("/").removesuffix("/v1")
-        return urlunsplit(
-            (scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment)
-        )
+        return urlunsplit((scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment))
 
     def for_rollout(self, rollout_id: str, attempt_id: str) -> LLM:
         """A plain `LLM` whose endpoint is the rollout's own URL."""

@@ -32,4 +32,4 @@ def group_centred(rewards_G: Floats) -> Floats:
 
 def has_signal(rewards_G: Floats) -> bool:
     """Whether the rewards of a group differ; equal ones carry no gradient."""
-    return bool(np.ptp(rewards_G) > 0)
+    return rewards_G.size > 1 and bool(np.ptp(rewards_G) > 0)

@@ -32,7 +32,8 @@ class GRPOLoss:
     constant in expectation, k2 = (log w_ref)^2 / 2 has the gradient of the reverse KL, and k3 = exp(-log w_ref) - 1 +
     log w_ref (Schulman 2020) that of the forward KL, all on-policy; log w_ref = logprob - reference_logprob.
 
-    Streams: `advantages` [S], `weights` [S], and `reference_logprobs` [S] when `kl_coef` > 0.
+    Streams: `advantages` [S], `weights` [S], and `reference_logprobs` [S] when `kl_coef` > 0. Metrics are weighted sums
+    over terms, and `weight` the sum of the weights: dividing by it after all micro-batches gives means.
     """
 
     clip_low: float = 0.2
@@ -49,6 +50,7 @@ class GRPOLoss:
         surrogate_S = torch.minimum(ratio_S * advantages_S, clipped_S * advantages_S)
         loss = -(weights_S * surrogate_S).sum()
         metrics = {
+            "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),
             "clip_fraction": (weights_S * (ratio_S * advantages_S > clipped_S * advantages_S)).sum(),
             "mismatch/mean_abs": (weights_S * log_ratio_S.abs()).sum(),

@@ -44,7 +44,7 @@ class TrainSettings(ModelSettings):
 
     lora_r: int = Field(default=8, ge=1, json_schema_extra=_MODEL)
     """Rank of the LoRA adapter."""
-    lora_alpha: float = Field(default=16, gt=0, json_schema_extra=_MODEL)
+    lora_alpha: int = Field(default=16, ge=1, json_schema_extra=_MODEL)
     """Scale of the LoRA adapter: its output is multiplied by alpha / rank."""
     full_finetune: bool = Field(default=False, json_schema_extra=_MODEL)
     """Train every weight instead of a LoRA adapter."""
@@ -53,6 +53,8 @@ class TrainSettings(ModelSettings):
     """Agent to train: `math`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
     """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    difficulty: list[int] = Field(default=[1, 2, 3], json_schema_extra=_TASKS)
+    """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
     eval_size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
     """How many held-out problems measure the accuracy, before, between and after."""
 
@@ -67,25 +69,39 @@ class TrainSettings(ModelSettings):
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
     """Rollouts of each task: the group whose rewards are compared with each other."""
+    temperature: float = Field(default=1.0, gt=0, json_schema_extra=_RL)
+    """Sampling temperature of training rollouts."""
     max_new_tokens: int = Field(default=128, ge=1, json_schema_extra=_RL)
     """At most this many sampled tokens in one model call."""
     learning_rate: float = Field(default=2e-4, gt=0, json_schema_extra=_RL)
     """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
+    warmup_steps: int = Field(default=0, ge=0, json_schema_extra=_RL)
+    """Steps over which the learning rate rises."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", json_schema_extra=_RL)
+    """How the learning rate falls over the steps."""
     kl_coef: float = Field(default=0.0, ge=0, json_schema_extra=_RL)
-    """Weight of the KL divergence from the reference policy (the model with the adapter as it was before)."""
+    """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     clip_ratio: float = Field(default=0.2, gt=0, lt=1, json_schema_extra=_RL)
     """Clip the probability ratio to [1 - this, 1 + this] (PPO, Schulman et al. 2017, equation 7)."""
     loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="token", json_schema_extra=_RL)
     """How token losses are averaged: over all tokens, per sequence first, or by a constant (Dr. GRPO)."""
     epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
     """How often each batch of rollouts is trained on."""
-    n_runners: int = Field(default=64, ge=1, json_schema_extra=_RL)
+    gradient_checkpointing: bool = Field(default=False, json_schema_extra=_RL)
+    """Recompute activations in the backward pass: less memory, about a third more time for learning."""
+    n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)
     """Rollouts that run at the same time."""
+    rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra=_RL)
+    """Seconds after which a rollout is ended and left out."""
 
     output_dir: Path = Field(default=Path("outputs/math-agent"), json_schema_extra=_RUN)
     """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
     seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
     """Seed of tasks, sampling and initial weights."""
+    deterministic: bool = Field(default=False, json_schema_extra=_RUN)
+    """Sample each request alone, so that a run is repeated exactly (float32 on one CPU); slow."""
+    eval_every: int = Field(default=0, ge=0, json_schema_extra=_RUN)
+    """Measure the accuracy every this many steps as well; 0 does so at the beginning and the end only."""
     checkpoint_every: int = Field(default=5, ge=1, json_schema_extra=_RUN)
     """Steps between checkpoints."""
     loggers: list[LoggerName] = Field(default=["console", "jsonl"], json_schema_extra=_RUN)
@@ -108,6 +124,8 @@ class EvalSettings(ModelSettings):
     """Agent to measure: `math`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
     """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    difficulty: list[int] = Field(default=[1, 2, 3], json_schema_extra=_TASKS)
+    """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
     split: Literal["train", "val", "test"] = Field(default="test", json_schema_extra=_TASKS)
     """Which part of the tasks."""
     size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)

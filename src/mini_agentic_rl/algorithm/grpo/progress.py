@@ -1,0 +1,76 @@
+"""How far a run has come: written into every checkpoint, so that a killed run goes on from it exactly."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...policy import DEFAULT_ADAPTER, Learner, Policy
+from ...policy.load import load_weights, save_weights
+
+_STATE = "state.json"
+_OPTIMIZER = "optimizer.pt"
+_RNG = "rng.pt"
+_ADAPTER = "adapter"
+
+
+@dataclass
+class Progress:
+    """The data cursor and the results so far."""
+
+    step: int = 0
+    """Finished reinforcement-learning steps; with the seed it says which tasks come next."""
+    warmed_up: bool = False
+    """Whether the supervised warm-up is done."""
+    logged: int = 0
+    """The next step number of the metrics."""
+    accuracy: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements so far: name, correct, count."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
+    untrained: dict[str, int] = field(default_factory=dict)
+    """Rollouts that gave nothing to train on, by reason."""
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+def write_checkpoint(folder: Path, policy: Policy, learner: Learner, progress: Progress) -> None:
+    """Adapter, optimizer, RNG and cursor. On the torch thread."""
+    save_weights(policy.model, folder / _ADAPTER)
+    learner.save_state(folder / _OPTIMIZER)
+    version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    torch.save(
+        {
+            "torch": torch.get_rng_state(),
+            "python": json.dumps(random.getstate()),
+            "numpy": [str(version), torch.from_numpy(np.asarray(words).astype(np.int64)), position, has_gauss, gauss],
+        },
+        folder / _RNG,
+    )
+    (folder / _STATE).write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
+
+
+def read_progress(folder: Path) -> Progress:
+    """The cursor of a checkpoint."""
+    return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+
+
+def restore(folder: Path, policy: Policy, learner: Learner) -> None:
+    """Weights, optimizer and RNG of a checkpoint. On the torch thread."""
+    load_weights(policy.model, folder / _ADAPTER)
+    learner.load_state(folder / _OPTIMIZER)
+    state = torch.load(folder / _RNG, weights_only=True)
+    torch.set_rng_state(state["torch"])
+    version, words, gauss = json.loads(state["python"])
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    policy.engine.weights_changed(DEFAULT_ADAPTER)

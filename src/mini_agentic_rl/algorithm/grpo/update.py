@@ -1,0 +1,87 @@
+"""One GRPO update: a batch of groups in, an optimizer step and its figures out. Runs on the torch thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...policy import Learner
+from .advantage import group_centred, group_normalized, has_signal
+from .batch import Batch, Group, MicroBatch, make_batch
+from .loss import GRPOLoss
+from .settings import GRPOSettings
+
+
+def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> Batch | None:
+    """The trainable part of `groups` under `settings`."""
+    return make_batch(
+        groups,
+        group_normalized if settings.normalize_advantage else group_centred,
+        settings.loss_aggregation,
+        max_length=settings.max_trajectory_tokens,
+        mask_truncated=settings.mask_truncated,
+        keep_zero_advantage=settings.kl_coef > 0,
+    )
+
+
+def update(learner: Learner, batch: Batch, settings: GRPOSettings) -> dict[str, float]:
+    """`epochs_per_batch` optimizer steps on one batch; metrics are those of the last one, mismatch of the first.
+
+    The first pass is on-policy, so what its log-probabilities differ from the sampler's is numerical mismatch.
+    """
+    loss = GRPOLoss(
+        clip_low=settings.clip_ratio,
+        clip_high=settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high,
+        kl_coef=settings.kl_coef,
+        kl_estimator=settings.kl_estimator,
+    )
+    references: list[np.ndarray] = []
+    metrics: dict[str, float] = {}
+    mismatch: dict[str, float] = {}
+    for epoch in range(settings.epochs_per_batch):
+        metrics = {}
+        for index, micro in enumerate(batch.micro_batches(settings.max_batch_tokens)):
+            streams = {"advantages": micro.advantages_S, "weights": micro.weights_S}
+            if settings.kl_coef > 0:
+                if epoch == 0:
+                    references.append(_reference(learner, micro))
+                streams["reference_logprobs"] = references[index]
+            for name, value in learner.forward_backward(micro.packed, loss, streams).items():
+                metrics[name] = metrics.get(name, 0.0) + value
+        weight = metrics.pop("weight")
+        metrics = {name: value if name == "loss" else value / weight for name, value in metrics.items()}
+        metrics |= learner.optim_step()
+        if epoch == 0:
+            mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
+    return metrics | mismatch
+
+
+def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, float]:
+    """Figures about what was sampled."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards = np.array([trajectory.reward for trajectory in trajectories], np.float64)
+    figures = {
+        "groups/count": float(len(groups)),
+        "groups/with_signal": float(sum(has_signal(group.rewards) for group in groups)),
+    }
+    if trajectories:
+        figures |= {
+            "reward/mean": float(rewards.mean()),
+            "reward/std": float(rewards.std()),
+            "rollout/sampled_tokens": float(np.mean([t.sampled_tokens for t in trajectories])),
+            "rollout/calls": float(np.mean([len(t.records) for t in trajectories])),
+            "rollout/truncated": float(np.mean([t.truncated for t in trajectories])),
+        }
+    if batch is not None:
+        figures |= {
+            "tree/tokens": float(batch.tree_tokens),
+            "tree/sharing": batch.unrolled_tokens / max(1, batch.tree_tokens),
+        }
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _reference(learner: Learner, micro: MicroBatch) -> np.ndarray:
+    values: np.ndarray = learner.logprobs(micro.packed, reference=True).cpu().numpy()
+    return values

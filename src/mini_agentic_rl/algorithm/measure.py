@@ -1,0 +1,86 @@
+"""`Measure`: serves a model or an adapter, runs the agent over tasks, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..policy import EngineSettings
+from ..types import Dataset
+from .base import Algorithm
+from .evaluation import Evaluation, evaluate
+from .serving import ServedPolicy
+
+
+class Measure(Algorithm):
+    """Evaluation alone.
+
+    Args:
+        model: as `MiniGRPO`.
+        tokenizer: its tokenizer; None takes the one beside the model.
+        samples: tries at each task.
+        temperature: 0 always takes the likeliest token.
+        max_new_tokens: bound of one model call.
+        seed: of the sampling.
+        load_options: those of `load_model`, `adapter` among them.
+        engine: sampling.
+    """
+
+    def __init__(
+        self,
+        model: Any = "embedded",
+        tokenizer: Any | None = None,
+        *,
+        samples: int = 1,
+        temperature: float = 0.0,
+        max_new_tokens: int = 128,
+        seed: int = 0,
+        load_options: Mapping[str, Any] | None = None,
+        engine: EngineSettings | None = None,
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._tokenizer = tokenizer
+        self._samples = samples
+        self._sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
+        self._seed = seed
+        self._load_options = dict(load_options or {})
+        self._engine = engine
+        self.evaluation: Evaluation | None = None
+        self.seconds: dict[str, float] = {}
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Measure on `val_dataset`.
+
+        Raises:
+            ValueError: it is empty.
+            PolicyError: the model or the adapter cannot be had.
+        """
+        if val_dataset is None or len(val_dataset) == 0:
+            raise ValueError("val_dataset is empty: there is nothing to measure on")
+        started = time.perf_counter()
+        self.context.logger.phase("loading the model")
+        served = await asyncio.to_thread(
+            ServedPolicy.load, self._model, self._tokenizer, engine=self._engine, **self._load_options
+        )
+        try:
+            server = await asyncio.to_thread(served.serve, store=self.context.store)
+            loaded = time.perf_counter()
+            resources = await self.context.store.add_resources(
+                {**self.context.initial_resources, "llm": server.as_resource(self._sampling)}
+            )
+            self.evaluation = await evaluate(
+                self.context.store,
+                val_dataset,
+                name="evaluation",
+                resources_id=resources.resources_id,
+                logger_=self.context.logger,
+                samples=self._samples,
+                mode="test",
+                seed=self._seed,
+            )
+            self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
+        finally:
+            await asyncio.to_thread(served.close)

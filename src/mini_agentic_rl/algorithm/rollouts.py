@@ -1,0 +1,98 @@
+"""Running rollouts from an algorithm's side: enqueue, wait, read what they left, and say why one left nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..adapter import spans_to_records
+from ..emitter import find_final_reward
+from ..store.base import LightningStore
+from ..tokens import CompletionRecord
+from ..types import TERMINAL_ROLLOUT_STATUSES, EnqueueRolloutRequest, Rollout, Span
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often progress is reported while waiting."""
+
+
+@dataclass(frozen=True)
+class FinishedRollout:
+    """A rollout that has ended, and what its latest attempt left."""
+
+    rollout: Rollout
+    spans: Sequence[Span]
+    records: Sequence[CompletionRecord]
+    """Its LLM calls, in order."""
+    reward: float | None
+    """Its final reward; None when nobody gave one."""
+    error: str | None
+    """Why its attempt failed; None when it succeeded."""
+
+    @property
+    def untrainable(self) -> str | None:
+        """Why there is nothing to train on; None when there is."""
+        if self.rollout.status != "succeeded":
+            return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
+        if not self.records:
+            return "no LLM call recorded: the agent never called the model under its rollout's base_url"
+        if self.reward is None:
+            return "no reward: neither the agent nor a hook gave one"
+        return None
+
+
+async def run_rollouts(
+    store: LightningStore, requests: Sequence[EnqueueRolloutRequest], on_progress: Callable[[int], None]
+) -> list[FinishedRollout]:
+    """Enqueue `requests`, wait until all have ended, and read their spans; in the order of the requests.
+
+    A rollout that fails is among the results like any other. `on_progress` hears how many more have ended.
+    """
+    rollouts = await store.enqueue_many_rollouts(requests)
+    ids = [rollout.rollout_id for rollout in rollouts]
+    ended: dict[str, Rollout] = {}
+    while len(ended) < len(ids):
+        missing = [rollout_id for rollout_id in ids if rollout_id not in ended]
+        found = await store.wait_for_rollouts(rollout_ids=missing, timeout=_LOOK_SECONDS)
+        ended.update((rollout.rollout_id, rollout) for rollout in found)
+        if found:
+            on_progress(len(found))
+    return [await _finished(store, ended[rollout_id]) for rollout_id in ids]
+
+
+async def cancel_leftovers(store: LightningStore) -> int:
+    """Cancel what an earlier, interrupted run left in the queue or under way; return how many."""
+    everything = await store.query_rollouts(
+        status_in=["queuing", "preparing", "running", "requeuing"],
+    )
+    for rollout in everything:
+        if rollout.status not in TERMINAL_ROLLOUT_STATUSES:
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+    return len(everything)
+
+
+def count_untrainable(rollouts: Iterable[FinishedRollout]) -> Counter[str]:
+    """How many rollouts gave nothing to train on, by reason; each is also logged."""
+    reasons: Counter[str] = Counter()
+    for finished in rollouts:
+        reason = finished.untrainable
+        if reason is not None:
+            reasons[reason] += 1
+            logger.warning("rollout %s is not trained: %s", finished.rollout.rollout_id, reason)
+    return reasons
+
+
+async def _finished(store: LightningStore, rollout: Rollout) -> FinishedRollout:
+    spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    error = None if attempt is None else attempt.metadata.get("error")
+    return FinishedRollout(
+        rollout=rollout,
+        spans=spans,
+        records=spans_to_records(spans),
+        reward=find_final_reward(spans),
+        error=None if error is None else str(error),
+    )

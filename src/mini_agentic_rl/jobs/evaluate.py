@@ -1,0 +1,78 @@
+"""`eval`: measures a model or an adapter. Never trains."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..algorithm.evaluation import Evaluation
+from ..algorithm.grpo.mini_grpo import peak_memory_bytes
+from ..algorithm.measure import Measure
+from ..errors import UserError
+from ..metrics import ConsoleLogger
+from ..trainer import Trainer
+from ..trainer.durable import write_json
+from ..trainer.statistics import accuracy_row, mean_pass_at_k
+from .pieces import load_agent, load_tasks, transcripts, versions
+from .settings import EvalSettings
+
+
+def eval_job(settings: EvalSettings) -> dict[str, Any]:
+    """Run the job and return its result: pass@1 and, with several samples, pass@k.
+
+    Raises:
+        UserError: a setting cannot work.
+    """
+    kit = load_agent(settings.agent)
+    split = "all" if settings.dataset.endswith((".jsonl", ".json")) and settings.split == "test" else settings.split
+    tasks = load_tasks(settings.dataset, split, settings.size, settings.seed, settings.difficulty)
+    if len(tasks) == 0:
+        raise UserError(f"--dataset {settings.dataset} has no tasks in the split {settings.split}")
+    temperature = settings.temperature
+    if temperature is None:
+        temperature = 0.0 if settings.samples == 1 else 1.0
+    algorithm = Measure(
+        settings.model,
+        samples=settings.samples,
+        temperature=temperature,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        load_options={
+            "adapter": settings.adapter,
+            "dtype": settings.dtype,
+            "device": settings.device,
+            "quantization": settings.quantization,
+        },
+    )
+    with ConsoleLogger() as logger:
+        Trainer(algorithm=algorithm, hooks=kit.hooks, n_runners=settings.n_runners, logger=logger).fit(
+            kit.agent, None, val_dataset=tasks
+        )
+    if algorithm.evaluation is None:
+        raise UserError("the evaluation was stopped before it ended")
+    result = {
+        "accuracy": _rows(algorithm.evaluation),
+        "seconds": algorithm.seconds,
+        "peak_memory_bytes": peak_memory_bytes(),
+        "versions": versions(),
+        "seed": settings.seed,
+        "model": settings.model,
+        "adapter": None if settings.adapter is None else str(settings.adapter),
+        "dataset": settings.dataset,
+    }
+    if settings.output is not None:
+        answers = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
+        write_json(settings.output, json.loads(json.dumps({**result, "rollouts": answers})))
+    return result
+
+
+def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """pass@1 over all rollouts, and pass@k by the unbiased estimator (Chen et al. 2021, equation 1)."""
+    problems = len(evaluation.correct)
+    rows: list[dict[str, Any]] = [dict(accuracy_row("pass@1", sum(evaluation.correct), len(evaluation.rollouts)))]
+    outcomes = [(evaluation.samples, correct) for correct in evaluation.correct]
+    k = 2
+    while k <= evaluation.samples:
+        rows.append(dict(accuracy_row(f"pass@{k}", mean_pass_at_k(outcomes, k) * problems, problems)))
+        k *= 2
+    return rows

@@ -1,0 +1,117 @@
+"""What several jobs need: the agent by name, its hook, its tasks, and what to tell about the machine."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Any, Literal
+
+from ..adapter import TraceToMessages
+from ..algorithm.evaluation import Evaluation
+from ..algorithm.warm_start import WarmStart, WarmStartSettings
+from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
+from ..errors import UserError
+from ..litagent import LitAgent
+from ..types import Hook
+
+_PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
+
+
+@dataclass(frozen=True)
+class AgentKit:
+    """An agent, the hooks that score it, and how its task is demonstrated (None where nobody wrote that down)."""
+
+    agent: LitAgent[Any]
+    hooks: Sequence[Hook]
+    math: bool
+    """Whether it is the math agent, whose tasks can be demonstrated."""
+
+
+def load_agent(name: str) -> AgentKit:
+    """`math`, or `module:ClassName` of a LitAgent. A class of the user's is scored by what its rollouts return, by what
+    they emit, and by the hooks in its attribute `hooks`.
+
+    Raises:
+        UserError: there is no such agent.
+    """
+    if name == "math":
+        from ..agents.math_agent import MathAgent, MathRewardHook
+
+        return AgentKit(MathAgent(), [MathRewardHook()], math=True)
+    module_name, _, class_name = name.partition(":")
+    if not class_name:
+        raise UserError(f"--agent {name!r} is unknown: give 'math', or module:ClassName of a LitAgent")
+    try:
+        found = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--agent {name!r} cannot be loaded: {error}") from error
+    agent = found() if isinstance(found, type) else found
+    if not isinstance(agent, LitAgent):
+        raise UserError(f"--agent {name!r} is a {type(agent).__name__}, not a LitAgent")
+    return AgentKit(agent, list(getattr(agent, "hooks", ())), math=False)
+
+
+def load_tasks(
+    dataset: str, split: Split | Literal["all"], size: int | None, seed: int, difficulty: Sequence[int]
+) -> TaskRows:
+    """The tasks of a split.
+
+    Raises:
+        UserError: no such data set, or its extra is not installed.
+    """
+    if dataset == "arithmetic" and split != "all":
+        if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
+            raise UserError(f"--difficulty {list(difficulty)}: the levels are 1, 2, 3 and 4")
+        return ArithmeticDataset(split, 10_000 if size is None else size, seed, difficulty=tuple(difficulty))
+    try:
+        return load_task_dataset(dataset, split, size, seed)
+    except ImportError as error:
+        raise UserError(f"--dataset {dataset}: {error}") from error
+
+
+def math_warm_start(examples: int, learning_rate: float) -> WarmStart:
+    """Imitation of perfect calculator conversations; needs tasks with an `expression`."""
+    from ..agents.math_protocol import TOOLS, demonstration
+
+    def demonstrate(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return demonstration(row, think=False)
+
+    return WarmStart(demonstrate, TOOLS, WarmStartSettings(examples=examples, learning_rate=learning_rate))
+
+
+def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
+    """Some conversations of a measurement, wrong ones first among equals, for the report."""
+    if evaluation is None:
+        return []
+    found = []
+    for finished in evaluation.rollouts:
+        rows = TraceToMessages().adapt(finished.spans)
+        if not rows:
+            continue
+        task = finished.rollout.input
+        gold = task.get("answer") if isinstance(task, Mapping) else None
+        found.append(
+            {
+                "title": f"{evaluation.name}: {finished.rollout.rollout_id}",
+                "messages": rows[-1]["messages"],
+                "reward": finished.reward,
+                "note": None if gold is None else f"expected answer: {gold}",
+            }
+        )
+    wrong = [row for row in found if not row["reward"]]
+    right = [row for row in found if row["reward"]]
+    half = count // 2
+    return right[: count - min(half, len(wrong))] + wrong[:half]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

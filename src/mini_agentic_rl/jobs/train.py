@@ -1,0 +1,114 @@
+"""`train`: measure, warm up, reinforce, measure again, and write down what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..algorithm.grpo import GRPOSettings, MiniGRPO
+from ..algorithm.grpo.mini_grpo import peak_memory_bytes
+from ..errors import UserError
+from ..metrics import make_logger, read_metrics
+from ..policy import LearnerSettings, LoraSettings
+from ..trainer import Trainer
+from ..trainer.report import write_report
+from ..trainer.run_folder import RunFolder
+from ..trainer.statistics import accuracy_row
+from .pieces import load_agent, load_tasks, math_warm_start, transcripts, versions
+from .settings import TrainSettings
+
+_TRANSCRIPTS = 6
+
+
+def train_job(settings: TrainSettings) -> dict[str, Any]:
+    """Run the job and return its summary.
+
+    Raises:
+        UserError: a setting cannot work, or the output folder holds something else.
+    """
+    kit = load_agent(settings.agent)
+    train = load_tasks(settings.dataset, "train", None, settings.seed, settings.difficulty)
+    held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
+    algorithm = _algorithm(settings, warm=kit.math and settings.sft_examples > 0 and "expression" in train[0])
+    folder = RunFolder(settings.output_dir)
+    state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
+    if state == "finished":
+        return folder.read_summary()
+    latest = folder.latest_checkpoint() if state == "resumed" else None
+    resume_step = _logged_before(latest) if state == "resumed" else None
+    started = time.perf_counter()
+    with make_logger(settings.loggers, folder.path, resume_step=resume_step) as logger:
+        trainer = Trainer(
+            algorithm=algorithm,
+            hooks=kit.hooks,
+            n_runners=settings.n_runners,
+            output_dir=settings.output_dir,
+            logger=logger,
+            resume=state == "resumed",
+        )
+        trainer.fit(kit.agent, train, val_dataset=held_out)
+    summary = _summary(algorithm, settings, time.perf_counter() - started)
+    folder.write_summary(summary)
+    write_report(
+        folder,
+        summary=summary,
+        metrics_rows=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
+        transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+    )
+    return summary
+
+
+def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
+    if settings.full_finetune and settings.quantization != "none":
+        raise UserError("--full-finetune cannot train quantised weights: use --quantization none, or LoRA")
+    return MiniGRPO(
+        settings.model,
+        settings=GRPOSettings(
+            total_steps=settings.total_steps,
+            tasks_per_step=settings.tasks_per_step,
+            samples_per_prompt=settings.samples_per_prompt,
+            temperature=settings.temperature,
+            max_new_tokens=settings.max_new_tokens,
+            clip_ratio=settings.clip_ratio,
+            kl_coef=settings.kl_coef,
+            loss_aggregation=settings.loss_aggregation,
+            epochs_per_batch=settings.epochs_per_batch,
+            eval_size=settings.eval_size,
+            eval_every=settings.eval_every,
+            checkpoint_every=settings.checkpoint_every,
+            rollout_timeout=settings.rollout_timeout,
+            seed=settings.seed,
+            deterministic=settings.deterministic,
+        ),
+        lora=None if settings.full_finetune else LoraSettings(r=settings.lora_r, alpha=settings.lora_alpha),
+        learner=LearnerSettings(
+            learning_rate=settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            schedule=settings.lr_schedule,
+            checkpointing=settings.gradient_checkpointing,
+        ),
+        warm_start=math_warm_start(settings.sft_examples, settings.sft_learning_rate) if warm else None,
+        load_options={"dtype": settings.dtype, "device": settings.device, "quantization": settings.quantization},
+    )
+
+
+def _logged_before(latest: Any) -> int:
+    """Last metrics row that a resumed run keeps: what was logged after its checkpoint is done again."""
+    from ..algorithm.grpo.progress import read_progress
+
+    return -1 if latest is None else read_progress(latest[1]).logged - 1
+
+
+def _summary(algorithm: MiniGRPO, settings: TrainSettings, seconds: float) -> dict[str, Any]:
+    found = algorithm.summary
+    return {
+        "accuracy": [accuracy_row(row["name"], row["correct"], row["count"]) for row in found["accuracy"]],
+        "seconds": {**found["seconds"], "this process": seconds},
+        "steps": found["steps"],
+        "untrained": found["untrained"],
+        "peak_memory_bytes": peak_memory_bytes(),
+        "versions": versions(),
+        "seed": settings.seed,
+        "model": settings.model,
+        "dataset": settings.dataset,
+    }

@@ -1,0 +1,81 @@
+"""Sampling from an engine and making records, for tests that need real tokens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest
+from tiny import tiny_model
+
+
+@contextmanager
+def tiny_policy(*, lora: LoraSettings | None = LoraSettings(), engine: EngineSettings | None = None, **options):  # noqa: B008
+    """A policy on a tiny model whose adapter already does something."""
+    model = load_model(tiny_model(**options), lora=lora)
+    if lora is not None:
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in model.base.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(0, 0.2, generator=generator)
+    policy = Policy(model, engine or EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48))
+    try:
+        yield policy
+    finally:
+        policy.close()
+
+
+def sample_all(
+    policy: Policy, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], timeout: float = 60.0
+) -> list[CompletionRecord]:
+    """Submit all at once, wait for all."""
+    waiting = []
+    for prompt, sampling in zip(prompts, params, strict=True):
+        deltas: list[TokenDelta] = []
+        done = threading.Event()
+
+        def on_delta(delta: TokenDelta, deltas=deltas, done=done) -> None:
+            deltas.append(delta)
+            if delta.finish_reason is not None:
+                done.set()
+
+        policy.engine.submit(TokenRequest(tuple(prompt), sampling), on_delta)
+        waiting.append((deltas, done))
+    records = []
+    for prompt, sampling, (deltas, done) in zip(prompts, params, waiting, strict=True):
+        assert done.wait(timeout), "the engine did not finish a request"
+        records.append(
+            CompletionRecord(
+                prompt_ids=np.array(prompt),
+                output_ids=np.array([t for d in deltas for t in d.token_ids], np.int64),
+                logprobs=np.array([v for d in deltas for v in d.logprobs], np.float32),
+                finish_reason=deltas[-1].finish_reason or "stop",
+                temperature=sampling.temperature,
+                version=deltas[-1].version,
+            )
+        )
+    return records
+
+
+def group_of_conversations(
+    policy: Policy, *, rollouts: int = 4, turns: int = 3, seed: int = 0
+) -> list[list[CompletionRecord]]:
+    """Rollouts of one task, each of several turns that continue token by token, with tool text in between."""
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(0, 300, 21).tolist()
+    conversations: list[list[CompletionRecord]] = [[] for _ in range(rollouts)]
+    contexts = [list(prompt) for _ in range(rollouts)]
+    for turn in range(turns):
+        params = [
+            SamplingParams(temperature=0.9, max_tokens=6, seed=100 * seed + 10 * turn + i) for i in range(rollouts)
+        ]
+        for i, record in enumerate(sample_all(policy, contexts, params)):
+            conversations[i].append(record)
+            tool = rng.integers(0, 300, 5).tolist()
+            contexts[i] = [*record.prompt_ids.tolist(), *record.output_ids.tolist(), *tool]
+    return conversations

@@ -1,0 +1,60 @@
+"""Invariant 3: on-policy, the log-probabilities that the engine recorded are those of the learner."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers import group_of_conversations, sample_all, tiny_policy
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings
+from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack
+
+
+def _difference(policy, records):
+    tree = TokenTree()
+    for index, record in enumerate(records):
+        tree.insert(record, index)
+    packed = pack([tree])
+    learner = policy.run(lambda: policy.learner(LearnerSettings()))
+    learned = policy.run(lambda: learner.logprobs(packed)).numpy()
+    return np.abs(learned - packed.behaviour_logprobs_S).max()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48),
+        EngineSettings(block_size=16, cache_mib=1, max_batch_tokens=9),
+        EngineSettings(block_size=4, cache_mib=1, deterministic=True),
+    ],
+)
+def test_recorded_log_probabilities_are_the_learners(engine):
+    with tiny_policy(engine=engine) as policy:
+        conversations = group_of_conversations(policy, rollouts=6)
+        assert _difference(policy, [record for records in conversations for record in records]) < 1e-4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_they_are_taken_after_temperature(temperature):
+    prompts = [[1, 2, 3, 4, 5]] * 4
+    params = [SamplingParams(temperature=temperature, max_tokens=8, seed=i) for i in range(4)]
+    with tiny_policy() as policy:
+        assert _difference(policy, sample_all(policy, prompts, params)) < 1e-4
+
+
+def test_they_are_taken_before_truncation():
+    params = [SamplingParams(top_k=3, top_p=0.8, max_tokens=8, seed=i) for i in range(4)]
+    with tiny_policy() as policy:
+        assert _difference(policy, sample_all(policy, [[9, 8, 7]] * 4, params)) < 1e-4
+
+
+def test_they_survive_preemption():
+    engine = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=64)
+    with tiny_policy(engine=engine) as policy:
+        tight = policy.engine.cache
+        tight._free = tight._free[:14]  # blocks for one and a half of these sequences
+        records = sample_all(
+            policy, [[i + 1] * 9 for i in range(4)], [SamplingParams(max_tokens=24, seed=i) for i in range(4)]
+        )
+        assert [record.output_ids.size for record in records] == [24] * 4
+        assert _difference(policy, records) < 1e-4

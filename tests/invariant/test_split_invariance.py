@@ -1,0 +1,59 @@
+"""Invariant 4: however a batch is split into micro-batches, the gradient is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import group_of_conversations, tiny_policy
+from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
+from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
+from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss
+from mini_agentic_rl.policy import LearnerSettings
+
+
+def _batch(policy, aggregation):
+    rng = np.random.default_rng(0)
+    groups = [
+        Group(
+            str(task),
+            [
+                Trajectory(f"{task}/{i}", records[: 1 + (i + task) % 3], float(rng.integers(0, 3)))
+                for i, records in enumerate(group_of_conversations(policy, seed=task))
+            ],
+        )
+        for task in range(4)
+    ]
+    return make_batch(
+        groups, group_normalized, aggregation, max_length=50, mask_truncated=False, keep_zero_advantage=True
+    )
+
+
+def _gradient(policy, batch, max_tokens):
+    def job():
+        learner = policy.learner(LearnerSettings())
+        passes = 0
+        for micro in batch.micro_batches(max_tokens):
+            learner.forward_backward(
+                micro.packed, GRPOLoss(), {"advantages": micro.advantages_S, "weights": micro.weights_S}
+            )
+            passes += 1
+        found = torch.cat([p.grad.flatten().clone() for p in learner.parameters])
+        for parameter in learner.parameters:
+            parameter.grad = None
+        return found, passes
+
+    return policy.run(job)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
+def test_any_split_gives_the_same_gradient(aggregation):
+    with tiny_policy() as policy:
+        batch = _batch(policy, aggregation)
+        whole, one = _gradient(policy, batch, 10**6)
+        apart, several = _gradient(policy, batch, 1)
+    assert (one, several) == (1, len(batch.trees))
+    assert several > 1
+    assert whole.norm() > 0
+    assert (whole - apart).norm() / whole.norm() < 1e-5

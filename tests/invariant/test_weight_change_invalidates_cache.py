@@ -1,0 +1,77 @@
+"""Invariant 5: no key or value computed with older weights is ever used again."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from helpers import sample_all, tiny_policy
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LossOutputs
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+
+PROMPT = list(range(40, 75))
+
+
+def _step(policy, records):
+    """One large optimizer step."""
+
+    def job():
+        learner = policy.learner(LearnerSettings(learning_rate=0.3))
+        tree = TokenTree()
+        for index, record in enumerate(records):
+            tree.insert(record, index)
+        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(inputs.logprobs_S.sum()), {})
+        learner.optim_step()
+        return learner
+
+    return policy.run(job)
+
+
+def test_after_a_step_the_same_prompt_is_computed_anew():
+    params = [SamplingParams(max_tokens=4, seed=1)]
+    with tiny_policy() as policy:
+        first = sample_all(policy, [PROMPT], params)
+        before = policy.engine.counters.prefilled_tokens
+        sample_all(policy, [PROMPT], params)
+        assert policy.engine.counters.prefilled_tokens - before < len(PROMPT) // 2  # found in the cache
+        learner = _step(policy, first)
+        before = policy.engine.counters.prefilled_tokens
+        (after,) = sample_all(policy, [PROMPT], params)
+        assert policy.engine.counters.prefilled_tokens - before == len(PROMPT)
+        tree = TokenTree()
+        tree.insert(after)
+        learned = policy.run(lambda: learner.logprobs(pack([tree]))).numpy()
+    assert after.version == 1
+    assert np.abs(learned - after.logprobs).max() < 1e-4
+    assert np.abs(first[0].logprobs[0] - after.logprobs[0]) > 1e-3  # the step did change something
+
+
+def test_a_request_under_way_goes_on_with_the_new_weights():
+    engine = EngineSettings(block_size=4, cache_mib=1)
+    with tiny_policy(engine=engine) as policy:
+        seen: list = []
+        some, done = threading.Event(), threading.Event()
+
+        def on_delta(delta):
+            seen.append(delta)
+            if len(seen) == 5:
+                some.set()
+            if delta.finish_reason:
+                done.set()
+
+        policy.engine.submit(TokenRequest(tuple(PROMPT), SamplingParams(max_tokens=300, seed=3)), on_delta)
+        assert some.wait(20)
+        records = sample_all(policy, [[1, 2, 3]], [SamplingParams(max_tokens=2, seed=0)])
+        learner = _step(policy, records)
+        assert done.wait(60)
+        tokens = [token for delta in seen for token in delta.token_ids]
+        versions = np.array([delta.version for delta in seen for _ in delta.token_ids])
+        logprobs = np.array([value for delta in seen for value in delta.logprobs], np.float32)
+        assert set(versions) == {0, 1}
+        tree = TokenTree()
+        tree.insert(CompletionRecord(np.array(PROMPT), np.array(tokens), logprobs))
+        learned = policy.run(lambda: learner.logprobs(pack([tree]))).numpy()
+    new = versions == 1
+    assert np.abs(learned - logprobs)[new].max() < 1e-4
+    assert np.abs(learned - logprobs)[~new].max() > 1e-3
