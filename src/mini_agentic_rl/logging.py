@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -70,6 +73,24 @@ def setup_logging(
     for name, submodule_level in (submodule_levels or {}).items():
         logging.getLogger(name).setLevel(_level(submodule_level))
     logging.captureWarnings(capture_warnings)
+    # Says what the authors of these packages have to change, not what their users have to.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+
+
+class Throttle:
+    """Tells whether to log a text again: at most once in `seconds`, however many runners run into the same thing."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self._seconds = seconds
+        self._told: dict[str, float] = {}
+
+    def due(self, text: str) -> bool:
+        """Whether to log `text` now; asking counts as logging it."""
+        now = time.monotonic()
+        if now - self._told.get(text, -math.inf) < self._seconds:
+            return False
+        self._told[text] = now
+        return True
 
 
 def _level(level: int | str) -> int | str:

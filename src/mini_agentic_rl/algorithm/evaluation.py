@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..metrics import MetricsLogger
 from ..store.base import LightningStore
-from ..types import Dataset, EnqueueRolloutRequest, RolloutMode
+from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .rollouts import FinishedRollout, count_untrainable, run_rollouts
 from .seeds import derive_seed
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,8 @@ class Evaluation:
 
     @property
     def rewards(self) -> list[float]:
-        """One number a rollout. A failed one and one without a reward count as 0 here, and are logged."""
-        return [finished.reward or 0.0 for finished in self.rollouts]
+        """One number a rollout. A failed one, one without a model call and one without a reward count as 0."""
+        return [0.0 if finished.untrainable else finished.reward or 0.0 for finished in self.rollouts]
 
     @property
     def correct(self) -> list[int]:
@@ -53,24 +50,22 @@ async def evaluate(
     samples: int = 1,
     mode: RolloutMode = "val",
     seed: int = 0,
+    rollout_timeout: float | None = None,
 ) -> Evaluation:
-    """Run the first `size` tasks, `samples` times each."""
+    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds."""
     count = len(dataset) if size is None else min(size, len(dataset))
     requests = [
         EnqueueRolloutRequest(
             input=dataset[index],
             mode=mode,
             resources_id=resources_id,
+            config=RolloutConfig(timeout_seconds=rollout_timeout),
             metadata={"evaluation": name, "sampling_seed": derive_seed(seed, "evaluation", index, sample)},
         )
         for index in range(count)
         for sample in range(samples)
     ]
-    logger_.phase(f"evaluation {name}", len(requests))
+    logger_.phase(f"evaluation: {name}", len(requests))
     finished = await run_rollouts(store, requests, logger_.advance)
-    failed = sum(count_untrainable(finished).values())
-    if failed:
-        logger_.note(
-            f"{failed} of {len(finished)} rollouts of the evaluation {name} gave no result; they count as wrong"
-        )
+    count_untrainable(finished, "count as wrong")
     return Evaluation(name, finished, samples)

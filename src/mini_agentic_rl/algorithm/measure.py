@@ -24,6 +24,7 @@ class Measure(Algorithm):
         temperature: 0 always takes the likeliest token.
         max_new_tokens: bound of one model call.
         seed: of the sampling.
+        rollout_timeout: seconds after which a rollout is ended and counts as wrong; None never does.
         load_options: those of `load_model`, `adapter` among them.
         engine: sampling.
     """
@@ -37,6 +38,7 @@ class Measure(Algorithm):
         temperature: float = 0.0,
         max_new_tokens: int = 128,
         seed: int = 0,
+        rollout_timeout: float | None = 300.0,
         load_options: Mapping[str, Any] | None = None,
         engine: EngineSettings | None = None,
     ) -> None:
@@ -46,6 +48,7 @@ class Measure(Algorithm):
         self._samples = samples
         self._sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
         self._seed = seed
+        self._rollout_timeout = rollout_timeout
         self._load_options = dict(load_options or {})
         self._engine = engine
         self.evaluation: Evaluation | None = None
@@ -74,12 +77,13 @@ class Measure(Algorithm):
             self.evaluation = await evaluate(
                 self.context.store,
                 val_dataset,
-                name="evaluation",
+                name=served.name,
                 resources_id=resources.resources_id,
                 logger_=self.context.logger,
                 samples=self._samples,
                 mode="test",
                 seed=self._seed,
+                rollout_timeout=self._rollout_timeout,
             )
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
         finally:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..adapter import spans_to_records
 from ..emitter import find_final_reward
 from ..store.base import LightningStore
 from ..tokens import CompletionRecord
-from ..types import TERMINAL_ROLLOUT_STATUSES, EnqueueRolloutRequest, Rollout, Span
+from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Span
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """How often progress is reported while waiting."""
+
+_SHOWN_IDS = 3
+
+UNTRAINED_KEY = "untrained"
+"""Key in a rollout's metadata: why a rollout that succeeded gives nothing to train on."""
 
 
 @dataclass(frozen=True)
@@ -74,25 +79,41 @@ async def cancel_leftovers(store: LightningStore) -> int:
     return len(everything)
 
 
-def count_untrainable(rollouts: Iterable[FinishedRollout]) -> Counter[str]:
-    """How many rollouts gave nothing to train on, by reason; each is also logged."""
-    reasons: Counter[str] = Counter()
+def count_untrainable(rollouts: Sequence[FinishedRollout], consequence: str = "not trained") -> Counter[str]:
+    """How many rollouts gave nothing to train on, by reason; each reason is logged with what follows from it."""
+    by_reason: dict[str, list[str]] = {}
     for finished in rollouts:
-        reason = finished.untrainable
-        if reason is not None:
-            reasons[reason] += 1
-            logger.warning("rollout %s is not trained: %s", finished.rollout.rollout_id, reason)
-    return reasons
+        if finished.untrainable is not None:
+            by_reason.setdefault(finished.untrainable, []).append(finished.rollout.rollout_id)
+    for reason, ids in by_reason.items():
+        shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+        logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
+    return Counter({reason: len(ids) for reason, ids in by_reason.items()})
 
 
 async def _finished(store: LightningStore, rollout: Rollout) -> FinishedRollout:
     spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    error = None if attempt is None else attempt.metadata.get("error")
-    return FinishedRollout(
+    finished = FinishedRollout(
         rollout=rollout,
         spans=spans,
         records=spans_to_records(spans),
         reward=find_final_reward(spans),
-        error=None if error is None else str(error),
+        error=None if attempt is None else _why(attempt, rollout.config),
     )
+    if finished.untrainable is not None and rollout.status == "succeeded":
+        metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: finished.untrainable}
+        await store.update_rollout(rollout.rollout_id, metadata=metadata)
+    return finished
+
+
+def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
+    """The runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
+    reason = attempt.metadata.get("error")
+    if reason is not None:
+        return str(reason)
+    if attempt.status == "timeout":
+        return f"the agent took longer than timeout_seconds={config.timeout_seconds:g}"
+    if attempt.status == "unresponsive":
+        return f"nothing was heard of its runner for unresponsive_seconds={config.unresponsive_seconds:g}"
+    return None

@@ -36,7 +36,7 @@ class WarmStartSettings(Settings):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where the examples come from: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
+    """Where examples come from: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
     tools: Sequence[dict[str, Any]] = ()

@@ -24,10 +24,13 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def show_result(console: Console, summary: Mapping[str, Any], *, written: Sequence[Path] = ()) -> None:
-    """Print the accuracies of a summary and those of the `written` paths that exist."""
+    """Print the accuracies of a summary, why rollouts were left out, and those of the `written` paths that exist."""
     rows = summary.get("accuracy") or []
     if rows:
         console.print(accuracy_table(rows))
+    for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
+        for reason, count in (summary.get(key) or {}).items():
+            console.print(f"{count} rollouts {consequence}: {reason}", style="yellow", markup=False, soft_wrap=True)
     for path in written:
         if path.exists():
             console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)

@@ -33,7 +33,7 @@ def _published(split: str, path: str | Path | None) -> list[Row]:
     if path is not None and (Path(path) / f"{split}.jsonl").exists():
         return load_jsonl(Path(path) / f"{split}.jsonl")
     if path is not None and not Path(path).is_dir():
-        raise DatasetError(f"dataset {path}: no such folder")
+        raise DatasetError(f"--dataset {path}: no such folder")
     from datasets import load_dataset
 
     source = str(path) if path is not None else HUB_NAME
@@ -42,7 +42,7 @@ def _published(split: str, path: str | Path | None) -> list[Row]:
     except Exception as error:  # the Hub client raises whatever its transport does
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
-            f"dataset gsm8k: cannot load {source} ({reason}); give the path of a folder with train.jsonl and test.jsonl"
+            f"--dataset gsm8k: cannot load {source} ({reason}); give a folder with train.jsonl and test.jsonl"
         ) from error
-    return [as_row(dict(record), f"dataset {source}, row {index}", f"gsm8k-{split}-{index}")
+    return [as_row(dict(record), f"--dataset {source}, row {index}", f"gsm8k-{split}-{index}")
             for index, record in enumerate(records)]  # fmt: skip

@@ -23,12 +23,14 @@ def load_jsonl(path: str | Path) -> list[Row]:
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"dataset {path}: cannot be read ({error})") from error
-    rows = [_row(line, f"dataset {path}, line {number}", f"{path.stem}-{number}")
+    except OSError as error:
+        raise DatasetError(f"--dataset {path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"--dataset {path}: cannot be read ({error})") from error
+    rows = [_row(line, f"--dataset {path}, line {number}", f"{path.stem}-{number}")
             for number, line in enumerate(lines, 1) if line.strip()]  # fmt: skip
     if not rows:
-        raise DatasetError(f"dataset {path}: holds no rows")
+        raise DatasetError(f"--dataset {path}: holds no rows")
     return rows
 
 

@@ -37,7 +37,7 @@ def load_task_dataset(
         return choose(rows if split == "all" else divide(rows, split), size, seed)
     if name not in NAMES and not path.is_dir():
         raise DatasetError(
-            f"dataset {name!r} does not exist; choose {', '.join(NAMES)}, or give the path of a .jsonl file"
+            f"--dataset {name!r} does not exist; choose {', '.join(NAMES)}, or give the path of a .jsonl file"
         )
     if split == "all":
         raise DatasetError('the split "all" is for .jsonl files; choose train, val or test')

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
+from ..errors import UserError
+from ..logging import Throttle
 from ..store.base import LightningStore
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ExecutionEvent, ThreadingEvent
@@ -63,7 +65,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 event.set()
 
         async def runner_side() -> None:
-            await asyncio.gather(*(_keep_running(runner, store, index, event) for index in range(self.n_runners)))
+            told = Throttle()
+            await asyncio.gather(*(_keep_running(runner, store, index, event, told) for index in range(self.n_runners)))
             if not event.is_set():
                 logger.info("all %d runners have ended before the algorithm", self.n_runners)
 
@@ -131,12 +134,21 @@ class _Side:
         await self._task
 
 
-async def _keep_running(runner: RunnerBundle, store: LightningStore, index: int, event: ExecutionEvent) -> None:
+async def _keep_running(
+    runner: RunnerBundle, store: LightningStore, index: int, event: ExecutionEvent, told: Throttle
+) -> None:
     while not event.is_set():
         try:
             await runner(store, index, event)
             return
-        except Exception:
-            logger.exception("runner %d crashed and is started again in %g s", index, _RESTART_SECONDS)
+        except Exception as error:
+            if told.due(repr(error)):
+                logger.error(
+                    "runner %d crashed and is started again in %g s: %s",
+                    index,
+                    _RESTART_SECONDS,
+                    error,
+                    exc_info=None if isinstance(error, UserError) else error,
+                )
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(event.wait_async(), _RESTART_SECONDS)

@@ -120,6 +120,7 @@ class ChatService:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
+                    incremental=bool(request.stream or request.stop_strings),
                 )
                 for index in indices
             ),

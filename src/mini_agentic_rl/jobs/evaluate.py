@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from ..algorithm.evaluation import Evaluation
@@ -37,6 +38,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         temperature=temperature,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
+        rollout_timeout=settings.rollout_timeout,
         load_options={
             "adapter": settings.adapter,
             "dtype": settings.dtype,
@@ -52,6 +54,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         raise UserError("the evaluation was stopped before it ended")
     result = {
         "accuracy": _rows(algorithm.evaluation),
+        "failed": Counter(row.untrainable for row in algorithm.evaluation.rollouts if row.untrainable is not None),
         "seconds": algorithm.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "versions": versions(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -29,6 +31,27 @@ class AgentKit:
     """Whether it is the math agent, whose tasks can be demonstrated."""
 
 
+def check_model(model: str, device: str) -> None:
+    """Look whether there is such a model, before anything is written or deleted. Fetches the embedded one if needed.
+
+    Raises:
+        UserError: there is no such model or device.
+    """
+    from transformers import AutoConfig
+
+    from ..policy.load import resolve_device, resolve_model
+
+    resolve_device(device)
+    path = resolve_model(model)
+    try:
+        AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"--model {model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)"
+        ) from error
+
+
 def load_agent(name: str) -> AgentKit:
     """`math`, or `module:ClassName` of a LitAgent. A class of the user's is scored by what its rollouts return, by what
     they emit, and by the hooks in its attribute `hooks`.
@@ -43,11 +66,13 @@ def load_agent(name: str) -> AgentKit:
     module_name, _, class_name = name.partition(":")
     if not class_name:
         raise UserError(f"--agent {name!r} is unknown: give 'math', or module:ClassName of a LitAgent")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the module beside which the command is run, as with `python -m`
     try:
         found = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"--agent {name!r} cannot be loaded: {error}") from error
-    agent = found() if isinstance(found, type) else found
+        agent = found() if isinstance(found, type) else found
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise UserError(f"--agent {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(agent, LitAgent):
         raise UserError(f"--agent {name!r} is a {type(agent).__name__}, not a LitAgent")
     return AgentKit(agent, list(getattr(agent, "hooks", ())), math=False)

@@ -53,17 +53,17 @@ class TrainSettings(ModelSettings):
     """Agent to train: `math`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
     """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
-    difficulty: list[int] = Field(default=[1, 2, 3], json_schema_extra=_TASKS)
+    difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
     """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
     eval_size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
     """How many held-out problems measure the accuracy, before, between and after."""
 
-    sft_examples: int = Field(default=200, ge=0, json_schema_extra=_SFT)
+    sft_examples: int = Field(default=32, ge=0, json_schema_extra=_SFT)
     """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
     sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
     """Peak learning rate of the imitation."""
 
-    total_steps: int = Field(default=30, ge=0, json_schema_extra=_RL)
+    total_steps: int = Field(default=15, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
     tasks_per_step: int = Field(default=8, ge=1, json_schema_extra=_RL)
     """Tasks drawn in each step."""
@@ -71,9 +71,9 @@ class TrainSettings(ModelSettings):
     """Rollouts of each task: the group whose rewards are compared with each other."""
     temperature: float = Field(default=1.0, gt=0, json_schema_extra=_RL)
     """Sampling temperature of training rollouts."""
-    max_new_tokens: int = Field(default=128, ge=1, json_schema_extra=_RL)
+    max_new_tokens: int = Field(default=64, ge=1, json_schema_extra=_RL)
     """At most this many sampled tokens in one model call."""
-    learning_rate: float = Field(default=2e-4, gt=0, json_schema_extra=_RL)
+    learning_rate: float = Field(default=5e-4, gt=0, json_schema_extra=_RL)
     """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
     warmup_steps: int = Field(default=0, ge=0, json_schema_extra=_RL)
     """Steps over which the learning rate rises."""
@@ -83,13 +83,15 @@ class TrainSettings(ModelSettings):
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     clip_ratio: float = Field(default=0.2, gt=0, lt=1, json_schema_extra=_RL)
     """Clip the probability ratio to [1 - this, 1 + this] (PPO, Schulman et al. 2017, equation 7)."""
-    loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="token", json_schema_extra=_RL)
+    loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="sequence", json_schema_extra=_RL)
     """How token losses are averaged: over all tokens, per sequence first, or by a constant (Dr. GRPO)."""
     epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
     """How often each batch of rollouts is trained on."""
+    max_batch_tokens: int = Field(default=600, ge=1, json_schema_extra=_RL)
+    """Packed tokens per forward-backward pass; bounds the memory of learning (about 2 MB a token in float32)."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=_RL)
     """Recompute activations in the backward pass: less memory, about a third more time for learning."""
-    n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)
+    n_runners: int = Field(default=96, ge=1, json_schema_extra=_RL)
     """Rollouts that run at the same time."""
     rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra=_RL)
     """Seconds after which a rollout is ended and left out."""
@@ -124,7 +126,7 @@ class EvalSettings(ModelSettings):
     """Agent to measure: `math`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
     """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
-    difficulty: list[int] = Field(default=[1, 2, 3], json_schema_extra=_TASKS)
+    difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
     """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
     split: Literal["train", "val", "test"] = Field(default="test", json_schema_extra=_TASKS)
     """Which part of the tasks."""
@@ -139,6 +141,8 @@ class EvalSettings(ModelSettings):
     """At most this many sampled tokens in one model call."""
     n_runners: int = Field(default=64, ge=1, json_schema_extra={"panel": "Sampling"})
     """Rollouts that run at the same time."""
+    rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra={"panel": "Sampling"})
+    """Seconds after which a rollout is ended and counts as wrong."""
 
     seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
     """Seed of tasks and sampling."""

@@ -14,7 +14,7 @@ from ..trainer import Trainer
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
-from .pieces import load_agent, load_tasks, math_warm_start, transcripts, versions
+from .pieces import check_model, load_agent, load_tasks, math_warm_start, transcripts, versions
 from .settings import TrainSettings
 
 _TRANSCRIPTS = 6
@@ -26,6 +26,7 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
+    check_model(settings.model, settings.device)
     kit = load_agent(settings.agent)
     train = load_tasks(settings.dataset, "train", None, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
@@ -48,13 +49,14 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
         )
         trainer.fit(kit.agent, train, val_dataset=held_out)
     summary = _summary(algorithm, settings, time.perf_counter() - started)
-    folder.write_summary(summary)
-    write_report(
-        folder,
-        summary=summary,
-        metrics_rows=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
-        transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
-    )
+    with folder.writing(folder.report_path):
+        write_report(
+            folder,
+            summary=summary,
+            metrics_rows=read_metrics(folder.metrics_path),
+            transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+        )
+    folder.write_summary(summary)  # last: it marks the run as finished
     return summary
 
 
@@ -73,6 +75,7 @@ def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
             kl_coef=settings.kl_coef,
             loss_aggregation=settings.loss_aggregation,
             epochs_per_batch=settings.epochs_per_batch,
+            max_batch_tokens=settings.max_batch_tokens,
             eval_size=settings.eval_size,
             eval_every=settings.eval_every,
             checkpoint_every=settings.checkpoint_every,

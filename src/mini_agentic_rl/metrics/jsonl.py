@@ -2,12 +2,14 @@
 
 Every line is flushed as it is written, so a killed run loses at most the line it was writing. Opening the file again
 cuts off such a torn line; resuming also cuts off what a killed run logged after its last checkpoint, so that no step
-appears twice. A number that is not finite is written as null, which keeps every line valid JSON.
+appears twice. What cannot be written, because the disk is full, is kept and written later. A number that is not finite
+is written as null, which keeps every line valid JSON.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .base import MetricsLogger
+
+logger = logging.getLogger(__name__)
 
 
 class JsonlLogger(MetricsLogger):
@@ -26,12 +30,13 @@ class JsonlLogger(MetricsLogger):
             None keeps every whole line.
 
     Raises:
-        OSError: the file cannot be opened or written.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, path: str | Path, *, resume_step: int | None = None) -> None:
         self.path = Path(path)
         self._phase: str | None = None
+        self._failed = False
         if self.path.exists():
             self._trim(resume_step)
         self._file = self.path.open("a", encoding="utf-8")
@@ -43,10 +48,20 @@ class JsonlLogger(MetricsLogger):
         row: dict[str, Any] = {"time": round(time.time(), 3), "phase": self._phase, "step": step}
         row |= {name: number if math.isfinite(number) else None for name, number in _numbers(metrics)}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            if not self._failed:
+                logger.error("metrics not written to %s (%s); kept until there is room", self.path, error.strerror)
+            self._failed = True
+        else:
+            self._failed = False
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            logger.error("the last metrics were not written to %s: %s", self.path, error.strerror)
 
     def _trim(self, resume_step: int | None) -> None:
         end = 0

@@ -1,22 +1,13 @@
-"""Keep large buffers: glibc hands every big block back to the kernel, which then clears it again at the next use."""
+"""Memory between turns: what learning has freed goes back to the system before sampling goes on."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import platform
 
-logger = logging.getLogger(__name__)
 
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_LARGEST = 2**31 - 1
-
-
-def keep_large_buffers() -> None:
-    """Let freed memory of this process be used again instead of returned. Does nothing without glibc."""
-    if platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL(None)
-    if not (libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST) and libc.mallopt(_M_TRIM_THRESHOLD, _LARGEST)):
-        logger.debug("mallopt refused; large buffers go back to the kernel after each use")
+def release_free_memory() -> None:
+    """Hand the heap's free pages back. glibc keeps them otherwise, and buffers of ever different sizes make the heap
+    grow by gigabytes over a run. Does nothing without glibc."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -37,7 +37,7 @@ class EngineSettings(Settings):
 
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
-    cache_mib: int = Field(default=768, ge=1)
+    cache_mib: int = Field(default=640, ge=1)
     """Size of the key/value cache in MiB."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """At most this many tokens in one forward pass."""
@@ -90,7 +90,7 @@ class Engine:
         Raises:
             PromptTooLongError: the prompt fills the context.
             CacheFullError: the prompt alone needs more blocks than the cache has.
-            PolicyError: the prompt is empty, holds an unknown token id, or names an unknown adapter; or the engine is closed.
+            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter, or all is closed.
         """
         prompt = request.prompt_ids
         if not prompt:

@@ -199,6 +199,10 @@ def _with_saved_adapter(base: PreTrainedModel, folder: Path) -> PolicyModel:
 
     config = LoraConfig.from_pretrained(str(folder))
     config.inference_mode = False
+    trained_on, here = config.base_model_name_or_path or "", base.name_or_path
+    if trained_on and here and Path(trained_on).name != Path(here).name:
+        logger.warning("--adapter %s was trained on %r, not on --model %r", folder, trained_on, here)
+    config.base_model_name_or_path = here or trained_on
     try:
         wrapped = get_peft_model(base, config, adapter_name=DEFAULT_ADAPTER)
     except ValueError as error:
@@ -222,4 +226,7 @@ def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Pat
 def _mismatch(folder: Path, detail: str) -> str:
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     trained_on = config.get("base_model_name_or_path") or "an unnamed model"
-    return f"--adapter {str(folder)!r} was trained on another base model ({trained_on}); use that one with --model ({detail})"
+    return (
+        f"--adapter {str(folder)!r} was trained on another base model ({trained_on}); "
+        f"use that one with --model ({detail})"
+    )

@@ -17,7 +17,7 @@ from .model import PolicyModel
 
 @dataclass(frozen=True)
 class Targets:
-    """What to read off: R distinct (predicting position, temperature) rows, and for each of S terms its row and token."""
+    """What to read off: R distinct (predicting position, temperature) rows; for each of S terms its row and token."""
 
     position_R: Tensor
     temperature_R: Tensor

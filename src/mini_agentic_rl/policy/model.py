@@ -24,7 +24,7 @@ class PolicyModel:
     """A causal language model whose attention goes through our tables."""
 
     def __init__(self, model: PreTrainedModel, *, peft_model: Any | None = None) -> None:
-        """`model` is the bare model (adapter layers may be injected); `peft_model` its wrapper, None for full training."""
+        """`model` is the bare model (adapters may be injected); `peft_model` its wrapper, None for full training."""
         self.base = model
         self.peft_model = peft_model
         self.base.config.use_cache = False
@@ -48,12 +48,14 @@ class PolicyModel:
 
     @property
     def device(self) -> torch.device:
-        return self.base.get_input_embeddings().weight.device  # type: ignore[return-value]
+        device: torch.device = self.base.get_input_embeddings().weight.device
+        return device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the hidden states."""
-        return self.base.get_input_embeddings().weight.dtype  # type: ignore[return-value]
+        dtype: torch.dtype = self.base.get_input_embeddings().weight.dtype
+        return dtype
 
     def version(self, adapter: str | None) -> int:
         """Optimizer steps behind `adapter`; the base model without one is always 0."""

@@ -51,7 +51,7 @@ class PagedTables:
             mask_TT = mask.repeat(groups, 1)
             out = masked_attention(q_BHTD, keys.transpose(0, 1)[None], values.transpose(0, 1)[None], mask_TT, scoring)
             out_THD[chunk.start : chunk.stop] = out.view(kv_heads * groups, new, -1).transpose(0, 1)
-        if self._decode_slots_BC is not None:
+        if self._decode_slots_BC is not None and decode_mask is not None:
             batch = self._decode_slots_BC.shape[0]
             keys, values = self._pool.read(layer, self._decode_slots_BC)
             q_BHGD = q_HTD[:, -batch:].transpose(0, 1).reshape(batch, kv_heads, groups, -1)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
+from .allocator import release_free_memory
 from .engine import Engine, EngineSettings
 from .learner import Learner, LearnerSettings
 from .load import load_model, load_weights, save_weights
@@ -88,3 +89,4 @@ class Policy:
             for adapter, version in self.model.versions.items():
                 if before.get(adapter) != version:
                     self.engine.weights_changed(adapter)
+                    release_free_memory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,8 +78,8 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         for token, bias in params.logit_bias.items():
             logits_BV[i, token] += bias
         if (params.presence_penalty or params.frequency_penalty) and row.sampled:
-            ids, counts = torch.tensor(list(row.sampled), device=logits_BV.device).unique(return_counts=True)
-            logits_BV[i, ids] -= params.presence_penalty + params.frequency_penalty * counts.float()
+            for token, count in Counter(row.sampled).items():
+                logits_BV[i, token] -= params.presence_penalty + params.frequency_penalty * count
 
 
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:

@@ -32,6 +32,10 @@ class RunningSequence:
     cached: int | None = None
     """Prompt tokens found in the prefix cache at first admission."""
     cancelled: bool = False
+    undelivered: list[Draw] = field(default_factory=list)
+    """Draws that `on_delta` has not been told of."""
+    version: int = 0
+    """Policy version of the last draw."""
 
     @property
     def sampled(self) -> Sequence[int]:
@@ -126,26 +130,21 @@ class Scheduler:
             piece.sequence.computed += piece.count
         for piece, draw in zip(drawing, draws, strict=True):
             sequence = piece.sequence
-            first = len(sequence.tokens) == len(sequence.request.prompt_ids)
             sequence.tokens.append(draw.token)
+            sequence.undelivered.append(draw)
+            sequence.version = self._version(sequence.request.adapter)
             reason = self._finish_reason(sequence, draw.token)
             if reason is not None:
                 self._release(sequence)
-            sequence.on_delta(
-                TokenDelta(
-                    token_ids=(draw.token,),
-                    logprobs=(draw.logprob,),
-                    top_logprobs=(draw.top,) if draw.top else (),
-                    finish_reason=reason,
-                    version=self._version(sequence.request.adapter),
-                    cached_tokens=(sequence.cached or 0) if first else 0,
-                )
-            )
+            if reason is not None or sequence.request.incremental:
+                self._deliver(sequence, reason)
 
     def weights_changed(self, adapter: str) -> None:
         """The keys of this adapter's running sequences are stale: compute them again with the new weights."""
         for sequence in [s for s in self._running if s.request.adapter == adapter]:
             self._preempt(sequence)
+            if sequence.undelivered:
+                self._deliver(sequence, None)
         self._cache.forget(adapter)
 
     def fail_all(self) -> list[RunningSequence]:
@@ -158,7 +157,7 @@ class Scheduler:
         return dropped
 
     def _decodes(self, adapter: str | None) -> list[Piece]:
-        pieces = []
+        pieces: list[Piece] = []
         for sequence in list(self._running):
             if sequence not in self._running or sequence.request.adapter != adapter:
                 continue
@@ -216,15 +215,30 @@ class Scheduler:
     def _finish_early(self, sequence: RunningSequence) -> None:
         """The cache is too small for even this one alone: it ends here, as if at its length bound."""
         self._release(sequence)
-        sequence.on_delta(TokenDelta(finish_reason="length", version=self._version(sequence.request.adapter)))
+        self._deliver(sequence, "length")
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._running if s.cancelled]:
             self._release(sequence)
-            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+            self._deliver(sequence, "cancelled")
         for sequence in [s for s in self._waiting if s.cancelled]:
             self._waiting.remove(sequence)
-            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+            self._deliver(sequence, "cancelled")
+
+    def _deliver(self, sequence: RunningSequence, reason: FinishReason | None) -> None:
+        """Tell of the draws that were not told of yet."""
+        draws, sequence.undelivered = sequence.undelivered, []
+        first = len(draws) == len(sequence.sampled)
+        sequence.on_delta(
+            TokenDelta(
+                token_ids=tuple(draw.token for draw in draws),
+                logprobs=tuple(draw.logprob for draw in draws),
+                top_logprobs=tuple(draw.top for draw in draws) if any(draw.top for draw in draws) else (),
+                finish_reason=reason,
+                version=sequence.version,
+                cached_tokens=(sequence.cached or 0) if first else 0,
+            )
+        )
 
     def _release(self, sequence: RunningSequence) -> None:
         self._running.remove(sequence)

@@ -7,13 +7,13 @@ this thread and take turns: jobs first, then a step of whoever has steady work.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from .allocator import keep_large_buffers
 from .errors import PolicyError
 
 T = TypeVar("T")
@@ -36,13 +36,14 @@ class TorchThread:
     """Runs jobs in order, and steps of the steady work in between."""
 
     def __init__(self) -> None:
-        keep_large_buffers()
         self._condition = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._steady: SteadyWork | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
         self._thread.start()
+        # A daemon thread that computes while the interpreter goes away ends the process with an abort.
+        atexit.register(self.close)
 
     def attend(self, work: SteadyWork) -> None:
         """Take up steady work."""
@@ -81,6 +82,7 @@ class TorchThread:
             self._closed = True
             self._condition.notify()
         self._thread.join()
+        atexit.unregister(self.close)
 
     def _run(self) -> None:
         while True:

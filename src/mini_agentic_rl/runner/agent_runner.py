@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..litagent import LitAgent
+from ..logging import Throttle
 from ..store.base import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode, TaskInput
@@ -72,6 +73,7 @@ class LitAgentRunner(Runner):
         self._max_rollouts = max_rollouts
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
+        self._told = Throttle()
 
     @contextmanager
     def run_context(
@@ -182,7 +184,8 @@ class LitAgentRunner(Runner):
             try:
                 await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
             except Exception as error:  # one missed heartbeat is no reason to end the runner
-                logger.warning("heartbeat of %s failed: %s", bound.worker_id, error)
+                if self._told.due(repr(error)):
+                    logger.warning("heartbeat of %s failed: %s", bound.worker_id, error)
             await asyncio.sleep(self._heartbeat_interval)
 
     def _bound(self) -> _Binding:

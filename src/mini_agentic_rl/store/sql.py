@@ -208,7 +208,7 @@ class SqlLightningStore(LedgerStore):
                 "end that process, or raise busy_timeout_seconds"
             )
         elif "full" in reason:
-            advice = "no space is left to write to; free some, or choose another store path"
+            advice = "no space is left to write to (--output-dir); free some, then go on with --resume"
         elif "not a database" in reason or "malformed" in reason:
             advice = "it is not a SQLite file, or damaged; choose another store path"
         elif "unable to open" in reason or "readonly" in reason:

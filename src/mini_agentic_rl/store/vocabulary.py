@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Final, TypedDict
 
+from ..errors import UserError
 
-class LightningStoreError(RuntimeError):
+
+class LightningStoreError(UserError, RuntimeError):
     """The store cannot serve: locked, full, damaged, closed or of another version. The message says what to do."""
 
 

@@ -65,6 +65,8 @@ class TokenRequest:
     """Named LoRA adapter to sample with; None is the base model without an adapter."""
     request_id: str = ""
     """For logs only."""
+    incremental: bool = True
+    """Whether tokens are wanted as they come; else one delta at the end brings them all, which costs less."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One record's place in the tree: its sampled tokens are the last `record.output_ids.size` of the path to `node`."""
+    """One record's place in the tree: its sampled tokens are the last `output_ids.size` of the path to `node`."""
 
     record: CompletionRecord
     node: NodeId

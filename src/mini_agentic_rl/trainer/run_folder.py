@@ -13,7 +13,8 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,9 +105,25 @@ class RunFolder:
         """Write `summary.json`, which also marks the run as finished.
 
         Raises:
-            OSError: it cannot be written; an earlier summary is still whole.
+            UserError: it cannot be written; an earlier summary is still whole.
         """
-        write_json(self.summary_path, summary)
+        with self.writing(self.summary_path):
+            write_json(self.summary_path, summary)
+
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """Turn a failed write of `path` into one line.
+
+        Raises:
+            UserError: the block raised an OSError.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"{path.name} was not written to --output-dir {self.path}: {error.strerror}; "
+                "mend that and continue with --resume"
+            ) from error
 
     def read_summary(self) -> dict[str, Any]:
         """The summary of a finished run; empty if it has none."""

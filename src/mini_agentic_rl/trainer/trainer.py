@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from ..algorithm.base import Algorithm, AlgorithmContext, Checkpoints
 from ..algorithm.baseline import Baseline, FastAlgorithm
+from ..algorithm.rollouts import cancel_leftovers
 from ..execution import ExecutionEvent, ExecutionStrategy, SharedMemoryExecutionStrategy
 from ..litagent import LitAgent
 from ..metrics import MetricsLogger
@@ -153,6 +155,10 @@ class Trainer:
             with runner.run_context(agent=agent, store=shared, hooks=self.hooks, worker_id=index):
                 await runner.iter(event=event)
 
+        if self.resume:
+            left = asyncio.run(cancel_leftovers(store))  # before a runner claims what the old run left
+            if left:
+                logger.info("%d unfinished rollouts of the old run cancelled", left)
         self.strategy.execute(algorithm_side, runner_side, store)
 
     def _default_store(self) -> LightningStore:

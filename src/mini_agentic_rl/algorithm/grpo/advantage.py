@@ -18,16 +18,16 @@ EPSILON = 1e-6
 
 def group_normalized(rewards_G: Floats) -> Floats:
     """(r - mean) / std over the group (GRPO; Shao et al. 2024, section 4.1.2). Zeros when all rewards are equal."""
-    centred = rewards_G - rewards_G.mean()
+    centred = group_centred(rewards_G)
     if not np.any(centred):
         return centred
-    return centred / (rewards_G.std() + EPSILON)
+    return np.asarray(centred / (rewards_G.std() + EPSILON))
 
 
 def group_centred(rewards_G: Floats) -> Floats:
     """r - mean over the group: without the standard deviation, easy and hard tasks weigh alike (Dr. GRPO;
     Liu et al. 2025, section 3.2)."""
-    return rewards_G - rewards_G.mean()
+    return np.asarray(rewards_G - rewards_G.mean())
 
 
 def has_signal(rewards_G: Floats) -> bool:

@@ -20,7 +20,7 @@ from ...policy import EngineSettings, Learner, LearnerSettings, LoraSettings, Po
 from ...types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig
 from ..base import Algorithm
 from ..evaluation import Evaluation, evaluate
-from ..rollouts import FinishedRollout, cancel_leftovers, count_untrainable, run_rollouts
+from ..rollouts import FinishedRollout, count_untrainable, run_rollouts
 from ..seeds import derive_seed, tasks_of_step
 from ..serving import ServedPolicy
 from ..warm_start import WarmStart, warm_up
@@ -180,10 +180,7 @@ class _Run:
         _, folder = latest
         self.algorithm.progress = read_progress(folder)
         await self.policy.run_async(lambda: restore(folder, self.policy, learner))
-        left = await cancel_leftovers(self.store)
-        self.logger.note(
-            f"resumed after step {self.progress.step}; {left} unfinished rollouts of the old run cancelled"
-        )
+        self.logger.note(f"resumed after step {self.progress.step}")
 
     async def _add_resources(self) -> None:
         """The endpoint, with the sampling parameters of training and of measuring."""
@@ -210,6 +207,7 @@ class _Run:
             logger_=self.logger,
             size=self.settings.eval_size,
             seed=self.settings.seed,
+            rollout_timeout=self.settings.rollout_timeout,
         )
         self.algorithm.evaluations.append(found)
         self.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})

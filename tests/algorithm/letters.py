@@ -1,0 +1,100 @@
+"""A task that a random tiny model can learn: answer with many of one letter. Run as a script it is a whole training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from openai import AsyncOpenAI
+
+from mini_agentic_rl import Hook, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.metrics import JsonlLogger
+from mini_agentic_rl.policy import LearnerSettings
+from tiny import tiny_model, tiny_tokenizer
+
+TASKS = [{"word": word} for word in ("hi", "go", "yo", "me", "we", "us", "it", "so")]
+
+
+class Letters(LitAgent):
+    """Asks the model one thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client: AsyncOpenAI | None = None
+
+    async def rollout_async(self, task, resources, rollout):
+        llm = resources["llm"]
+        if self._client is None:
+            self._client = AsyncOpenAI(api_key="none", base_url="http://unused")
+        client = self._client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+        reply = await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
+        )
+        rollout.metadata["reply"] = reply.choices[0].message.content or ""
+
+
+class CountLetters(Hook):
+    """One letter a earns half, two or more the whole reward."""
+
+    async def on_rollout_end(self, *, rollout):
+        return min(1.0, rollout.metadata["reply"].count("a") / 2)
+
+
+def algorithm(**overrides) -> MiniGRPO:
+    """Full training, because a random model has nothing that an adapter could bend."""
+    tokenizer = tiny_tokenizer()
+    options = {"total_steps": 20, "tasks_per_step": 4, "samples_per_prompt": 8, "max_new_tokens": 6, "eval_size": 8}
+    return MiniGRPO(
+        tiny_model(len(tokenizer)),
+        tokenizer,
+        lora=None,
+        learner=LearnerSettings(learning_rate=3e-3),
+        **{**options, **overrides},
+    )
+
+
+def weights_digest(folder: Path) -> str:
+    """What the trained weights are, in one word."""
+    from safetensors.torch import load_file
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(load_file(folder / "adapter" / "model.safetensors").items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """`letters.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
+    folder = Path(sys.argv[1])
+    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
+    torch.set_num_threads(1)
+
+    class Fatal(JsonlLogger):
+        """Kills the process, as a power cut would, right after a step was logged."""
+
+        def log(self, metrics, *, step):
+            super().log(metrics, step=step)
+            if die_after is not None and step == die_after:
+                os.kill(os.getpid(), 9)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
+    Trainer(
+        algorithm=trained,
+        hooks=[CountLetters()],
+        n_runners=8,
+        output_dir=folder,
+        logger=Fatal(folder / "metrics.jsonl"),
+        resume="--resume" in sys.argv,
+    ).fit(Letters(), TASKS)
+    sys.stdout.write(json.dumps({"weights": weights_digest(folder), "steps": trained.summary["steps"]}))
+
+
+if __name__ == "__main__":
+    main()

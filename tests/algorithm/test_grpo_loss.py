@@ -1,0 +1,121 @@
+"""The GRPO loss against a reference written as loops, and the weights that hold its normalisation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized, has_signal
+from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss, term_weights
+from mini_agentic_rl.policy import LossInputs
+
+
+def _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, max_length):
+    """Equation 3 of the GRPO paper, one number at a time."""
+    per_trajectory = []
+    position = 0
+    for length, advantage in zip(lengths, advantages, strict=True):
+        terms = []
+        for _ in range(length):
+            ratio = math.exp(logprobs[position] - behaviour[position])
+            clipped = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
+            term = -min(ratio * advantage, clipped * advantage)
+            if loss.kl_coef:
+                log_ratio = logprobs[position] - references[position]
+                kl = {
+                    "k1": log_ratio,
+                    "k2": log_ratio**2 / 2,
+                    "k3": math.exp(-log_ratio) - 1 + log_ratio,
+                }[loss.kl_estimator]
+                term += loss.kl_coef * kl
+            terms.append(term)
+            position += 1
+        per_trajectory.append(terms)
+    if aggregation == "token":
+        return sum(map(sum, per_trajectory)) / sum(lengths)
+    if aggregation == "sequence":
+        return sum(sum(terms) / len(terms) for terms in per_trajectory) / len(lengths)
+    return sum(map(sum, per_trajectory)) / (len(lengths) * max_length)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
+@pytest.mark.parametrize("kl", [None, "k1", "k2", "k3"])
+def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
+    rng = np.random.default_rng(3)
+    lengths = [5, 1, 9, 3]
+    total = sum(lengths)
+    behaviour = rng.normal(-2, 1, total)
+    logprobs = behaviour + rng.normal(0, 0.4, total)
+    references = behaviour + rng.normal(0, 0.4, total)
+    advantages = [1.2, -0.7, 0.3, -0.8]
+    loss = GRPOLoss(clip_low=0.2, clip_high=0.28, kl_coef=0.3 if kl else 0.0, kl_estimator=kl or "k3")
+    weights = term_weights(lengths, aggregation, 20)
+    trajectory = np.repeat(np.arange(4), lengths)
+    out = loss(
+        LossInputs(
+            logprobs_S=torch.tensor(logprobs),
+            behaviour_logprobs_S=torch.tensor(behaviour),
+            entropy_S=torch.zeros(total),
+            streams={
+                "weights": torch.tensor(weights[trajectory]).double(),
+                "advantages": torch.tensor(np.array(advantages)[trajectory]),
+                "reference_logprobs": torch.tensor(references),
+            },
+        )
+    )
+    expected = _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, 20)
+    assert float(out.loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_ratio_outside_the_clip_range_has_no_gradient_where_it_would_grow():
+    logprobs = torch.tensor([0.5, 0.5, -0.5, -0.5], requires_grad=True)
+    ones = torch.ones(4)
+    inputs = LossInputs(logprobs, torch.zeros(4), ones, {"weights": ones, "advantages": torch.tensor([1.0, -1, 1, -1])})
+    GRPOLoss()(inputs).loss.backward()
+    assert (logprobs.grad != 0).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("k1", lambda p, q: p * 0 + 1), ("k2", lambda p, q: p - q), ("k3", lambda p, q: 1 - math.exp(q - p))],
+)
+def test_each_kl_estimator_has_the_gradient_that_its_formula_says(estimator, expected):
+    logprob = torch.tensor([-1.0], requires_grad=True)
+    streams = {"weights": torch.ones(1), "advantages": torch.zeros(1), "reference_logprobs": torch.tensor([-1.4])}
+    loss = GRPOLoss(kl_coef=1.0, kl_estimator=estimator)
+    loss(LossInputs(logprob, torch.tensor([-1.0]), torch.zeros(1), streams)).loss.backward()
+    assert float(logprob.grad) == pytest.approx(float(expected(-1.0, -1.4)), rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence"])
+def test_weights_of_all_terms_sum_to_one(aggregation):
+    lengths = [3, 8, 1]
+    assert float((term_weights(lengths, aggregation, 99) * lengths).sum()) == pytest.approx(1.0)
+
+
+def test_every_rollout_weighs_the_same_per_sequence_however_long_it_is():
+    lengths = [3, 300, 1]
+    assert term_weights(lengths, "sequence", 99) * lengths == pytest.approx([1 / 3] * 3)
+
+
+def test_no_sampled_token_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match="no trajectory has a sampled token"):
+        term_weights([], "token", 1)
+
+
+def test_advantages_are_centred_in_their_group():
+    rewards = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
+    assert group_normalized(rewards).sum() == pytest.approx(0)
+    assert group_normalized(rewards).std() == pytest.approx(1, abs=1e-4)
+    assert group_centred(rewards) == pytest.approx(rewards - 0.4)
+
+
+def test_equal_rewards_carry_no_signal():
+    assert not has_signal(np.array([0.7, 0.7, 0.7]))
+    assert not has_signal(np.array([0.7]))
+    assert not has_signal(np.array([]))
+    assert has_signal(np.array([0.7, 0.71]))
+    assert not group_normalized(np.array([0.7, 0.7])).any()

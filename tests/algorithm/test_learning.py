@@ -1,0 +1,66 @@
+"""The whole loop on a tiny model: endpoint, agent, hook, store, trees, update."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from letters import TASKS, CountLetters, Letters, algorithm
+
+from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.metrics import MetricsLogger
+
+
+class Keep(MetricsLogger):
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+
+def test_a_tiny_model_learns_to_the_threshold(tmp_path):
+    kept = Keep()
+    trained = algorithm(total_steps=25)
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, output_dir=tmp_path, logger=kept).fit(
+        Letters(), TASKS, val_dataset=TASKS
+    )
+    before, after = trained.summary["accuracy"]
+    assert (before["name"], before["count"], before["correct"]) == ("before", 8, 0)
+    assert (after["name"], after["count"]) == ("after RL", 8)
+    assert after["correct"] >= 6
+    steps = [row for row in kept.rows if "reward/mean" in row]
+    assert len(steps) == 25
+    assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
+    assert trained.summary["untrained"] == {}
+
+
+class Quiet(LitAgent):
+    """Calls the model for some tasks only, and raises for another."""
+
+    def rollout(self, task):
+        if task["word"] == "go":
+            raise RuntimeError("no way")
+        return 1.0
+
+
+def test_rollouts_that_give_nothing_say_why_and_the_run_goes_on():
+    store = InMemoryLightningStore()
+    trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=2, seed=3)
+    Trainer(algorithm=trained, store=store, n_runners=4).fit(Quiet(), TASKS[:2])
+    reasons = trained.summary["untrained"]
+    assert sum(reasons.values()) == 4
+    assert any("no LLM call recorded" in reason for reason in reasons)
+    assert any("no way" in reason for reason in reasons)
+    ended = asyncio.run(store.query_rollouts())
+    assert sorted({rollout.status for rollout in ended}) == ["failed", "succeeded"]
+
+
+def test_loaded_objects_or_a_name_are_taken_and_unknown_settings_are_refused():
+    with pytest.raises(ValueError, match="samples_per_promt"):
+        MiniGRPO("embedded", samples_per_promt=4)
+
+
+def test_nothing_to_train_on_is_said_at_once():
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        Trainer(algorithm=algorithm(), n_runners=1).fit(Letters(), [])
