@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from hypothesis import settings
+
+# How long an example takes says nothing about the code on a machine that is shared.
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
+
+from tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread():
     """Tiny models are faster on one thread, and every number is then the same on any machine."""
     torch.set_num_threads(1)
+
+
+def _save_tiny(folder: Path, **options) -> str:
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer), **options)
+    model.config.max_position_embeddings = 1024
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A tiny model and its tokenizer in a folder, as `--model` takes it."""
+    return _save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def wide_folder(tmp_path_factory):
+    """As `tiny_folder`, with wider layers."""
+    return _save_tiny(tmp_path_factory.mktemp("models") / "wide", width=96)

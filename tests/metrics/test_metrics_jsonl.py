@@ -67,3 +67,19 @@ def test_resuming_before_the_first_row_starts_an_empty_file(path):
 
 def test_reading_a_run_without_metrics_gives_no_rows(path):
     assert read_metrics(path) == []
+
+
+def test_a_full_disk_is_told_and_costs_no_row_once_there_is_room(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonlLogger(path)
+    real = os.dup(logger._file.fileno())
+    with open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), logger._file.fileno())
+    logger.log({"loss": 1.0}, step=0)
+    logger.log({"loss": 2.0}, step=1)
+    assert caplog.text.count("metrics not written") == 1
+    os.dup2(real, logger._file.fileno())
+    os.close(real)
+    logger.log({"loss": 3.0}, step=2)
+    logger.close()
+    assert [row["loss"] for row in read_metrics(path)] == [1.0, 2.0, 3.0]

@@ -142,7 +142,8 @@ def chat(settings: ChatSettings) -> None:
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
         )
-        talk(conversation, lambda: console.input("[bold]> [/bold]"))
+        prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
+        talk(conversation, lambda: console.input(prompt))
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:

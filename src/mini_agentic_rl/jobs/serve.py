@@ -60,6 +60,6 @@ def serve_job(settings: ServeSettings) -> None:
         dtype=settings.dtype,
         device=settings.device,
         quantization=settings.quantization,
-    ) as server:
-        logger.info("serving %s at %s (Ctrl-C stops)", server.model_name, server.endpoint)
+    ):
+        logger.info("Ctrl-C stops it")
         threading.Event().wait()

@@ -91,7 +91,7 @@ class TrainSettings(ModelSettings):
     """Packed tokens per forward-backward pass; bounds the memory of learning (about 2 MB a token in float32)."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=_RL)
     """Recompute activations in the backward pass: less memory, about a third more time for learning."""
-    n_runners: int = Field(default=96, ge=1, json_schema_extra=_RL)
+    n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)
     """Rollouts that run at the same time."""
     rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra=_RL)
     """Seconds after which a rollout is ended and left out."""
@@ -139,7 +139,7 @@ class EvalSettings(ModelSettings):
     """Sampling temperature; by default 0 for one try and 1 for several."""
     max_new_tokens: int = Field(default=128, ge=1, json_schema_extra={"panel": "Sampling"})
     """At most this many sampled tokens in one model call."""
-    n_runners: int = Field(default=64, ge=1, json_schema_extra={"panel": "Sampling"})
+    n_runners: int = Field(default=128, ge=1, json_schema_extra={"panel": "Sampling"})
     """Rollouts that run at the same time."""
     rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra={"panel": "Sampling"})
     """Seconds after which a rollout is ended and counts as wrong."""

@@ -162,11 +162,13 @@ class _Run:
             if not self.progress.warmed_up:
                 await self._measure("before")
                 await self._warm_up()
+                self.progress.warmed_up = True
                 await self._checkpoint(learner)
             await self._reinforce(learner)
-        except asyncio.CancelledError:
-            self.logger.note(f"interrupted after step {self.progress.step}: writing a checkpoint")
-            self._checkpoint_now(learner)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            if self.progress.warmed_up:  # a warm-up is short: it is begun again
+                self.logger.note("interrupted: writing a checkpoint")
+                self._checkpoint_now(learner)
             raise
         await self._checkpoint(learner)
         if self.context.checkpoints is not None:
@@ -216,7 +218,6 @@ class _Run:
 
     async def _warm_up(self) -> None:
         warm_start = self.algorithm.warm_start
-        self.progress.warmed_up = True
         if warm_start is None or warm_start.settings.examples == 0 or self.train_dataset is None:
             return
         server = self.served.server
@@ -253,7 +254,6 @@ class _Run:
         self.logger.advance(self.progress.step)
         while self.progress.step < self.settings.total_steps:
             figures = await self._step(learner)
-            self.progress.step += 1
             self._log(figures)
             self.logger.advance()
             if self.progress.step == self.settings.total_steps:
@@ -274,8 +274,13 @@ class _Run:
         sampled = time.perf_counter()
         batch = batch_of(groups, self.settings)
         figures = group_metrics(groups, batch)
-        if batch is not None:
-            figures |= await self.policy.run_async(lambda: update(learner, batch, self.settings))
+
+        def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
+            found = {} if batch is None else update(learner, batch, self.settings)
+            self.progress.step += 1
+            return found
+
+        figures |= await self.policy.run_async(learn)
         ended = time.perf_counter()
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)

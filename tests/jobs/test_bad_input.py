@@ -1,0 +1,258 @@
+"""What people get wrong: one clear line that names the setting, and nothing that was written before is damaged."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.algorithm.grpo import mini_grpo
+from mini_agentic_rl.cli import app
+
+SMALL = (
+    *("--eval-size", "2", "--sft-examples", "0", "--total-steps", "1", "--tasks-per-step", "2"),
+    *("--samples-per-prompt", "2", "--max-new-tokens", "8", "--n-runners", "8"),
+)
+
+AGENTS = """
+import asyncio
+import time
+
+from mini_agentic_rl import LitAgent
+
+
+class Raises(LitAgent):
+    async def rollout_async(self, task, resources, rollout):
+        raise RuntimeError("my tool broke")
+
+
+class Hangs(LitAgent):
+    async def rollout_async(self, task, resources, rollout):
+        await asyncio.sleep(60)
+
+
+class Blocks(LitAgent):
+    def rollout(self, task, resources, rollout):
+        time.sleep(3)
+
+
+class Silent(LitAgent):
+    async def rollout_async(self, task, resources, rollout):
+        return 1.0
+
+
+class NeedsArguments(LitAgent):
+    def __init__(self, name):
+        super().__init__()
+
+
+class NoAgent:
+    pass
+"""
+
+
+def run(*arguments):
+    """Exit code, standard output and standard error of a command."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def refused(*arguments):
+    """The one line of a command that cannot work."""
+    code, out, err = run(*arguments)
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert err.endswith(lines[0] + "\n")
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def trained(*arguments):
+    """The summary of a run that goes on in spite of everything, and what it told."""
+    code, out, err = run("train", *arguments, "--json")
+    assert code == 0, err
+    assert "Traceback" not in err
+    return json.loads(out), err
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_folder, tmp_path_factory):
+    """A finished run of the tiny model."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    trained("--model", tiny_folder, "--output-dir", folder, *SMALL)
+    return folder
+
+
+@pytest.fixture
+def agents(tmp_path, monkeypatch):
+    """A module of agents beside which the commands are run."""
+    (tmp_path / "odd_agents.py").write_text(AGENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "odd_agents", raising=False)
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "chat", "serve"])
+def test_an_unknown_model(command, tmp_path):
+    line = refused(command, "--model", tmp_path / "nowhere")
+    assert "--model" in line
+    assert "nowhere" in line
+
+
+def test_a_folder_without_a_model(tmp_path):
+    assert "--model" in refused("train", "--model", tmp_path, "--output-dir", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mistake_does_not_cost_the_run_that_is_to_be_replaced(finished, tiny_folder, tmp_path):
+    before = contents(finished)
+    refused("train", "--model", tmp_path / "typo", "--output-dir", finished, "--overwrite")
+    refused("train", "--model", tiny_folder, "--dataset", "typo.jsonl", "--output-dir", finished, "--overwrite")
+    refused("train", "--model", tiny_folder, "--agent", "typo", "--output-dir", finished, "--overwrite")
+    assert "--overwrite" in refused("train", "--model", tiny_folder, "--output-dir", finished, *SMALL)
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_a_missing_data_file(command, tiny_folder, tmp_path):
+    line = refused(command, "--model", tiny_folder, "--dataset", tmp_path / "gone.jsonl")
+    assert "--dataset" in line
+    assert "gone.jsonl" in line
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_a_row_without_an_answer(command, tiny_folder, tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"question": "1 + 1?", "answer": 2}\n{"question": "2 + 2?"}\n')
+    line = refused(command, "--model", tiny_folder, "--dataset", file)
+    assert "--dataset" in line
+    assert 'line 2: field "answer" is missing' in line
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_no_runners(command, tiny_folder):
+    assert "--n-runners 0" in refused(command, "--model", tiny_folder, "--n-runners", "0")
+
+
+def test_a_port_in_use(tiny_folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("serve", "--model", tiny_folder, "--port", port)
+    assert "--port" in line
+    assert str(port) in line
+
+
+def test_an_adapter_of_another_model(finished, wide_folder, tmp_path):
+    adapter = finished / "adapter"
+    line = refused("eval", "--model", wide_folder, "--adapter", adapter, "--size", "2")
+    assert "--adapter" in line
+    assert "another base model" in line
+    assert "--adapter" in refused("chat", "--model", wide_folder, "--adapter", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["odd_agents:Gone", "odd_agents:NeedsArguments", "odd_agents:NoAgent", "gone:Agent"])
+def test_an_agent_that_cannot_be_had(name, agents, tiny_folder):
+    line = refused("train", "--model", tiny_folder, "--agent", name)
+    assert f"--agent '{name}'" in line
+
+
+def test_a_prompt_longer_than_the_context_costs_its_own_rollouts_only(tiny_folder, tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    questions = ["What is 1 + 1?", "very " * 1500, "What is 3 + 3?", "so " * 1500, "What is 2 + 5?", "What is 7 + 1?"]
+    file.write_text("".join(json.dumps({"question": text, "answer": 2}) + "\n" for text in questions))
+    size = ("--tasks-per-step", "4", "--total-steps", "1")
+    summary, err = trained("--model", tiny_folder, "--dataset", file, "--output-dir", tmp_path / "run", *SMALL, *size)
+    assert summary["steps"] == 1
+    (reason,) = {reason.split(" tokens, ")[0] for reason in summary["untrained"]}
+    assert "maximum context length is 1024" in reason
+    assert 0 < sum(summary["untrained"].values()) < 8
+    assert "maximum context length" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Raises", "RuntimeError: my tool broke"),
+        ("Hangs", "timeout_seconds=0.3"),
+        ("Blocks", "timeout_seconds=0.3"),
+        ("Silent", "the agent never called the model"),
+    ],
+)
+def test_an_agent_that_misbehaves_is_told_of_and_the_run_goes_on(name, reason, agents, tiny_folder, tmp_path):
+    run_folder = tmp_path / "run"
+    options = ("--agent", f"odd_agents:{name}", "--rollout-timeout", "0.3", "--output-dir", run_folder)
+    summary, err = trained("--model", tiny_folder, *options, *SMALL)
+    assert summary["steps"] == 1
+    assert sum(summary["untrained"].values()) == 4
+    assert all(reason in told for told in summary["untrained"])
+    assert [row["correct"] for row in summary["accuracy"]] == [0, 0]
+    assert reason in " ".join(err.split())
+    assert reason in (run_folder / "report.html").read_text()
+
+
+def test_an_agent_that_hangs_does_not_hang_a_measurement(agents, tiny_folder):
+    options = ("--agent", "odd_agents:Hangs", "--rollout-timeout", "0.3", "--size", "2", "--json")
+    code, out, _ = run("eval", "--model", tiny_folder, *options)
+    result = json.loads(out)
+    assert code == 0
+    assert result["failed"] == {"attempt failed: the agent took longer than timeout_seconds=0.3": 2}
+    assert result["accuracy"][0]["correct"] == 0
+
+
+def test_a_full_disk_costs_one_checkpoint_and_nothing_else(tiny_folder, tmp_path, monkeypatch):
+    folder, write = tmp_path / "run", mini_grpo.write_checkpoint
+
+    def full_at_step_2(target, policy, learner, progress):
+        write(target, policy, learner, progress)
+        if progress.step == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(mini_grpo, "write_checkpoint", full_at_step_2)
+    steps = ("--total-steps", "3", "--checkpoint-every", "1")
+    summary, err = trained("--model", tiny_folder, "--output-dir", folder, *SMALL, *steps)
+    assert summary["steps"] == 3
+    assert "Checkpoint of step 2 not written: no space left for --output-dir" in " ".join(err.split())
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert kept == ["step_1", "step_3"]
+
+
+def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_folder, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    options = ("--model", tiny_folder, "--output-dir", folder, *SMALL)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mini_agentic_rl.trainer.run_folder.write_folder", _only_checkpoints(full))
+        line = refused("train", *options)
+        assert "--output-dir" in line
+        assert "--resume" in line
+    with monkeypatch.context() as patch:
+        patch.setattr("mini_agentic_rl.trainer.report.write_text", full)
+        assert "report.html" in refused("train", *options, "--resume")
+    assert not (folder / "summary.json").exists()
+    summary, _ = trained(*options, "--resume")
+    assert summary["steps"] == 1
+    assert (folder / "report.html").exists()
+
+
+def _only_checkpoints(fail):
+    from mini_agentic_rl.trainer import durable
+
+    def write_folder(target, write):
+        durable.write_folder(target, write if target.name.startswith("step_") else fail)
+
+    return write_folder

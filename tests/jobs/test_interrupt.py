@@ -1,0 +1,108 @@
+"""Ctrl-C: the run stops cleanly with a checkpoint, and `--resume` finishes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mini_agentic_rl.algorithm.grpo import mini_grpo
+from mini_agentic_rl.jobs import train
+from mini_agentic_rl.jobs.settings import TrainSettings
+from mini_agentic_rl.metrics import MetricsLogger, read_metrics
+
+
+def _settings(model, folder, **changes):
+    values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "tasks_per_step": 2}
+    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "loggers": ["jsonl"], **changes}
+    return TrainSettings(model=model, output_dir=folder, **values)
+
+
+def _checkpoints(folder):
+    return {
+        path.name: json.loads((path / "state.json").read_text())["step"] for path in (folder / "checkpoints").iterdir()
+    }
+
+
+def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path):
+    folder = tmp_path / "run"
+    steps = 25
+    options = [
+        *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
+        *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
+        *("--max-new-tokens", "24", "--checkpoint-every", "100"),
+    ]
+    command = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()", "train", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("step 3"):
+                process.send_signal(signal.SIGINT)
+                break
+        out, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, "".join(told) + rest
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert out == ""
+    newest = max(_checkpoints(folder).values())
+    assert 3 <= newest < steps
+
+    result = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"resumed after step {newest}" in result.stderr
+    assert json.loads(result.stdout)["steps"] == steps
+    rows = [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
+    assert rows == sorted(set(rows))
+
+
+def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):
+    updates, update = [], mini_grpo.update
+
+    def interrupted_update(*arguments):
+        updates.append(1)
+        if len(updates) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)  # the event loop hears of it while the weights are still the old ones
+        return update(*arguments)
+
+    monkeypatch.setattr(mini_grpo, "update", interrupted_update)
+    monkeypatch.setattr(mini_grpo, "batch_of", lambda groups, settings: object())
+    monkeypatch.setattr(mini_grpo, "group_metrics", lambda groups, batch: {})
+    update = lambda learner, batch, settings: {}  # noqa: E731  # what is learned does not matter here
+    settings = _settings(tiny_folder, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train.train_job(settings)
+    assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_2": 2}
+    assert len(updates) == 2
+    train.train_job(settings.model_copy(update={"resume": True}))
+    assert len(updates) == 4
+
+
+def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatch):
+    class Interrupts(MetricsLogger):
+        """Presses Ctrl-C at the first step of the warm-up."""
+
+        phase_name = ""
+
+        def phase(self, name, total=None):
+            self.phase_name = name
+
+        def log(self, metrics, *, step):
+            if self.phase_name == "SFT":
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+
+    settings = _settings(tiny_folder, tmp_path / "run", sft_examples=12, total_steps=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "make_logger", lambda *_, **__: Interrupts())
+        with pytest.raises(KeyboardInterrupt):
+            train.train_job(settings)
+    assert _checkpoints(tmp_path / "run") == {}
+    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
