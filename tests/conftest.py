@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tiny import tiny_model, tiny_tokenizer
+
 # How long an example takes says nothing about the code on a machine that is shared.
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
-
-from tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True, scope="session")
