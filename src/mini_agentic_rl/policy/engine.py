@@ -37,7 +37,7 @@ class EngineSettings(Settings):
 
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
-    cache_mib: int = Field(default=832, ge=1)
+    cache_mib: int = Field(default=768, ge=1)
     """Size of the key/value cache in MiB."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """At most this many tokens in one forward pass."""
