@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mini_agentic_rl.algorithm.grpo import mini_grpo
+from mini_agentic_rl.algorithm.grpo import loop
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -62,7 +62,7 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_f
 
 
 def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):
-    updates, update = [], mini_grpo.update
+    updates, update = [], loop.update
 
     def interrupted_update(*arguments):
         updates.append(1)
@@ -71,9 +71,9 @@ def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_pa
             time.sleep(0.3)  # the event loop hears of it while the weights are still the old ones
         return update(*arguments)
 
-    monkeypatch.setattr(mini_grpo, "update", interrupted_update)
-    monkeypatch.setattr(mini_grpo, "batch_of", lambda groups, settings: object())
-    monkeypatch.setattr(mini_grpo, "group_metrics", lambda groups, batch: {})
+    monkeypatch.setattr(loop, "update", interrupted_update)
+    monkeypatch.setattr(loop, "batch_of", lambda groups, settings: object())
+    monkeypatch.setattr(loop, "group_metrics", lambda groups, batch: {})
     update = lambda learner, batch, settings: {}  # noqa: E731  # what is learned does not matter here
     settings = _settings(tiny_folder, tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
@@ -106,3 +106,24 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
     assert _checkpoints(tmp_path / "run") == {}
     summary = train.train_job(settings.model_copy(update={"resume": True}))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
+
+
+def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_twice(tiny_folder, tmp_path, monkeypatch):
+    evaluate, updates, update = loop.evaluate, [], loop.update
+
+    async def broken(*arguments, **options):
+        if options["name"] == "after RL":
+            raise RuntimeError("the lights went out")
+        return await evaluate(*arguments, **options)
+
+    monkeypatch.setattr(loop, "evaluate", broken)
+    monkeypatch.setattr(loop, "update", lambda *arguments: updates.append(1) or update(*arguments))
+    settings = _settings(tiny_folder, tmp_path / "run", total_steps=3)
+    with pytest.raises(RuntimeError, match="the lights went out"):
+        train.train_job(settings)
+    assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_3": 3}
+    trained = len(updates)
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after RL"]
+    assert len(updates) == trained

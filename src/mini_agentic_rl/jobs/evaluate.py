@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from ..algorithm.evaluation import Evaluation
-from ..algorithm.grpo.mini_grpo import peak_memory_bytes
 from ..algorithm.measure import Measure
+from ..algorithm.memory import peak_memory_bytes
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..trainer import Trainer

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..algorithm.grpo import GRPOSettings, MiniGRPO
-from ..algorithm.grpo.mini_grpo import peak_memory_bytes
+from ..algorithm.memory import peak_memory_bytes
 from ..errors import UserError
 from ..metrics import make_logger, read_metrics
 from ..policy import LearnerSettings, LoraSettings
