@@ -53,7 +53,6 @@ class EngineCounters:
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
-    cached_tokens: int = 0
     steps: int = 0
     busy_seconds: float = 0.0
 

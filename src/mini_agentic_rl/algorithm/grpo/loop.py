@@ -86,16 +86,16 @@ class Loop:
 
     async def _add_resources(self) -> None:
         """The endpoint, with the sampling parameters of training and of measuring."""
+        self._train_resources = await self._resources(self.settings.temperature)
+        self._val_resources = await self._resources(0.0)
+
+    async def _resources(self, temperature: float) -> str:
         server = self.served.server
         if server is None:
             raise RuntimeError("the policy is not served")
-        common = {"max_tokens": self.settings.max_new_tokens}
-        for attribute, temperature in (("_train_resources", self.settings.temperature), ("_val_resources", 0.0)):
-            named: NamedResources = {
-                **self.context.initial_resources,
-                LLM_RESOURCE: server.as_resource({"temperature": temperature, **common}),
-            }
-            setattr(self, attribute, (await self.store.add_resources(named)).resources_id)
+        sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
+        named: NamedResources = {**self.context.initial_resources, LLM_RESOURCE: server.as_resource(sampling)}
+        return (await self.store.add_resources(named)).resources_id
 
     async def _measure(self, name: str) -> None:
         if self.val_dataset is None or len(self.val_dataset) == 0:

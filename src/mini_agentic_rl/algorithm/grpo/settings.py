@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from ...config import Settings
@@ -55,5 +53,3 @@ class GRPOSettings(Settings):
     """Seed of task order, sampling and initial adapter."""
     deterministic: bool = False
     """Sample each request alone, so that a run is repeated exactly (float32 on one CPU); slow."""
-    credit: Literal["broadcast"] = "broadcast"
-    """Every call of a rollout gets the rollout's advantage."""
