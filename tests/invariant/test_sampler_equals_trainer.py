@@ -58,3 +58,22 @@ def test_they_survive_preemption():
         )
         assert [record.output_ids.size for record in records] == [24] * 4
         assert _difference(policy, records) < 1e-4
+
+
+@pytest.mark.parametrize("length", [9, 12])  # ends inside a block, and with one
+def test_samples_that_begin_alike_are_computed_once_and_come_out_as_if_alone(length):
+    """At a low temperature many samples share a history; the tokens that differ only in their seed cost nothing."""
+    prompts = [[7] * length] * 6
+    params = [SamplingParams(temperature=0.15, max_tokens=20, seed=i) for i in range(6)]
+    with tiny_policy() as policy:
+        together = sample_all(policy, prompts, params)
+        computed = policy.engine.counters.computed_tokens
+        policy.run(policy.engine.cache.drop_idle)
+        alone = [sample_all(policy, [prompt], [sampling])[0] for prompt, sampling in zip(prompts, params, strict=True)]
+        for one, other in zip(together, alone, strict=True):
+            assert one.output_ids.tolist() == other.output_ids.tolist()
+            assert np.abs(one.logprobs - other.logprobs).max() < 1e-5
+        assert _difference(policy, together) < 1e-4
+    histories = {tuple(record.output_ids[:n]) for record in together for n in range(1, 20)}
+    assert 20 < len(histories) < 6 * 19  # some shared, some not
+    assert computed == length + len(histories)

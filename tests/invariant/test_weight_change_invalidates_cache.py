@@ -32,13 +32,13 @@ def test_after_a_step_the_same_prompt_is_computed_anew():
     params = [SamplingParams(max_tokens=4, seed=1)]
     with tiny_policy() as policy:
         first = sample_all(policy, [PROMPT], params)
-        before = policy.engine.counters.prefilled_tokens
+        before = policy.engine.counters.computed_tokens
         sample_all(policy, [PROMPT], params)
-        assert policy.engine.counters.prefilled_tokens - before < len(PROMPT) // 2  # found in the cache
+        assert policy.engine.counters.computed_tokens - before < len(PROMPT) // 2  # found in the cache
         learner = _step(policy, first)
-        before = policy.engine.counters.prefilled_tokens
+        before = policy.engine.counters.computed_tokens
         (after,) = sample_all(policy, [PROMPT], params)
-        assert policy.engine.counters.prefilled_tokens - before == len(PROMPT)
+        assert policy.engine.counters.computed_tokens - before == len(PROMPT) + 3
         tree = TokenTree()
         tree.insert(after)
         learned = policy.run(lambda: learner.logprobs(pack([tree]))).numpy()

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -24,9 +23,9 @@ from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 from .errors import CacheFullError, PolicyError, PromptTooLongError
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
-from .paged_attention import Chunk, PagedTables
-from .sampler import Row, sample
-from .scheduler import Piece, Plan, RunningSequence, Scheduler
+from .sampler import Draw, Row, sample
+from .scheduler import Piece, RunningSequence, Scheduler
+from .step_batch import StepBatch, pack_step
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,8 @@ class EngineCounters:
     """What the engine has done since it was made."""
 
     sampled_tokens: int = 0
-    prefilled_tokens: int = 0
+    computed_tokens: int = 0
+    """Tokens that went through the model: prompts not found in the cache, and one for each distinct decoded history."""
     steps: int = 0
     busy_seconds: float = 0.0
 
@@ -165,64 +165,21 @@ class Engine:
             return
         drawing = [piece for piece in (*plan.prefill, *plan.decode) if piece.draws]
         self._model.base.eval()
-        self._model.activate(plan.adapter)
-        hidden, last = self._forward(plan)
-        rows = [Row(p.sequence.request.sampling, p.sequence.seed, p.sequence.sampled) for p in drawing]
-        draws = sample(self._model.logits(hidden[last]), rows) if drawing else []
+        self._model.activate_for_sampling(plan.adapter)
+        batch = pack_step(plan, self._pool, self.settings.block_size)
+        hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)
+        draws = self._draw(hidden, batch, drawing) if drawing else []
         self.counters.steps += 1
         self.counters.sampled_tokens += len(draws)
-        self.counters.prefilled_tokens += sum(piece.count for piece in plan.prefill)
+        self.counters.computed_tokens += batch.tokens_T.numel()
         self._scheduler.postprocess(plan, drawing, draws)
         self.counters.busy_seconds += time.perf_counter() - started
 
-    def _forward(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Hidden states of the packed tokens, and the indices of those from which a token is drawn."""
-        device = self._model.device
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[np.ndarray] = []
-        chunks: list[Chunk] = []
-        last: list[int] = []
-        for piece in plan.prefill:
-            sequence = piece.sequence
-            stop = sequence.computed + piece.count
-            own = self._slots(piece)[:stop]
-            start = len(tokens)
-            tokens.extend(sequence.tokens[sequence.computed : stop])
-            positions.extend(range(sequence.computed, stop))
-            slots.append(own[sequence.computed :])
-            chunks.append(Chunk(start, len(tokens), torch.from_numpy(own).to(device)))
-            if piece.draws:
-                last.append(len(tokens) - 1)
-        decode_slots: Tensor | None = None
-        lengths = np.array([len(piece.sequence.tokens) for piece in plan.decode], np.int64)
-        if plan.decode:
-            table_BC = self._decode_table(plan.decode, int(lengths.max()))
-            slots.append(table_BC[np.arange(len(lengths)), lengths - 1])
-            decode_slots = torch.from_numpy(table_BC).to(device)
-            last.extend(range(len(tokens), len(tokens) + len(lengths)))
-            tokens.extend(piece.sequence.tokens[-1] for piece in plan.decode)
-            positions.extend((lengths - 1).tolist())
-        tables = PagedTables(
-            self._pool,
-            torch.from_numpy(np.concatenate(slots)).to(device),
-            chunks,
-            decode_slots,
-            torch.from_numpy(lengths).to(device),
-        )
-        hidden = self._model.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables)
-        return hidden, torch.tensor(last, device=device)
-
-    def _slots(self, piece: Piece) -> np.ndarray:
-        size = self.settings.block_size
-        blocks = np.array(piece.sequence.table.blocks, np.int64)
-        return (blocks[:, None] * size + np.arange(size)).reshape(-1)
-
-    def _decode_table(self, pieces: list[Piece], longest: int) -> np.ndarray:
-        """[B, C] cache slots of every position of each decoding sequence; past its end any slot stands."""
-        size = self.settings.block_size
-        width = max(len(piece.sequence.table.blocks) for piece in pieces)
-        blocks = np.zeros((len(pieces), width), np.int64)
-        for row, piece in enumerate(pieces):
-            blocks[row, : len(piece.sequence.table.blocks)] = piece.sequence.table.blocks
-        return (blocks[:, :, None] * size + np.arange(size)).reshape(len(pieces), -1)[:, :longest]
+    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Piece]) -> list[Draw]:
+        """One token for each piece; the head sees each distinct history once."""
+        last = [batch.index_of(piece) for piece in drawing]
+        row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}
+        logits = self._model.logits(hidden_TM[torch.tensor(list(row_of), device=hidden_TM.device)])
+        if len(row_of) < len(last):
+            logits = logits[torch.tensor([row_of[index] for index in last], device=logits.device)]
+        return sample(logits, [Row(p.sequence.request.sampling, p.sequence.seed, p.sequence.sampled) for p in drawing])

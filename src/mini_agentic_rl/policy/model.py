@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
+from .merging import MergedAdapter
 
 DEFAULT_ADAPTER = "default"
 
@@ -45,6 +46,8 @@ class PolicyModel:
         self.vocab_size: int = config.vocab_size
         self.versions: dict[str, int] = {DEFAULT_ADAPTER: 0}
         self._active: str | None = DEFAULT_ADAPTER
+        self._merged = MergedAdapter(self.base)
+        self._mergeable = peft_model is not None and self._merged.possible()
 
     @property
     def device(self) -> torch.device:
@@ -67,6 +70,7 @@ class PolicyModel:
         Raises:
             PolicyError: there is no such adapter, or the weights are trained in full so that no base is left.
         """
+        self.unmerge()
         if adapter == self._active:
             return
         if adapter is not None and adapter not in self.versions:
@@ -79,6 +83,20 @@ class PolicyModel:
             self.peft_model.base_model.enable_adapter_layers()
             self.peft_model.set_adapter(adapter)
         self._active = adapter
+
+    def activate_for_sampling(self, adapter: str | None) -> None:
+        """`activate`, with the adapter merged into the weights where that changes no number beyond rounding.
+
+        Several adapters that take turns are not merged: each turn would cost a copy of the weights.
+        """
+        if adapter is not None and self._mergeable and len(self.versions) == 1 and adapter == self._active:
+            self._merged.merge(adapter, self.versions[adapter])
+        else:
+            self.activate(adapter)
+
+    def unmerge(self) -> None:
+        """Put the weights back as they are learnt and saved."""
+        self._merged.restore()
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[None]:

@@ -26,20 +26,26 @@ class PagedTables:
     def __init__(
         self,
         pool: KVPool,
-        slot_T: Tensor,
+        slots: Tensor,
+        sources: Tensor | None,
         chunks: list[Chunk],
         decode_slots_BC: Tensor | None,
         decode_lengths_B: Tensor,
     ) -> None:
+        """`slots` is where new keys and values go, `sources` the packed index each is taken from (None: in order)."""
         self._pool = pool
-        self._slot_T = slot_T
+        self._slots = slots
+        self._sources = sources
         self._chunks = chunks
         self._decode_slots_BC = decode_slots_BC
         self._decode_lengths_B = decode_lengths_B
         self._masks: dict[int | None, tuple[list[Tensor], Tensor | None]] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
-        self._pool.write(layer, self._slot_T, k_HTD.transpose(0, 1), v_HTD.transpose(0, 1))
+        fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
+        if self._sources is not None:
+            fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
+        self._pool.write(layer, self._slots, fresh_keys, fresh_values)
         chunk_masks, decode_mask = self._masks_for(scoring.window)
         out_THD = torch.empty_like(q_HTD.transpose(0, 1), memory_format=torch.contiguous_format)
         # The query heads that share a key head stand as more rows of queries: no key is copied for grouped queries.

@@ -42,22 +42,35 @@ class RunningSequence:
         return self.tokens[len(self.request.prompt_ids) :]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """`count` new tokens of one sequence, from its `computed` on."""
 
     sequence: RunningSequence
     count: int
+    twin: Piece | None = None
+    """A piece of the same forward pass that computes these very tokens after the very same history: its keys and
+    hidden states serve here too, so nothing is computed for this one."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first token."""
+        return self.sequence.computed
+
+    @property
+    def stop(self) -> int:
+        """Position after the last token."""
+        return self.sequence.computed + self.count
 
     @property
     def draws(self) -> bool:
         """Whether the last of these tokens is the last there is, so that the next one is drawn."""
-        return self.sequence.computed + self.count == len(self.sequence.tokens)
+        return self.stop == len(self.sequence.tokens)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One forward pass: all pieces share an adapter."""
+    """One forward pass: all pieces share an adapter, and a twin stands before those it serves."""
 
     adapter: str | None
     prefill: list[Piece]
@@ -84,6 +97,7 @@ class Scheduler:
         self._waiting: deque[RunningSequence] = deque()
         self._running: list[RunningSequence] = []
         self._last_adapter: str | None = None
+        self._firsts: dict[tuple[int, tuple[int, ...]], Piece] = {}
 
     @property
     def busy(self) -> bool:
@@ -101,8 +115,9 @@ class Scheduler:
         """The next forward pass; None when there is nothing to compute."""
         self._drop_cancelled()
         adapter = self._next_adapter()
+        self._firsts.clear()
         decode = self._decodes(adapter)
-        budget = self._max_batch_tokens - len(decode)
+        budget = self._max_batch_tokens - sum(piece.twin is None for piece in decode)
         prefill: list[Piece] = []
         for sequence in self._running:
             if budget > 0 and sequence.request.adapter == adapter and len(sequence.tokens) - sequence.computed > 1:
@@ -113,12 +128,8 @@ class Scheduler:
                 break
             self._waiting.popleft()
             self._running.append(sequence)
-            if len(sequence.tokens) - sequence.computed == 1:
-                decode.append(Piece(sequence, 1))
-                self._cache.publish(sequence.table, sequence.tokens, len(sequence.tokens))
-                budget -= 1
-            else:
-                budget -= self._take(sequence, budget, prefill)
+            one_token = len(sequence.tokens) - sequence.computed == 1
+            budget -= self._take(sequence, budget, decode if one_token else prefill)
         if not prefill and not decode:
             return None
         self._last_adapter = adapter
@@ -157,7 +168,7 @@ class Scheduler:
         return dropped
 
     def _decodes(self, adapter: str | None) -> list[Piece]:
-        pieces: list[Piece] = []
+        ready: list[RunningSequence] = []
         for sequence in list(self._running):
             if sequence not in self._running or sequence.request.adapter != adapter:
                 continue
@@ -169,21 +180,32 @@ class Scheduler:
                     self._finish_early(sequence)
                     break
                 self._preempt(youngest)
-                pieces = [piece for piece in pieces if piece.sequence is not youngest]
+                ready = [other for other in ready if other is not youngest]
                 if youngest is sequence:
                     break
             else:
-                pieces.append(Piece(sequence, 1))
+                ready.append(sequence)
         # Only now is it sure that these will be computed, and a published block must be.
-        for piece in pieces:
-            self._cache.publish(piece.sequence.table, piece.sequence.tokens, len(piece.sequence.tokens))
-        return pieces
+        return [self._piece(sequence, 1) for sequence in ready]
 
-    def _take(self, sequence: RunningSequence, budget: int, prefill: list[Piece]) -> int:
-        count = min(budget, len(sequence.tokens) - sequence.computed)
-        prefill.append(Piece(sequence, count))
-        self._cache.publish(sequence.table, sequence.tokens, sequence.computed + count)
-        return count
+    def _take(self, sequence: RunningSequence, budget: int, pieces: list[Piece]) -> int:
+        """Append as much of `sequence` as the budget allows; how many tokens that costs."""
+        piece = self._piece(sequence, min(budget, len(sequence.tokens) - sequence.computed))
+        pieces.append(piece)
+        return piece.count if piece.twin is None else 0
+
+    def _piece(self, sequence: RunningSequence, count: int) -> Piece:
+        """The piece, its full blocks published. The node of its last block and the tokens after that block are its
+        history, so a piece of the same step with both alike computes the same."""
+        table, stop = sequence.table, sequence.computed + count
+        self._cache.publish(table, sequence.tokens, stop)
+        history = (table.node, tuple(sequence.tokens[table.published * self._cache.block_size : stop]))
+        first = self._firsts.get(history)
+        if first is not None and first.start <= sequence.computed:
+            return Piece(sequence, count, first)
+        piece = Piece(sequence, count)
+        self._firsts[history] = piece
+        return piece
 
     def _admit(self, sequence: RunningSequence) -> bool:
         adapter = sequence.request.adapter
