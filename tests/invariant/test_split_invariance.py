@@ -13,7 +13,7 @@ from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss
 from mini_agentic_rl.policy import LearnerSettings
 
 
-def _batch(policy, aggregation):
+def _batch(policy, aggregation, max_tree_tokens=10**6):
     rng = np.random.default_rng(0)
     groups = [
         Group(
@@ -26,7 +26,13 @@ def _batch(policy, aggregation):
         for task in range(4)
     ]
     return make_batch(
-        groups, group_normalized, aggregation, max_length=50, mask_truncated=False, keep_zero_advantage=True
+        groups,
+        group_normalized,
+        aggregation,
+        max_length=50,
+        max_tree_tokens=max_tree_tokens,
+        mask_truncated=False,
+        keep_zero_advantage=True,
     )
 
 
@@ -57,3 +63,16 @@ def test_any_split_gives_the_same_gradient(aggregation):
     assert several > 1
     assert whole.norm() > 0
     assert (whole - apart).norm() / whole.norm() < 1e-5
+
+
+@pytest.mark.parametrize("most", [1, 60, 80])
+def test_a_group_cut_into_several_trees_gives_the_same_gradient(most):
+    with tiny_policy() as policy:
+        whole, cut = _batch(policy, "sequence"), _batch(policy, "sequence", most)
+        assert len(cut.trees) > len(whole.trees)
+        assert cut.unrolled_tokens == whole.unrolled_tokens
+        if most > 1:
+            assert max(tree.token_count for tree in cut.trees) <= most
+        expected, _ = _gradient(policy, whole, 10**6)
+        found, _ = _gradient(policy, cut, most)
+    assert float((found - expected).norm() / expected.norm()) < 1e-5

@@ -100,7 +100,13 @@ def test_turns_of_a_rollout_are_trained_once_each():
     second = _record([1, 2, 3, 4, 5], [6])
     group = Group("task", [Trajectory("a", [first, second], 1.0), Trajectory("b", [_record([1, 2], [7])], 0.0)])
     batch = make_batch(
-        [group], group_normalized, "sequence", max_length=9, mask_truncated=False, keep_zero_advantage=False
+        [group],
+        group_normalized,
+        "sequence",
+        max_length=9,
+        max_tree_tokens=99,
+        mask_truncated=False,
+        keep_zero_advantage=False,
     )
     (micro,) = batch.micro_batches(10**6)
     of_first = micro.packed.token_S[micro.packed.trajectory_S == 0].tolist()
@@ -112,7 +118,13 @@ def test_each_rollout_weighs_the_same_however_many_calls_it_made():
     many = [_record([1], [2, 2]), _record([1, 2, 2, 3], [2]), _record([1, 2, 2, 3, 2, 3], [2, 2, 2])]
     group = Group("task", [Trajectory("a", many, 1.0), Trajectory("b", [_record([1], [3])], 0.0)])
     batch = make_batch(
-        [group], group_normalized, "sequence", max_length=9, mask_truncated=False, keep_zero_advantage=False
+        [group],
+        group_normalized,
+        "sequence",
+        max_length=9,
+        max_tree_tokens=99,
+        mask_truncated=False,
+        keep_zero_advantage=False,
     )
     (micro,) = batch.micro_batches(10**6)
     totals = [float(micro.weights_S[micro.packed.trajectory_S == i].sum()) for i in range(2)]
@@ -122,7 +134,7 @@ def test_each_rollout_weighs_the_same_however_many_calls_it_made():
 def test_a_group_of_equal_rewards_is_not_trained():
     equal = Group("a", [Trajectory(str(i), [_record([1], [i])], 1.0) for i in range(3)])
     mixed = Group("b", [Trajectory(str(i), [_record([2], [i])], float(i)) for i in range(2)])
-    options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": False}
+    options = {"max_length": 9, "max_tree_tokens": 99, "mask_truncated": False, "keep_zero_advantage": False}
     assert make_batch([equal], group_normalized, "token", **options) is None
     batch = make_batch([equal, mixed], group_normalized, "token", **options)
     assert [sampled.record.prompt_ids.tolist() for tree in batch.trees for sampled in tree.sampled] == [[2], [2]]

@@ -76,7 +76,7 @@ class Batch:
         return sum(tree.token_count for tree in self.trees)
 
     def micro_batches(self, max_tokens: int) -> Iterator[MicroBatch]:
-        """Whole trees together up to `max_tokens`; a larger tree stands alone."""
+        """Whole trees together up to `max_tokens`; a single rollout that is longer stands alone."""
         together: list[TokenTree] = []
         for tree in self.trees:
             if together and sum(t.token_count for t in together) + tree.token_count > max_tokens:
@@ -97,6 +97,7 @@ def make_batch(
     aggregation: Aggregation,
     *,
     max_length: int,
+    max_tree_tokens: int,
     mask_truncated: bool,
     keep_zero_advantage: bool,
 ) -> Batch | None:
@@ -104,6 +105,7 @@ def make_batch(
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
+        max_tree_tokens: a group that grows beyond this is cut into several trees, each with the prompt of its own.
         mask_truncated: leave trajectories that ended at a length bound out of the loss; they still count for the
             group's mean.
         keep_zero_advantage: keep trajectories whose advantage is 0 (a KL penalty still acts on them).
@@ -115,7 +117,7 @@ def make_batch(
     for group in groups:
         if not has_signal(group.rewards):
             continue
-        tree = TokenTree()
+        kept: list[tuple[int, Sequence[CompletionRecord]]] = []
         for trajectory, value in zip(group.trajectories, advantage(group.rewards), strict=True):
             if trajectory.sampled_tokens == 0 or (mask_truncated and trajectory.truncated):
                 continue
@@ -123,14 +125,9 @@ def make_batch(
             advantages.append(float(value))
             if value == 0 and not keep_zero_advantage:
                 continue
-            for record in trajectory.records:
-                tree.insert(record, len(advantages) - 1)
-            alone = TokenTree()
-            for record in trajectory.records:
-                alone.insert(record)
-            unrolled += alone.token_count
-        if tree.sampled:
-            trees.append(tree)
+            kept.append((len(advantages) - 1, trajectory.records))
+            unrolled += _tree([kept[-1]]).token_count
+        trees.extend(_trees(kept, max_tree_tokens))
     if not trees:
         return None
     return Batch(
@@ -139,3 +136,25 @@ def make_batch(
         weights=term_weights(lengths, aggregation, max_length),
         unrolled_tokens=unrolled,
     )
+
+
+def _trees(trajectories: Sequence[tuple[int, Sequence[CompletionRecord]]], max_tokens: int) -> Iterator[TokenTree]:
+    """As few trees as it takes, in order, none above `max_tokens` unless one trajectory alone is."""
+    tree, inside = TokenTree(), 0
+    for end, (number, records) in enumerate(trajectories):
+        for record in records:
+            tree.insert(record, number)
+        inside += 1
+        if tree.token_count > max_tokens and inside > 1:
+            yield _tree(trajectories[end + 1 - inside : end])
+            tree, inside = _tree(trajectories[end : end + 1]), 1
+    if inside:
+        yield tree
+
+
+def _tree(trajectories: Sequence[tuple[int, Sequence[CompletionRecord]]]) -> TokenTree:
+    tree = TokenTree()
+    for number, records in trajectories:
+        for record in records:
+            tree.insert(record, number)
+    return tree

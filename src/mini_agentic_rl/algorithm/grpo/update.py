@@ -21,6 +21,7 @@ def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> Batch | None:
         group_normalized if settings.normalize_advantage else group_centred,
         settings.loss_aggregation,
         max_length=settings.max_trajectory_tokens,
+        max_tree_tokens=settings.max_batch_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=settings.kl_coef > 0,
     )
