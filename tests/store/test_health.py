@@ -165,6 +165,17 @@ async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: Li
     assert woken_at[0] - ended_at < 0.05
 
 
+async def test_waiting_wakes_at_the_last_end_though_others_had_ended_before_it_began(store: LightningStore) -> None:
+    before, during = await store.start_rollout(1), await store.start_rollout(2)
+    await store.update_attempt(before.rollout_id, "latest", status="succeeded")
+    ids = [before.rollout_id, during.rollout_id]
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=10))
+    await asyncio.sleep(0.1)
+    await store.update_attempt(during.rollout_id, "latest", status="succeeded")
+    ended = await asyncio.wait_for(waiting, 1)
+    assert [rollout.rollout_id for rollout in ended] == ids
+
+
 async def test_waiting_returns_those_that_ended_when_the_time_is_over(store: LightningStore) -> None:
     done, open_ = await store.start_rollout(1), await store.start_rollout(2)
     await store.update_rollout(done.rollout_id, status="cancelled")

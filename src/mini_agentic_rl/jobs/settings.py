@@ -63,9 +63,9 @@ class TrainSettings(ModelSettings):
     sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
     """Peak learning rate of the imitation."""
 
-    total_steps: int = Field(default=15, ge=0, json_schema_extra=_RL)
+    total_steps: int = Field(default=9, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
-    tasks_per_step: int = Field(default=8, ge=1, json_schema_extra=_RL)
+    tasks_per_step: int = Field(default=12, ge=1, json_schema_extra=_RL)
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
     """Rollouts of each task: the group whose rewards are compared with each other."""

@@ -30,7 +30,8 @@ class MergedAdapter:
             for layer in layers:
                 weight = layer.base_layer.weight
                 self._aside.append((layer, weight))
-                layer.base_layer.weight = nn.Parameter(weight + layer.get_delta_weight(adapter), requires_grad=False)
+                merged = layer.get_delta_weight(adapter).add_(weight)
+                layer.base_layer.weight = nn.Parameter(merged, requires_grad=False)
                 layer.merged_adapters.append(adapter)
         self._merged = (adapter, version)
 

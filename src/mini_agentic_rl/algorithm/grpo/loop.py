@@ -172,9 +172,10 @@ class Loop:
     async def _step(self, learner: Learner) -> dict[str, float]:
         started = time.perf_counter()
         counters = self.policy.engine.counters
-        sampled_before = counters.sampled_tokens
+        sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
         groups = await self._sample_groups()
         sampled = time.perf_counter()
+        sampled_tokens = counters.sampled_tokens - sampled_before
         batch = batch_of(groups, self.settings)
         figures = group_metrics(groups, batch)
 
@@ -188,7 +189,8 @@ class Loop:
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)
         return figures | {
-            "tokens_per_second": (counters.sampled_tokens - sampled_before) / max(1e-9, sampled - started),
+            "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
+            "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
             "seconds/sampling": sampled - started,
             "seconds/learning": ended - sampled,
             "memory_gib": peak_memory_bytes() / 2**30,
