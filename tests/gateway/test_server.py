@@ -162,7 +162,9 @@ def test_health_tells_of_requests_and_conversations(serve):
         assert health["model"] == "tiny"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a thread's CPU clock is read, which needs Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="no thread CPU clock here: the cost of a request is left unchecked"
+)
 def test_the_cost_of_a_request_beside_generation_stays_small(serve):
     server, _ = serve(["The answer is 42."], tokens_per_delta=100)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "gateway-server"]

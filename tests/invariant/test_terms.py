@@ -95,10 +95,7 @@ def test_no_two_nodes_begin_alike_and_every_record_ends_at_a_node(rollouts):
         np.testing.assert_array_equal(path, np.concatenate([record.prompt_ids, record.output_ids]))
 
 
-def test_turns_of_a_rollout_are_trained_once_each():
-    first = _record([1, 2], [3, 4])
-    second = _record([1, 2, 3, 4, 5], [6])
-    group = Group("task", [Trajectory("a", [first, second], 1.0), Trajectory("b", [_record([1, 2], [7])], 0.0)])
+def _micro_batch(group):
     batch = make_batch(
         [group],
         group_normalized,
@@ -109,6 +106,14 @@ def test_turns_of_a_rollout_are_trained_once_each():
         keep_zero_advantage=False,
     )
     (micro,) = batch.micro_batches(10**6)
+    return micro
+
+
+def test_turns_of_a_rollout_are_trained_once_each():
+    first = _record([1, 2], [3, 4])
+    second = _record([1, 2, 3, 4, 5], [6])
+    group = Group("task", [Trajectory("a", [first, second], 1.0), Trajectory("b", [_record([1, 2], [7])], 0.0)])
+    micro = _micro_batch(group)
     of_first = micro.packed.token_S[micro.packed.trajectory_S == 0].tolist()
     assert max(Counter(of_first).values()) == 1
     assert sorted(micro.packed.tokens_T[of_first].tolist()) == [3, 4, 6]
@@ -117,16 +122,7 @@ def test_turns_of_a_rollout_are_trained_once_each():
 def test_each_rollout_weighs_the_same_however_many_calls_it_made():
     many = [_record([1], [2, 2]), _record([1, 2, 2, 3], [2]), _record([1, 2, 2, 3, 2, 3], [2, 2, 2])]
     group = Group("task", [Trajectory("a", many, 1.0), Trajectory("b", [_record([1], [3])], 0.0)])
-    batch = make_batch(
-        [group],
-        group_normalized,
-        "sequence",
-        max_length=9,
-        max_tree_tokens=99,
-        mask_truncated=False,
-        keep_zero_advantage=False,
-    )
-    (micro,) = batch.micro_batches(10**6)
+    micro = _micro_batch(group)
     totals = [float(micro.weights_S[micro.packed.trajectory_S == i].sum()) for i in range(2)]
     np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
 

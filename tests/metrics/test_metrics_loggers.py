@@ -74,7 +74,10 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name):
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
+    )
     with make_logger(["tensorboard"], tmp_path) as logger:
         logger.log({"reward/mean": 0.25}, step=1)
         logger.log({"reward/mean": 0.75}, step=2)

@@ -207,7 +207,9 @@ def test_a_program_that_never_closes_its_store_still_ends(tmp_path: Path) -> Non
     assert process.returncode == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="no os.fork here: that a store refuses to be used after one is left unchecked"
+)
 def test_a_store_taken_over_a_fork_says_so(tmp_path: Path) -> None:
     code = """
 import asyncio, os, sys

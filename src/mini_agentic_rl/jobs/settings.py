@@ -88,7 +88,7 @@ class TrainSettings(ModelSettings):
     epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
     """How often each batch of rollouts is trained on."""
     max_batch_tokens: int = Field(default=450, ge=1, json_schema_extra=_RL)
-    """Packed tokens per forward-backward pass; bounds the memory of learning (about 2 MB a token in float32)."""
+    """Packed tokens per forward-backward pass; bounds the memory of learning."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=_RL)
     """Recompute activations in the backward pass: less memory, about a third more time for learning."""
     n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from .base import MetricsLogger
 _PROJECT = "mini-agentic-rl"
 
 
-class _Service(MetricsLogger):
+class _Service(MetricsLogger, ABC):
     """A logger over an open handle of a foreign package; `_end` is called once, however often it is closed."""
 
     _open = True
@@ -28,8 +29,8 @@ class _Service(MetricsLogger):
             self._open = False
             self._end()
 
-    def _end(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _end(self) -> None: ...
 
 
 class TensorBoardLogger(_Service):

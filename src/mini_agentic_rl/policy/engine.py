@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,8 +52,6 @@ class EngineCounters:
     sampled_tokens: int = 0
     computed_tokens: int = 0
     """Tokens that went through the model: prompts not found in the cache, and one for each distinct decoded history."""
-    steps: int = 0
-    busy_seconds: float = 0.0
 
 
 class Engine:
@@ -159,7 +156,6 @@ class Engine:
 
     @torch.inference_mode()
     def _forward_pass(self) -> None:
-        started = time.perf_counter()
         plan = self._scheduler.schedule()
         if plan is None:
             return
@@ -169,11 +165,9 @@ class Engine:
         batch = pack_step(plan, self._pool, self.settings.block_size)
         hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)
         draws = self._draw(hidden, batch, drawing) if drawing else []
-        self.counters.steps += 1
         self.counters.sampled_tokens += len(draws)
         self.counters.computed_tokens += batch.tokens_T.numel()
         self._scheduler.postprocess(plan, drawing, draws)
-        self.counters.busy_seconds += time.perf_counter() - started
 
     def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Piece]) -> list[Draw]:
         """One token for each piece; the head sees each distinct history once."""

@@ -87,7 +87,8 @@ class PolicyModel:
     def activate_for_sampling(self, adapter: str | None) -> None:
         """`activate`, with the adapter merged into the weights where that changes no number beyond rounding.
 
-        Several adapters that take turns are not merged: each turn would cost a copy of the weights.
+        Only one that is active already is merged, at its second pass in a row: where adapters, or an adapter and the
+        bare model, take turns, each turn would cost a copy of the weights.
         """
         if adapter is not None and self._mergeable and len(self.versions) == 1 and adapter == self._active:
             self._merged.merge(adapter, self.versions[adapter])

@@ -70,7 +70,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Plan:
-    """One forward pass: all pieces share an adapter, and a twin stands before those it serves."""
+    """One forward pass: all pieces share an adapter."""
 
     adapter: str | None
     prefill: list[Piece]
@@ -97,6 +97,7 @@ class Scheduler:
         self._waiting: deque[RunningSequence] = deque()
         self._running: list[RunningSequence] = []
         self._last_adapter: str | None = None
+        # Of the pass being planned: the piece that computes each history.
         self._firsts: dict[tuple[int, tuple[int, ...]], Piece] = {}
 
     @property
