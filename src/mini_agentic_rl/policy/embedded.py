@@ -111,23 +111,15 @@ def _sha256(path: Path) -> str:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """A GGUF-loaded model keeps a quantisation config that cannot be saved, so its weights move to a fresh model."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in loaded.state_dict().items()}
-    settings = {
-        key: value
-        for key, value in loaded.config.to_dict().items()
-        if key not in ("quantization_config", "_name_or_path", "transformers_version", "dtype", "torch_dtype")
-    }
-    model_type = settings.pop("model_type")
-    config = AutoConfig.for_model(model_type, **settings)
-    fresh = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    fresh.load_state_dict(weights)
-    fresh.save_pretrained(target)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
+    """In a process of its own: the memory it takes would stay with this one, which may be about to train."""
+    command = [sys.executable, "-m", "mini_agentic_rl.policy.convert", str(gguf), str(target)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        raise PolicyError(
+            f"could not convert the embedded model below {target.parent}: {reason} "
+            f"(set {CACHE_VARIABLE} to a folder with 600 MB free)"
+        )
 
 
 def _publish(converted: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +35,8 @@ class KVPool:
     ) -> None:
         self._heads_and_size = (heads, head_size)
         shape = (layers, blocks * block_size, heads * head_size)
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
+        self.keys = _zeros(shape, dtype, device)
+        self.values = _zeros(shape, dtype, device)
 
     def write(self, layer: int, slot_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store the keys and values of T new tokens."""
@@ -46,6 +47,15 @@ class KVPool:
         """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]."""
         shape, flat = (*slots.shape, *self._heads_and_size), slots.reshape(-1)
         return self.keys[layer].index_select(0, flat).view(shape), self.values[layer].index_select(0, flat).view(shape)
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, because a masked slot still takes part in a product, where a NaN would survive its weight of 0. On the CPU
+    they come from calloc: slots that are never used take no memory."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    rows = (*shape[:-1], shape[-1] * dtype.itemsize)
+    return torch.from_numpy(np.zeros(rows, np.uint8)).view(dtype)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention import Scoring, masked_attention
+from .decode_attention import DecodeTables
 from .kv_cache import KVPool
 
 
@@ -29,59 +30,44 @@ class PagedTables:
         slots: Tensor,
         sources: Tensor | None,
         chunks: list[Chunk],
-        decode_slots_BC: Tensor | None,
-        decode_lengths_B: Tensor,
+        decode: DecodeTables | None,
     ) -> None:
         """`slots` is where new keys and values go, `sources` the packed index each is taken from (None: in order)."""
         self._pool = pool
         self._slots = slots
         self._sources = sources
         self._chunks = chunks
-        self._decode_slots_BC = decode_slots_BC
-        self._decode_lengths_B = decode_lengths_B
-        self._masks: dict[int | None, tuple[list[Tensor], Tensor | None]] = {}
+        self._decode = decode
+        self._masks: dict[int | None, list[Tensor]] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
         if self._sources is not None:
             fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
         self._pool.write(layer, self._slots, fresh_keys, fresh_values)
-        chunk_masks, decode_mask = self._masks_for(scoring.window)
         out_THD = torch.empty_like(q_HTD.transpose(0, 1), memory_format=torch.contiguous_format)
         # The query heads that share a key head stand as more rows of queries: no key is copied for grouped queries.
         kv_heads, groups = k_HTD.shape[0], q_HTD.shape[0] // k_HTD.shape[0]
-        for chunk, mask in zip(self._chunks, chunk_masks, strict=True):
+        for chunk, mask in zip(self._chunks, self._masks_for(scoring.window), strict=True):
             keys, values = self._pool.read(layer, chunk.slots)
             new = chunk.stop - chunk.start
             q_BHTD = q_HTD[:, chunk.start : chunk.stop].reshape(1, kv_heads, groups * new, -1)
             mask_TT = mask.repeat(groups, 1)
             out = masked_attention(q_BHTD, keys.transpose(0, 1)[None], values.transpose(0, 1)[None], mask_TT, scoring)
             out_THD[chunk.start : chunk.stop] = out.view(kv_heads * groups, new, -1).transpose(0, 1)
-        if self._decode_slots_BC is not None and decode_mask is not None:
-            batch = self._decode_slots_BC.shape[0]
-            keys, values = self._pool.read(layer, self._decode_slots_BC)
+        if self._decode is not None:
+            batch = self._decode.batch
             q_BHGD = q_HTD[:, -batch:].transpose(0, 1).reshape(batch, kv_heads, groups, -1)
-            out_BHGD = masked_attention(q_BHGD, keys.transpose(1, 2), values.transpose(1, 2), decode_mask, scoring)
+            out_BHGD = self._decode.attend(self._pool, layer, q_BHGD, scoring)
             out_THD[-batch:] = out_BHGD.reshape(batch, kv_heads * groups, -1)
         return out_THD
 
-    def _masks_for(self, window: int | None) -> tuple[list[Tensor], Tensor | None]:
+    def _masks_for(self, window: int | None) -> list[Tensor]:
         if window not in self._masks:
-            self._masks[window] = (
-                [_causal_mask(chunk.stop - chunk.start, chunk.slots, window) for chunk in self._chunks],
-                self._decode_mask(window),
-            )
+            self._masks[window] = [
+                _causal_mask(chunk.stop - chunk.start, chunk.slots, window) for chunk in self._chunks
+            ]
         return self._masks[window]
-
-    def _decode_mask(self, window: int | None) -> Tensor | None:
-        if self._decode_slots_BC is None:
-            return None
-        position_C = torch.arange(self._decode_slots_BC.shape[1], device=self._decode_slots_BC.device)
-        lengths = self._decode_lengths_B[:, None]
-        visible = position_C[None, :] < lengths
-        if window is not None:
-            visible = visible & (position_C[None, :] >= lengths - window)
-        return visible[:, None, None, :]
 
 
 def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:

@@ -7,11 +7,13 @@ gets copies of its twin's keys and values in its own cache slots, and draws from
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .decode_attention import DecodeTables
 from .kv_cache import KVPool
 from .paged_attention import Chunk, PagedTables
 from .scheduler import Piece, Plan
@@ -48,12 +50,17 @@ def pack_step(plan: Plan, pool: KVPool, block_size: int) -> StepBatch:
         slots.append(own[piece.start :])
         chunks.append(Chunk(starts[piece], len(tokens), torch.from_numpy(own).to(device)))
     decoding = [p for p in plan.decode if p.twin is None]
-    lengths = np.array([piece.stop for piece in decoding], np.int64)
-    decode_slots: Tensor | None = None
+    decode: DecodeTables | None = None
     if decoding:
+        lengths = np.array([piece.stop for piece in decoding], np.int64)
         table_BC = _decode_table(decoding, int(lengths.max()), block_size)
         slots.append(table_BC[np.arange(len(lengths)), lengths - 1])
-        decode_slots = torch.from_numpy(table_BC).to(device)
+        shared = _shared_blocks(decoding, int(lengths.min()), block_size) * block_size
+        decode = DecodeTables(
+            torch.from_numpy(table_BC[0, :shared]).to(device),
+            torch.from_numpy(table_BC[:, shared:]).to(device),
+            torch.from_numpy(lengths).to(device),
+        )
         starts.update(zip(decoding, range(len(tokens), len(tokens) + len(decoding)), strict=True))
         tokens.extend(piece.sequence.tokens[-1] for piece in decoding)
         positions.extend((lengths - 1).tolist())
@@ -67,8 +74,7 @@ def pack_step(plan: Plan, pool: KVPool, block_size: int) -> StepBatch:
         torch.from_numpy(np.concatenate(slots)).to(device),
         torch.tensor(sources, device=device) if twins else None,
         chunks,
-        decode_slots,
-        torch.from_numpy(lengths).to(device),
+        decode,
     )
     return StepBatch(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables, starts)
 
@@ -92,3 +98,12 @@ def _decode_table(pieces: list[Piece], longest: int, block_size: int) -> np.ndar
     for row, piece in enumerate(pieces):
         blocks[row, : len(piece.sequence.table.blocks)] = piece.sequence.table.blocks
     return (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(pieces), -1)[:, :longest]
+
+
+def _shared_blocks(pieces: list[Piece], shortest: int, block_size: int) -> int:
+    """How many blocks all of several sequences begin with; the shortest keeps a token of its own. 0 for one alone,
+    which shares with nobody."""
+    if len(pieces) < 2:
+        return 0
+    columns = zip(*(piece.sequence.table.blocks[: (shortest - 1) // block_size] for piece in pieces), strict=True)
+    return sum(1 for _ in takewhile(lambda blocks: len(set(blocks)) == 1, columns))
