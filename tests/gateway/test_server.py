@@ -12,9 +12,10 @@ import openai
 import pytest
 from openai import OpenAI
 
-from mini_agentic_rl.gateway.app import MAX_BODY_BYTES
-from mini_agentic_rl.gateway.errors import OverloadedError, ServerStartError
+from mini_agentic_rl.gateway.errors import OverloadedError
+from mini_agentic_rl.gateway.http import MAX_BODY_BYTES
 from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.serving import ServerStartError
 
 from .scripted import ScriptedBackend
 
@@ -50,7 +51,7 @@ def test_stopping_frees_the_port_and_the_thread_and_allows_a_new_start(serve):
     port = server.port
     server.stop()
     server.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "gateway-server"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "gateway server"]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/health")
     with server:
@@ -167,7 +168,7 @@ def test_health_tells_of_requests_and_conversations(serve):
 )
 def test_the_cost_of_a_request_beside_generation_stays_small(serve):
     server, _ = serve(["The answer is 42."], tokens_per_delta=100)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gateway-server"]
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gateway server"]
     clock = time.pthread_getcpuclockid(thread.ident)
     with httpx.Client() as client:
         for _ in range(5):

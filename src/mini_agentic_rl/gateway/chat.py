@@ -21,7 +21,7 @@ from .conversations import ConversationMemory, Prompt, Scope
 from .errors import BadRequestError, ContextLengthError, NotFoundError, UnavailableError
 from .messages import plain_messages
 from .protocol import ChatRequest
-from .recorder import CallContext, Recorder
+from .recorder import Answer, CallContext, Recorder
 from .seeds import RolloutSeeds
 from .tool_calls import forced_prefix
 
@@ -239,7 +239,15 @@ class ChatService:
             start_time=turn.start_time,
             traceparent=turn.traceparent,
         )
-        await self._recorder.record(call, choice, time.time())
+        answer = Answer(
+            index=choice.index,
+            message=choice.message(),
+            finish_reason=choice.finish_reason or "cancelled",
+            token_ids=choice.token_ids,
+            logprobs=choice.logprobs,
+            version=choice.version,
+        )
+        await self._recorder.record(call, answer, time.time())
 
     def _adapter(self, model: str) -> str | None:
         if model == self.model_name:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_agentic_rl.errors import UserError
-
 
 class GatewayError(Exception):
     """An error that the client is told about: an HTTP status and OpenAI's error object."""
@@ -98,7 +96,3 @@ class UnavailableError(GatewayError):
 
 class RecordingError(GatewayError):
     """The call was served but could not be recorded, so the answer is withheld."""
-
-
-class ServerStartError(UserError):
-    """The server could not start; the message names the setting to change."""

@@ -14,7 +14,6 @@ from mini_agentic_rl.semconv import LightningResourceAttributes
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.types import OtelResource, Span, TraceStatus
 
-from .choice import Choice
 from .errors import NotFoundError, RecordingError
 
 logger = logging.getLogger(__name__)
@@ -40,13 +39,28 @@ class CallContext:
     """W3C trace context of the request, which places the span in the agent's own trace."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a call."""
+
+    index: int
+    message: dict[str, Any]
+    """The answer as the agent receives it."""
+    finish_reason: str
+    token_ids: Sequence[int]
+    """Empty where the model's server does not tell them; then the call cannot be trained."""
+    logprobs: Sequence[float]
+    version: int = 0
+    """Of the policy that sampled it."""
+
+
 class Recorder:
     """Writes the spans of LLM calls into a store."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
 
-    async def record(self, call: CallContext, choice: Choice, end_time: float) -> None:
+    async def record(self, call: CallContext, answer: Answer, end_time: float) -> None:
         """Store the span of one answer; when this returns, the store has it.
 
         Raises:
@@ -55,7 +69,7 @@ class Recorder:
         """
         try:
             sequence_id = await self._store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
-            await self._store.add_span(_span(call, choice, sequence_id, end_time))
+            await self._store.add_span(_span(call, answer, sequence_id, end_time))
         except ValueError as error:
             raise NotFoundError(f"the call cannot be recorded: {error}", code="rollout_not_found") from error
         except Exception as error:  # any store may stand behind the contract; the agent must learn of it
@@ -63,7 +77,7 @@ class Recorder:
             raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
 
 
-def _span(call: CallContext, choice: Choice, sequence_id: int, end_time: float) -> Span:
+def _span(call: CallContext, answer: Answer, sequence_id: int, end_time: float) -> Span:
     parent = _TRACEPARENT.fullmatch(call.traceparent) if call.traceparent else None
     attributes: dict[str, Any] = {
         Attr.SYSTEM: "mini-agentic-rl",
@@ -72,17 +86,21 @@ def _span(call: CallContext, choice: Choice, sequence_id: int, end_time: float) 
         Attr.REQUEST_TEMPERATURE: call.temperature,
         Attr.RESPONSE_ID: call.response_id,
         Attr.RESPONSE_MODEL: call.model,
-        Attr.FINISH_REASONS: [choice.finish_reason or "cancelled"],
-        Attr.INPUT_TOKENS: len(call.prompt_ids),
-        Attr.OUTPUT_TOKENS: len(choice.token_ids),
+        Attr.FINISH_REASONS: [answer.finish_reason],
         Attr.INPUT_MESSAGES: json.dumps(call.messages, ensure_ascii=False),
-        Attr.OUTPUT_MESSAGES: json.dumps(choice.message(), ensure_ascii=False),
-        Attr.PROMPT_TOKEN_IDS: list(call.prompt_ids),
-        Attr.RESPONSE_TOKEN_IDS: list(choice.token_ids),
-        Attr.RESPONSE_LOGPROBS: list(choice.logprobs),
-        Attr.POLICY_VERSION: choice.version,
-        Attr.CHOICE_INDEX: choice.index,
+        Attr.OUTPUT_MESSAGES: json.dumps(answer.message, ensure_ascii=False),
+        Attr.CHOICE_INDEX: answer.index,
     }
+    if answer.token_ids:
+        attributes |= {
+            Attr.INPUT_TOKENS: len(call.prompt_ids),
+            Attr.OUTPUT_TOKENS: len(answer.token_ids),
+            Attr.PROMPT_TOKEN_IDS: list(call.prompt_ids),
+            Attr.RESPONSE_TOKEN_IDS: list(answer.token_ids),
+            Attr.POLICY_VERSION: answer.version,
+        }
+    if answer.token_ids and len(answer.logprobs) == len(answer.token_ids):
+        attributes[Attr.RESPONSE_LOGPROBS] = list(answer.logprobs)
     if call.tools:
         attributes[Attr.TOOL_DEFINITIONS] = json.dumps(call.tools, ensure_ascii=False)
     return Span.from_attributes(

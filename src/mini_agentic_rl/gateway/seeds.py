@@ -1,4 +1,7 @@
-"""Seeds of rollouts: a rollout whose metadata hold `sampling_seed` samples the same tokens whenever it runs again."""
+"""Seeds of rollouts: a rollout whose metadata hold `sampling_seed` samples the same tokens whenever it runs again.
+
+One that may be tried several times samples other tokens at each attempt: the same ones would fail again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.types import AttemptedRollout, Rollout
 
 from .conversations import Scope
 
@@ -28,8 +32,7 @@ class RolloutSeeds:
             return None
         if scope not in self._seeds:
             rollout = await self.store.get_rollout_by_id(scope[0])
-            seed = None if rollout is None else rollout.metadata.get(METADATA_KEY)
-            self._seeds[scope] = [None if seed is None else int(seed), 0]
+            self._seeds[scope] = [None if rollout is None else _seed_of(rollout), 0]
             if len(self._seeds) > _REMEMBERED:
                 self._seeds.popitem(last=False)
         seed, calls = self._seeds[scope]
@@ -37,3 +40,12 @@ class RolloutSeeds:
             return None
         self._seeds[scope][1] = calls + 1
         return int.from_bytes(hashlib.blake2b(f"{seed}/{calls}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _seed_of(rollout: Rollout) -> int | None:
+    seed = rollout.metadata.get(METADATA_KEY)
+    if seed is None:
+        return None
+    if isinstance(rollout, AttemptedRollout) and rollout.config.max_attempts > 1:
+        return int(seed) + rollout.attempt.sequence_id - 1
+    return int(seed)

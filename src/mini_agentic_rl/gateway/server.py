@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import logging
-import socket
-import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import uvicorn
-
+from mini_agentic_rl.serving import ServerThread
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.types import ProxyLLM
 
@@ -20,12 +15,8 @@ from .app import create_app
 from .backend import Backend
 from .chat import ChatService
 from .chat_template import ChatRenderer, Tokenizer, ToolFormat
-from .errors import ServerStartError
 
 logger = logging.getLogger(__name__)
-
-_KEEP_ALIVE_SECONDS = 75
-_BACKLOG = 2048
 
 
 class MiniLLMServer:
@@ -63,10 +54,7 @@ class MiniLLMServer:
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, extra_eos_ids=extra_eos_ids)
         self.service = ChatService(backend, self.renderer, model_name, default_adapter, store)
         self._api_key = api_key
-        self._wanted_port = port
-        self._bound_port: int | None = None
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = ServerThread(create_app(self.service, api_key=api_key), host, port, "gateway server")
 
     @property
     def port(self) -> int:
@@ -75,16 +63,12 @@ class MiniLLMServer:
         Raises:
             RuntimeError: it has not been started, and any free port was asked for.
         """
-        port = self._bound_port or self._wanted_port
-        if not port:
-            raise RuntimeError("the server has no port before start()")
-        return port
+        return self._thread.port
 
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients on this machine, ending in /v1."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}/v1" if ":" in host else f"http://{host}:{self.port}/v1"
+        return f"{self._thread.root}/v1"
 
     def as_resource(self, sampling_parameters: Mapping[str, Any] | None = None) -> ProxyLLM:
         """The endpoint as a resource for rollouts.
@@ -105,43 +89,14 @@ class MiniLLMServer:
         Raises:
             ServerStartError: the address cannot be had; the message names the setting to change.
         """
-        if self._thread is not None:
-            return self
-        listener = _listen(self.host, self._wanted_port)
-        self._bound_port = int(listener.getsockname()[1])
-        app = create_app(self.service, api_key=self._api_key)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            )
-        )
-        thread = threading.Thread(
-            target=server.serve_until_stopped, args=(listener,), name="gateway-server", daemon=True
-        )
-        thread.start()
-        server.ready.wait()
-        if not server.started:
-            thread.join()
-            raise ServerStartError(f"the server could not start: {server.failure}")
-        self._server, self._thread = server, thread
-        logger.info("serving %s at %s", self.model_name, self.endpoint)
+        if not self._thread.running:
+            self._thread.start()
+            logger.info("serving %s at %s", self.model_name, self.endpoint)
         return self
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop taking requests, give those under way `timeout` seconds, then cancel them."""
-        if self._server is None or self._thread is None:
-            return
-        self._server.config.timeout_graceful_shutdown = max(1, round(timeout))
-        self._server.should_exit = True
-        self._thread.join()
-        self._server = self._thread = self._bound_port = None
+        self._thread.stop(timeout)
 
     def __enter__(self) -> MiniLLMServer:
         return self.start()
@@ -150,45 +105,3 @@ class MiniLLMServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-        self.failure: BaseException | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    def serve_until_stopped(self, listener: socket.socket) -> None:
-        try:
-            asyncio.run(self.serve(sockets=[listener]))
-        except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
-            self.failure = error
-            if self.ready.is_set():
-                logger.exception("the server stopped unexpectedly")
-        finally:
-            listener.close()
-            self.ready.set()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise ServerStartError(f"port {port} does not exist: choose --port between 0 and 65535 (0 takes a free one)")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is already in use: choose another with --port (0 takes a free one)"
-        elif error.errno == errno.EACCES:
-            message = f"port {port} needs more rights than this user has: choose one above 1023 with --port"
-        else:
-            message = f"cannot listen on {host}:{port} ({error}): change --host or --port"
-        raise ServerStartError(message) from None
-    return listener

@@ -1,0 +1,134 @@
+"""`LLMProxy`: the gateway over servers of others. The agent sees one OpenAI-compatible endpoint, as with a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mini_agentic_rl.serving import ServerThread
+from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.types import LLM, ProxyLLM
+
+from .proxy_app import create_proxy_app
+from .upstream import Upstream, Upstreams
+
+logger = logging.getLogger(__name__)
+
+
+class LLMProxy:
+    """Hands chat requests on by model name, and records those made under a rollout's URL.
+
+    Args:
+        port: port to listen on; None and 0 take a free one.
+        model_list: what is served where: `{"model_name": …, "base_url": …, "api_key": …, "model": …, "token_ids": …}`
+            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`.
+        store: where calls under a rollout's URL are recorded; the trainer gives its own.
+        host: address to listen on.
+        num_retries: how often a request is sent again after a refused connection or an answer of 408, 429 or 5xx.
+        timeout: seconds that an upstream may be silent.
+        api_key: bearer token that agents must send; None asks for none.
+
+    Raises:
+        UserError: an entry of the model list does not say where its model is served, or two have one name.
+        ValueError: a number that cannot work.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: Iterable[Upstream | Mapping[str, Any]] = (),
+        store: LightningStore | None = None,
+        host: str = "127.0.0.1",
+        *,
+        num_retries: int = 2,
+        timeout: float = 600.0,
+        api_key: str | None = None,
+    ) -> None:
+        self._store = store
+        self._api_key = api_key
+        self._upstreams = Upstreams(model_list, num_retries=num_retries, timeout=timeout)
+        app = create_proxy_app(self._upstreams, self.get_store, api_key=api_key)
+        self._server = ServerThread(app, host, port or 0, "LLM proxy")
+
+    @property
+    def models(self) -> list[str]:
+        """Names that may be asked for."""
+        return self._upstreams.names
+
+    @property
+    def endpoint(self) -> str:
+        """Base URL for OpenAI clients on this machine, ending in /v1."""
+        return f"{self._server.root}/v1"
+
+    def get_store(self) -> LightningStore | None:
+        """Where calls are recorded."""
+        return self._store
+
+    def set_store(self, store: LightningStore | None) -> None:
+        """Record in this store from now on."""
+        self._store = store
+
+    def update_model_list(self, model_list: Iterable[Upstream | Mapping[str, Any]]) -> None:
+        """Serve these models from now on; requests under way end where they began.
+
+        Raises:
+            UserError: as the constructor.
+        """
+        self._upstreams.replace(model_list)
+
+    def is_running(self) -> bool:
+        """Whether it takes requests."""
+        return self._server.running
+
+    async def start(self) -> None:
+        """Serve; returns once connections are accepted. Starting a running proxy changes nothing.
+
+        Raises:
+            ServerStartError: the address cannot be had; the message names the setting to change.
+        """
+        if not self.is_running():
+            await asyncio.to_thread(self._server.start)
+            logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
+
+    async def stop(self) -> None:
+        """Stop serving; requests under way get a few seconds."""
+        await asyncio.to_thread(self._server.stop)
+
+    async def restart(self) -> None:
+        """Stop, then start again."""
+        await self.stop()
+        await self.start()
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+    ) -> LLM:
+        """A model as a resource: behind each rollout's own URL, or behind that of the one rollout that is named.
+
+        Args:
+            model: which; may be left out where there is one.
+            sampling_parameters: keyword arguments that agents pass to the completion call.
+
+        Raises:
+            ValueError: several models and none named, an unknown one, or one id of the two.
+        """
+        if model is None and len(self.models) == 1:
+            model = self.models[0]
+        if model not in self.models:
+            raise ValueError(f"model={model!r}: expected one of {', '.join(self.models) or 'an empty model_list'}")
+        resource = ProxyLLM(
+            endpoint=self.endpoint,
+            model=model,
+            api_key=self._api_key,
+            sampling_parameters=dict(sampling_parameters or {}),
+        )
+        if rollout_id is None and attempt_id is None:
+            return resource
+        if rollout_id is None or attempt_id is None:
+            raise ValueError("as_resource needs both rollout_id and attempt_id, or neither")
+        return resource.for_rollout(rollout_id, attempt_id)

@@ -1,0 +1,5 @@
+"""`LLMProxy` under the name that agent-lightning gives its module."""
+
+from .gateway.llm_proxy import LLMProxy
+
+__all__ = ["LLMProxy"]
