@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,14 @@ from mini_agentic_rl.store import (
     InMemoryLightningStore,
     LightningStore,
     LightningStoreThreaded,
+    MongoLightningStore,
     SqlLightningStore,
 )
+from mini_agentic_rl.store.base import STORE_METHODS
+from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+
+from .mongo_server import mongo_url, needs_mongo, new_database
+from .postgres import emptied_database, needs_postgres
 
 
 def make_store(kind: str, folder: Path) -> LightningStore:
@@ -20,11 +28,63 @@ def make_store(kind: str, folder: Path) -> LightningStore:
         return InMemoryLightningStore()
     if kind == "threaded":
         return LightningStoreThreaded(InMemoryLightningStore())
-    return SqlLightningStore(folder / "store.db", scan_debounce_seconds=0.0)
+    if kind == "mongo":
+        return MongoLightningStore(mongo_url(), new_database(), scan_debounce_seconds=0.0)
+    place = emptied_database() if kind == "postgres" else folder / "store.db"
+    return SqlLightningStore(place, scan_debounce_seconds=0.0)
 
 
-@pytest.fixture(params=["memory", "sqlite", "threaded"])
+KINDS = [
+    "memory",
+    "sqlite",
+    pytest.param("postgres", marks=needs_postgres),
+    pytest.param("mongo", marks=needs_mongo),
+    "threaded",
+    "http-memory",
+    "http-sqlite",
+]
+
+
+class _Served(LightningStore):
+    """Whichever store is served now: one server serves the store of one test after the other."""
+
+    store: LightningStore = InMemoryLightningStore()
+    capabilities = store.capabilities
+
+
+for _name in STORE_METHODS:
+    setattr(_Served, _name, property(operator.attrgetter(f"store.{_name}")))
+
+_SERVED = _Served()
+_SERVER = LightningStoreServer(_SERVED, port=0)
+
+
+@asynccontextmanager
+async def opened_store(kind: str, folder: Path) -> AsyncIterator[LightningStore]:
+    """An empty store of this kind; "http-…" is a client of a server that shares one."""
+    kept = make_store(kind.removeprefix("http-"), folder)
+    if not kind.startswith("http-"):
+        yield kept
+        await kept.close()
+        return
+    _SERVED.store = kept
+    await _SERVER.start()
+    client = LightningStoreClient(_SERVER.endpoint)
+    yield client
+    await client.close()
+    await kept.close()
+
+
+@pytest.fixture(params=[*KINDS, pytest.param("http-postgres", marks=needs_postgres)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LightningStore]:
-    made = make_store(request.param, tmp_path)
-    yield made
-    await made.close()
+    async with opened_store(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def slowness(request: pytest.FixtureRequest, store: LightningStore) -> float:
+    """How many times as long as the others this store may take.
+
+    The server of the MongoDB tests is a slow stand-in; over HTTP a database has three processes to go through.
+    """
+    return {"mongo": 5.0, "http-postgres": 3.0}.get(request.node.callspec.params["store"], 1.0)

@@ -13,21 +13,22 @@ from mini_agentic_rl.types import RolloutConfig
 from .test_contract import span_of, status_of
 
 
-async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore) -> None:
-    config = RolloutConfig(unresponsive_seconds=0.1, max_attempts=2, retry_condition=["unresponsive"])
+async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore, slowness: float) -> None:
+    silence = 0.1 * slowness
+    config = RolloutConfig(unresponsive_seconds=silence, max_attempts=2, retry_condition=["unresponsive"])
     claimed = await store.start_rollout("a", config=config)
     assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(silence + 0.05)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
     again = await store.dequeue_rollout()
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
 
 
-async def test_spans_keep_an_attempt_responsive(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.3))
+async def test_spans_keep_an_attempt_responsive(store: LightningStore, slowness: float) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.3 * slowness))
     for sequence_id in range(1, 6):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1 * slowness)
         await store.add_span(span_of(claimed, sequence_id))
     assert await status_of(store, claimed.rollout_id) == ("running", "running")
 
@@ -48,21 +49,23 @@ async def test_without_limits_an_attempt_may_take_for_ever(store: LightningStore
     assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
 
 
-async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore) -> None:
-    config = RolloutConfig(unresponsive_seconds=0.15, max_attempts=2, retry_condition=["unresponsive"])
+async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore, slowness: float) -> None:
+    silence = 0.15 * slowness
+    config = RolloutConfig(unresponsive_seconds=silence, max_attempts=2, retry_condition=["unresponsive"])
     claimed = await store.start_rollout("a", config=config, worker_id="w")
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(silence + 0.05)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
     await store.add_span(span_of(claimed))
     assert await status_of(store, claimed.rollout_id) == ("running", "running")
     assert await store.dequeue_rollout() is None
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(silence + 0.05)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
 
 
-async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.1))
-    await asyncio.sleep(0.15)
+async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(store: LightningStore, slowness: float) -> None:
+    silence = 0.1 * slowness
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=silence))
+    await asyncio.sleep(silence + 0.05)
     assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
     assert await store.add_span(span_of(claimed)) is not None
     assert await status_of(store, claimed.rollout_id) == ("failed", "running")
@@ -121,10 +124,11 @@ async def test_an_old_attempt_does_not_free_a_worker_that_has_gone_on(store: Lig
     assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
 
 
-async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(store: LightningStore) -> None:
-    config = RolloutConfig(unresponsive_seconds=0.1, timeout_seconds=0.6)
+async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(store: LightningStore, slowness: float) -> None:
+    silence = 0.1 * slowness
+    config = RolloutConfig(unresponsive_seconds=silence, timeout_seconds=6 * silence)
     claimed = await store.start_rollout("a", config=config, worker_id="w")
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(silence + 0.05)
     assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
     assert [worker.status for worker in await store.query_workers()] == ["unknown"]
     await store.add_span(span_of(claimed))
@@ -145,7 +149,7 @@ async def test_a_worker_heartbeat_is_noted(store: LightningStore) -> None:
     assert await store.get_worker_by_id("nobody") is None
 
 
-async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: LightningStore) -> None:
+async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: LightningStore, slowness: float) -> None:
     rollouts = [await store.start_rollout(n) for n in range(3)]
     ids = [rollout.rollout_id for rollout in rollouts]
     woken_at: list[float] = []
@@ -162,7 +166,7 @@ async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: Li
         await store.update_attempt(rollout_id, "latest", status="succeeded")
     ended_at = time.monotonic()
     assert await waiting == ids
-    assert woken_at[0] - ended_at < 0.05
+    assert woken_at[0] - ended_at < 0.05 * slowness
 
 
 async def test_waiting_wakes_at_the_last_end_though_others_had_ended_before_it_began(store: LightningStore) -> None:
@@ -197,7 +201,7 @@ async def test_waiting_notices_a_timeout_that_nobody_else_looks_for(store: Light
     assert time.monotonic() - started < 1.0
 
 
-async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningStore) -> None:
+async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningStore, slowness: float) -> None:
     started = time.monotonic()
     assert await store.wait_for_work(0.1) is False
     assert time.monotonic() - started >= 0.1
@@ -206,7 +210,7 @@ async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningS
     queued_at = time.monotonic()
     await store.enqueue_rollout("a")
     assert await asyncio.gather(*waiting) == [True, True, True]
-    assert time.monotonic() - queued_at < 0.1
+    assert time.monotonic() - queued_at < 0.1 * slowness
     assert await store.wait_for_work(0) is True
 
 

@@ -35,9 +35,16 @@ def _attempt(status: AttemptStatus = "running", sequence_id: int = 1, heard: flo
     ],
 )
 def test_a_rollout_follows_its_attempt(attempt_status: AttemptStatus, expected: RolloutStatus) -> None:
-    moved = lifecycle.rollout_following(_rollout("requeuing"), _attempt(attempt_status), now=5.0)
+    before: RolloutStatus = "running" if expected == "failed" else "requeuing"
+    moved = lifecycle.rollout_following(_rollout(before), _attempt(attempt_status), now=5.0)
     assert moved.status == expected
     assert moved.end_time == (5.0 if expected in ("succeeded", "failed") else None)
+
+
+@pytest.mark.parametrize("attempt_status", ["failed", "timeout", "unresponsive"])
+def test_a_queued_rollout_is_not_moved_by_an_attempt_that_ends_badly(attempt_status: AttemptStatus) -> None:
+    queued = _rollout("requeuing")
+    assert lifecycle.rollout_following(queued, _attempt(attempt_status), now=5.0) is queued
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import Pool
 
-from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
+from mini_agentic_rl.store import LightningStoreError, SqlLightningStore, sql_tables
+from mini_agentic_rl.store.query import Query, conditions
+from mini_agentic_rl.store.sql_migrations import SCHEMA_VERSION
+from mini_agentic_rl.store.sql_query import page_of, total_of
+from mini_agentic_rl.store.sql_statements import Statement
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 from .test_contract import span_of
@@ -66,13 +71,13 @@ async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(tmp_path: Pa
     await store.close()
 
 
-async def test_a_file_of_another_schema_version_is_refused(tmp_path: Path) -> None:
+async def test_a_file_of_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     await SqlLightningStore(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE agl_schema SET version = 99")
         connection.commit()
-    with pytest.raises(LightningStoreError, match="schema version 99"):
+    with pytest.raises(LightningStoreError, match=f"schema version 99.* up to {SCHEMA_VERSION}"):
         SqlLightningStore(path)
 
 
@@ -103,9 +108,9 @@ def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         SqlLightningStore(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["postgresql://host/db", ":memory:", "sqlite://", "://"])
-def test_a_url_of_anything_but_a_sqlite_file_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"SQLite file|needs a file|store URL"):
+@pytest.mark.parametrize("url", ["mysql://u:secret@host/db", ":memory:", "sqlite://", "://"])
+def test_a_url_of_anything_else_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"needs a file|store URL"):
         SqlLightningStore(url)
 
 
@@ -161,4 +166,40 @@ async def test_many_concurrent_callers_share_the_few_connections(tmp_path: Path)
         *(store.query_rollouts(limit=2) for _ in range(64)),
     )
     assert (await store.statistics())["total_rollouts"] == 65
+    await store.close()
+
+
+def _plan(connection: Connection, text: str, parameters: Any) -> list[str]:
+    return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)]
+
+
+async def test_the_statements_of_a_call_find_their_rows_by_an_index(tmp_path: Path) -> None:
+    await SqlLightningStore(tmp_path / "store.db").close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'store.db'}", paramstyle="named")
+    fixed = {name: value for name, value in vars(sql_tables).items() if isinstance(value, Statement)}
+    del fixed["_COUNTS"], fixed["_LATEST_RESOURCES"]  # one counts all rows, the other reads the end of an index
+    assert len(fixed) > 15
+    by_status = Query("rollout", (), conditions(one_of={"status": ["running"]}), limit=5)
+    by_id = Query("rollout", (), conditions(one_of={"rollout_id": ["a", "b"]}))
+    of_rollout = Query("span", conditions({"rollout_id": "a", "attempt_id": "b"}), conditions({"name": "c"}))
+    with engine.connect() as connection:
+        plans = {}
+        for name, statement in fixed.items():
+            text, constants = statement.text(engine.dialect)
+            plans[name] = _plan(connection, text, defaultdict(lambda: 1, constants))
+        for query in (by_status, by_id, of_rollout):
+            for made in (page_of(query), total_of(query)):
+                compiled = made.compile(engine)
+                plans[str(compiled)] = _plan(connection, str(compiled), compiled.params)
+    assert [name for name, plan in plans.items() if any(step.startswith("SCAN agl_") for step in plan)] == []
+    engine.dispose()
+
+
+async def test_text_and_numbers_that_the_file_cannot_hold_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    claimed = await store.start_rollout("a")
+    for field in ({"name": "broken \ud83d"}, {"sequence_id": 2**70}):
+        with pytest.raises(ValueError, match=r"surrogates|64 bits"):
+            await store.add_span(span_of(claimed, **field))
+    assert list(await store.query_spans(claimed.rollout_id)) == []
     await store.close()

@@ -13,6 +13,7 @@ from rich.console import Console
 from .. import __version__
 from ..jobs.settings import ChatSettings, EvalSettings, ServeSettings, TrainSettings
 from .options import settings_command, with_errors
+from .store_commands import add_store_commands
 from .tables import show_result
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
+add_store_commands(app)
 
 
 @settings_command(app, "train", TrainSettings)

@@ -1,8 +1,9 @@
 """Commands from settings: every field of a `Settings` class becomes an option, so that nothing is written twice.
 
-The option's name is the field's, its help the field's docstring, its type and default the field's; bounds are checked
-by the settings class, and its complaint is told in terms of the option. What a command may raise is turned here, in
-one place, into what a person sees: a `UserError` is one line and exit code 2, Ctrl-C is exit code 130.
+The option's name is the field's, its help the field's docstring, its type and default the field's; a field marked
+"argument" is given by its place. Bounds are checked by the settings class, and its complaint is told in terms of the
+option. What a command may raise is turned here, in one place, into what a person sees: a `UserError` is one line and
+exit code 2, Ctrl-C is exit code 130.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def read_settings(settings_class: type[S], values: dict[str, Any]) -> S:
 
 
 def option_name(field_name: str, field: FieldInfo) -> str:
-    """The option of a field: `--field-name`, or what its "option" says."""
+    """The option of a field: `--field-name`, or what its "option" says; the name of an argument."""
+    if _is_argument(field):
+        return field_name.upper()
     return str(_extra(field).get("option", "--" + field_name.replace("_", "-")))
 
 
@@ -103,6 +106,8 @@ def _complaint(settings_class: type[Settings], problem: Any) -> str:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    if _is_argument(field):
+        return _argument(name, field)
     if field.is_required():
         raise TypeError(f"setting {name!r} needs a default to become an option")
     default = field.get_default(call_default_factory=True)
@@ -116,6 +121,17 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
     annotation = Annotated[_option_type(name, field.annotation), information]  # type: ignore[valid-type]  # built here
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _argument(name: str, field: FieldInfo) -> inspect.Parameter:
+    information = typer.Argument(help=" ".join((field.description or "").split()), show_default=False)
+    annotation = Annotated[_option_type(name, field.annotation), information]  # type: ignore[valid-type]  # built here
+    default = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_argument(field: FieldInfo) -> bool:
+    return bool(_extra(field).get("argument"))
 
 
 def _debug_parameter() -> inspect.Parameter:

@@ -1,4 +1,10 @@
-"""Stores: the queue, the spans and the resources that an algorithm and its runners share."""
+"""Stores: the queue, the spans and the resources that an algorithm and its runners share.
+
+The stores that stand on a database are loaded when they are asked for, as the database libraries take long to load.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .base import (
     UNSET,
@@ -9,8 +15,13 @@ from .base import (
     Unset,
 )
 from .memory import InMemoryLightningStore
-from .sql import SqlLightningStore
 from .threading import LightningStoreThreaded
+
+if TYPE_CHECKING:
+    from .mongo import MongoLightningStore
+    from .sql import SqlLightningStore
+
+_HOME = {"MongoLightningStore": "mongo", "SqlLightningStore": "sql"}
 
 __all__ = [
     "UNSET",
@@ -20,6 +31,13 @@ __all__ = [
     "LightningStoreError",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
+    "MongoLightningStore",
     "SqlLightningStore",
     "Unset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -23,6 +23,8 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
+from .objects import made
+from .query import Query, conditions
 from .tables import Tables
 from .vocabulary import UNSET, Unset
 from .waiting import Changes
@@ -75,7 +77,9 @@ class Ledger:
             new = lifecycle.rollout_with_status(new, status, time.time())
         self._replace_rollout(old, new)
         if latest is not None and "config" in update:
-            self.tables.replace_attempt(latest, self._new_deadline(latest, new))
+            for attempt in self.tables.select(Query("attempt", conditions({"rollout_id": rollout_id}))).items:
+                if attempt.status in lifecycle.LIVE_ATTEMPT_STATUSES:
+                    self.tables.replace_attempt(attempt, self._new_deadline(attempt, new))
         return lifecycle.with_attempt(new, latest)
 
     def update_attempt(self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset, **fields: Any) -> Attempt:
@@ -99,7 +103,7 @@ class Ledger:
         return new
 
     def add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans; each is a sign of life of its attempt."""
+        """Store spans; each is a sign of life of its attempt. Returns those that were new, in the order given."""
         now = time.time()
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
@@ -116,6 +120,9 @@ class Ledger:
                     worker = self._worker(alive.worker_id)
                     if worker.current_attempt_id == alive.attempt_id:
                         self._write_worker(worker, lifecycle.worker_with_attempt(worker, alive, now))
+        if len(by_attempt) > 1:
+            place = {(span.attempt_id, span.span_id): index for index, span in reversed(list(enumerate(spans)))}
+            stored.sort(key=lambda span: place[span.attempt_id, span.span_id])
         return stored
 
     def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
@@ -190,7 +197,7 @@ class Ledger:
             worker = self._worker(attempt.worker_id)
             busy = lifecycle.worker_with_attempt(worker, attempt, attempt.start_time, dequeued=dequeued)
             self.tables.write_worker(busy)
-        return AttemptedRollout(**vars(rollout), attempt=attempt)
+        return made(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
     def _rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None]:
         found = self.tables.rollout(rollout_id)
@@ -245,7 +252,8 @@ class Ledger:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(8)}"
+    """Ids grow with time, which keeps a database's indexes compact; 48 random bits tell those of one instant apart."""
+    return f"{prefix}-{time.time_ns() >> 16:012x}{secrets.token_hex(6)}"
 
 
 def _unknown_attempt(rollout_id: str, attempt_id: str) -> ValueError:

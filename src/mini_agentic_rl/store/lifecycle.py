@@ -2,7 +2,8 @@
 
 An attempt: preparing → running → succeeded | failed | timeout, and unresponsive in between; a span revives it.
 A rollout follows its latest attempt; after failed, timeout or unresponsive it is queued again while its
-`retry_condition` and `max_attempts` allow, else it has failed. What has ended never changes its status again.
+`retry_condition` and `max_attempts` allow, else it has failed. A rollout that is in the queue already waits for a new
+attempt: that the latest one ends badly no longer moves it. What has ended never changes its status again.
 Times are seconds since the epoch.
 """
 
@@ -21,6 +22,7 @@ from ..types import (
     RolloutStatus,
     Worker,
 )
+from .objects import changed, made
 
 QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
@@ -69,7 +71,7 @@ def with_attempt(rollout: Rollout, attempt: Attempt | None) -> Rollout:
     """The rollout as callers see it: an `AttemptedRollout` once it has an attempt."""
     if attempt is None:
         return rollout
-    return AttemptedRollout(**vars(rollout), attempt=attempt)
+    return made(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
 
 def rollout_with_status(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
@@ -79,7 +81,7 @@ def rollout_with_status(rollout: Rollout, status: RolloutStatus, now: float) -> 
     update: dict[str, Any] = {"status": status}
     if status in TERMINAL_ROLLOUT_STATUSES:
         update["end_time"] = now
-    return rollout.model_copy(update=update)
+    return changed(rollout, **update)
 
 
 def rollout_following(rollout: Rollout, attempt: Attempt, now: float) -> Rollout:
@@ -87,6 +89,8 @@ def rollout_following(rollout: Rollout, attempt: Attempt, now: float) -> Rollout
     status = attempt.status
     if status == "preparing" or status == "running" or status == "succeeded":
         return rollout_with_status(rollout, status, now)
+    if rollout.status in QUEUED_STATUSES:
+        return rollout
     retry = status in rollout.config.retry_condition and attempt.sequence_id < rollout.config.max_attempts
     return rollout_with_status(rollout, "requeuing" if retry else "failed", now)
 
@@ -98,14 +102,14 @@ def attempt_with_status(attempt: Attempt, status: AttemptStatus, now: float) -> 
     update: dict[str, Any] = {"status": status}
     if status in ENDED_ATTEMPT_STATUSES:
         update["end_time"] = now
-    return attempt.model_copy(update=update)
+    return changed(attempt, **update)
 
 
 def attempt_after_span(attempt: Attempt, now: float) -> Attempt:
     """The attempt after a span of it has come in: heard of now, and running unless it has ended."""
     if attempt.status in ENDED_ATTEMPT_STATUSES:
         return attempt
-    return attempt.model_copy(update={"status": "running", "last_heartbeat_time": now})
+    return changed(attempt, status="running", last_heartbeat_time=now)
 
 
 def verdict(attempt: Attempt, config: RolloutConfig, now: float) -> AttemptStatus | None:
@@ -144,20 +148,18 @@ def worker_with_attempt(worker: Worker, attempt: Attempt, now: float, *, dequeue
     }
     if dequeued:
         update["last_dequeue_time"] = now
-    return worker.model_copy(update=update)
+    return changed(worker, **update)
 
 
 def worker_without_attempt(worker: Worker, attempt: Attempt, now: float) -> Worker:
     """The worker, free again; unchanged if it has gone on to another attempt."""
     if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
         return worker
-    return worker.model_copy(
-        update={"status": "idle", "last_idle_time": now, "current_rollout_id": None, "current_attempt_id": None}
-    )
+    return changed(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
 
 
 def worker_out_of_sight(worker: Worker, attempt: Attempt) -> Worker:
     """The worker whose attempt went past a limit: nobody knows what it does."""
     if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
         return worker
-    return worker.model_copy(update={"status": "unknown"})
+    return changed(worker, status="unknown")

@@ -36,14 +36,15 @@ class _AttemptRow:
 
 
 class _RolloutRow:
-    """A rollout and its attempts, oldest first."""
+    """A rollout, its attempts, oldest first, and the spans of all of them in the order in which they came."""
 
-    __slots__ = ("attempts", "number", "rollout")
+    __slots__ = ("attempts", "number", "rollout", "spans")
 
     def __init__(self, rollout: Rollout, number: int) -> None:
         self.rollout = rollout
         self.number = number
         self.attempts: dict[str, _AttemptRow] = {}
+        self.spans: list[Span] = []
 
     @property
     def latest(self) -> Attempt | None:
@@ -131,7 +132,8 @@ class MemoryTables:
         return first
 
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
-        row = self._rollouts[rollout_id].attempts[attempt_id]
+        rollout = self._rollouts[rollout_id]
+        row = rollout.attempts[attempt_id]
         stored = []
         for span in spans:
             if span.span_id not in row.spans:
@@ -139,6 +141,7 @@ class MemoryTables:
                 stored.append(span)
                 if span.sequence_id > row.last_number:
                     row.last_number = span.sequence_id
+        rollout.spans.extend(stored)
         self._span_count += len(stored)
         return stored
 
@@ -166,10 +169,14 @@ class MemoryTables:
             return query.page(self._resources.values())
         if query.kind == "worker":
             return query.page(self._workers.values())
-        rows = self._attempt_candidates(query)
+        rollouts = [self._rollouts[i] for i in query.required("rollout_id") or () if i in self._rollouts]
+        wanted = query.required("attempt_id")
+        if wanted is None and query.kind == "span":
+            return query.page(chain.from_iterable(row.spans for row in rollouts))
+        attempts = [attempt for row in rollouts for i, attempt in row.attempts.items() if wanted is None or i in wanted]
         if query.kind == "attempt":
-            return query.page(row.attempt for row in rows)
-        return query.page(chain.from_iterable(row.spans.values() for row in rows))
+            return query.page(row.attempt for row in attempts)
+        return query.page(chain.from_iterable(row.spans.values() for row in attempts))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = [self._rollouts.get(rollout_id) for rollout_id in rollout_ids]
@@ -210,13 +217,6 @@ class MemoryTables:
             return self._rollouts.values()
         found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
         return sorted(found.values(), key=lambda row: row.number)
-
-    def _attempt_candidates(self, query: Query) -> Iterable[_AttemptRow]:
-        rollouts = [self._rollouts[i] for i in query.required("rollout_id") or () if i in self._rollouts]
-        wanted = query.required("attempt_id")
-        if wanted is None:
-            return chain.from_iterable(row.attempts.values() for row in rollouts)
-        return [row.attempts[i] for row in rollouts for i in wanted if i in row.attempts]
 
 
 def _the_rollout(row: _RolloutRow) -> Rollout:

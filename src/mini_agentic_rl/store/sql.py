@@ -1,62 +1,51 @@
-"""The store in a SQLite file: it outlives its process, and several processes may use one file at once.
+"""The store in an SQL database: it outlives its process, and several processes may use it at once.
 
-What a call has returned from is committed: it survives the death of the process at any instant (and a power cut, with
-`synchronous="full"`). Every change is one transaction that holds the file's write lock, so a rollout is claimed once,
-whoever asks. The file is in WAL mode, where readers and the writer do not block each other; it must lie on a local
-disk.
+In a SQLite file, for the processes of one computer: what was acknowledged survives the process (and a power cut, with
+`synchronous="full"`). The file must lie on a local disk. In a PostgreSQL database, for several computers: what was
+acknowledged survives whatever the server's own settings promise.
 
-Callers may come from any thread and event loop: one thread writes, a few read, and a call waits for its thread. A call
-that is cancelled before its commit changes nothing. While somebody waits for work or for the end of rollouts, the file
-is looked at every few milliseconds for what other processes have written; what this one writes is announced at once.
+Every change is made in a transaction that excludes all other writers, so a rollout is claimed once, whoever asks.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, RootTransaction
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError
 
-from .base import LightningStoreCapabilities, LightningStoreError
-from .ledger import Ledger
-from .ledger_store import LedgerStore, has_overdue
-from .sql_schema import open_sqlite, prepare
+from .database import DatabaseStore
+from .sql_backend import WRITES, Backend
+from .sql_migrations import prepare
+from .sql_postgres import PostgresBackend
+from .sql_sqlite import SqliteBackend, Synchronous
 from .sql_tables import SqlTables
+from .tables import Tables
 from .waiting import Changes
 
 T = TypeVar("T")
-Synchronous = Literal["normal", "full"]
 
-logger = logging.getLogger(__name__)
-
-_READERS: Final = 4
-_WATCH_SECONDS: Final = 0.02
+_POSTGRES: Final = ("postgresql", "postgres")
 
 
-class SqlLightningStore(LedgerStore):
-    """A store in a SQLite file. Pickled to another process, it opens the same file there.
+class SqlLightningStore(DatabaseStore):
+    """A store in an SQL database. Pickled to another process, it opens the same database there.
 
     Args:
-        path_or_url: The file, or `sqlite:///` and the file. It is made, with its folders, if it is not there.
+        path_or_url: A SQLite file, or `sqlite:///` and the file; it is made, with its folders, if it is not there. Or
+            `postgresql://user:password@host:port/database`, a database that is there.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
         busy_timeout_seconds: How long a call waits for another process to finish writing.
-        synchronous: `normal`: what was acknowledged survives the process. `full`: it survives a power cut as well, at
-            the price of a disk flush for every call.
+        synchronous: Of a SQLite file. `normal`: what was acknowledged survives the process. `full`: it survives a power
+            cut as well, at the price of a disk flush for every transaction.
 
     Raises:
-        LightningStoreError: the file cannot be used; the message says why. Any later call may raise it as well.
-        ValueError: the URL is not one of a SQLite file.
+        LightningStoreError: the database cannot be used; the message says why. Any later call may raise it as well.
+        ValueError: the URL is not one of a SQLite file or a PostgreSQL database.
     """
 
     def __init__(
@@ -67,196 +56,111 @@ class SqlLightningStore(LedgerStore):
         busy_timeout_seconds: float = 30.0,
         synchronous: Synchronous = "normal",
     ) -> None:
-        super().__init__()
-        self.path = _file_of(path_or_url)
-        self._scan_debounce_seconds = scan_debounce_seconds
-        self._busy_timeout_seconds = busy_timeout_seconds
-        self._synchronous: Synchronous = synchronous
-        self._last_scan = float("-inf")
-        self._process = os.getpid()
-        self._watch_lock = threading.Lock()
-        self._watcher: threading.Thread | None = None
+        place = _place_of(path_or_url)
+        self.path = place if isinstance(place, Path) else None
+        """The file; None if the store is in a PostgreSQL database."""
+        self._backend: Backend
+        if isinstance(place, Path):
+            self._backend = SqliteBackend(place, busy_timeout_seconds, synchronous)
+        else:
+            self._backend = PostgresBackend(place, busy_timeout_seconds)
+        super().__init__(self._backend.name, scan_debounce_seconds=scan_debounce_seconds)
+        spelled = place if isinstance(place, Path) else place.render_as_string(hide_password=False)
+        self._settings = (spelled, scan_debounce_seconds, busy_timeout_seconds, synchronous)
         self._connection: Connection | None = None
-        self._write_thread = ThreadPoolExecutor(1, "store-write")
-        self._read_threads = ThreadPoolExecutor(_READERS, "store-read")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LightningStoreError(f"cannot make the folder of the store {self.path}: {error}") from error
-        self._engine = open_sqlite(self.path, busy_timeout_seconds, synchronous, readers=_READERS)
-        self._write_thread.submit(self._in_transaction, self._prepare, _Caller()).result()
+        self._in_writing_thread(self._prepare)
 
     def __reduce__(self) -> tuple[Callable[..., SqlLightningStore], tuple[Any, ...]]:
-        settings = (self.path, self._scan_debounce_seconds, self._busy_timeout_seconds, self._synchronous)
-        return _reopen, settings
+        return _reopen, self._settings
 
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=False)
+    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
+        def publishing(connection: Connection) -> None:
+            self._backend.publish(connection, work(SqlTables(connection)))
 
-    async def close(self) -> None:
-        def release() -> None:
-            self._write_thread.shutdown()
-            self._read_threads.shutdown()
-            if self._connection is not None:
-                self._connection.close()
-            self._engine.dispose()
+        self._in_transaction(publishing)
 
-        await asyncio.to_thread(release)
+    def _query(self, work: Callable[[Tables], T]) -> T:
+        with self._backend.engine.connect() as connection, connection.begin():
+            return work(SqlTables(connection))
 
-    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
-        caller = _Caller()
+    def _foreign_writes(self) -> Generator[bool, None, None]:
+        def in_writing_thread(look: Callable[[Connection], int]) -> int:
+            return self._in_writing_thread(lambda: look(self._writer()))
 
-        def work(connection: Connection) -> tuple[T, Changes]:
-            ledger = Ledger(SqlTables(connection))
-            if check_health or self._scan_is_due():
-                ledger.check_health(time.time())
-                self._last_scan = time.monotonic()
-            return operation(ledger), ledger.changes
+        return self._backend.foreign_writes(in_writing_thread)
 
-        def transaction() -> T:
-            result, changes = self._in_transaction(work, caller)
-            self._switchboard.announce(changes)
-            return result
+    def _explained(self, error: Exception) -> Exception | None:
+        return self._backend.explained(error)
 
+    def _release(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._backend.engine.dispose()
+
+    def _prepare(self) -> None:
+        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
+
+    def _in_transaction(self, work: Callable[[Connection], None]) -> None:
+        transaction = self._begun()
         try:
-            return await self._run(self._write_thread, transaction)
-        except asyncio.CancelledError:
-            caller.gone = True
+            work(transaction.connection)
+            transaction.commit()
+        except BaseException:
+            if not self._gave_up_writer():
+                transaction.rollback()
             raise
 
-    async def _read(self, operation: Callable[[Ledger], T]) -> T:
-        if self._scan_is_due():
-            self._last_scan = time.monotonic()
-            if await self._run(self._read_threads, self._query, has_overdue):
-                await self._write(lambda ledger: None, check_health=True)
-        return await self._run(self._read_threads, self._query, operation)
-
-    async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
-        with self._watch_lock:
-            if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
-                self._watcher.start()
-        return await super()._look(operation)
-
-    async def _run(self, threads: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-        if os.getpid() != self._process:
-            raise LightningStoreError(f"the store {self.path} was opened before a fork; open it in this process")
+    def _begun(self) -> RootTransaction:
+        """A writing transaction; on a new connection if the one before has died in the meantime."""
+        had_one = self._connection is not None
         try:
-            future = threads.submit(work, *args)
-        except RuntimeError as error:
-            raise LightningStoreError(f"the store {self.path} is closed") from error
-        return await asyncio.wrap_future(future)
+            return self._writer().begin()
+        except Exception:
+            if not self._gave_up_writer() or not had_one:
+                raise
+        return self._writer().begin()
 
-    def _query(self, operation: Callable[[Ledger], T]) -> T:
-        try:
-            with self._engine.connect() as connection:
-                return operation(Ledger(SqlTables(connection)))
-        except DBAPIError as error:
-            raise self._explained(error) from error
+    def _writer(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._backend.engine.connect().execution_options(**{WRITES: True})
+        return self._connection
 
-    def _in_transaction(self, work: Callable[[Connection], T], caller: _Caller) -> T:
-        """Runs in the writing thread."""
-        try:
-            if self._connection is None:
-                self._connection = self._engine.connect().execution_options(agl_writes=True)
-            with self._connection.begin():
-                result = work(self._connection)
-                if caller.gone:
-                    raise _CallerGone
-                return result
-        except DBAPIError as error:
-            raise self._explained(error) from error
-
-    def _prepare(self, connection: Connection) -> None:
-        prepare(connection, self.path)
-
-    def _watch(self) -> None:
-        """Announce what other processes have written, while anybody waits."""
-        seen: int | None = None
-        while True:
-            with self._watch_lock:
-                if not self._switchboard.anybody:
-                    self._watcher = None
-                    return
-            try:
-                version = self._write_thread.submit(self._data_version).result()
-                if version != seen:
-                    self._switchboard.announce(self._query(partial(_news, sorted(self._switchboard.missing()))))
-                    seen = version
-            except LightningStoreError as error:
-                logger.warning("cannot see what other processes write: %s", error)
-            except RuntimeError:  # the store is closed
-                return
-            time.sleep(_WATCH_SECONDS)
-
-    def _data_version(self) -> int:
-        """A number that changes when another process commits. Runs in the writing thread, on its connection."""
-        if self._connection is None or self._connection.connection.driver_connection is None:
-            return 0
-        cursor = self._connection.connection.driver_connection.execute("PRAGMA data_version")
-        return int(cursor.fetchone()[0])
-
-    def _scan_is_due(self) -> bool:
-        return time.monotonic() - self._last_scan >= self._scan_debounce_seconds
-
-    def _explained(self, error: DBAPIError) -> LightningStoreError:
-        reason = str(error.orig)
-        if "locked" in reason or "busy" in reason:
-            advice = (
-                f"another process kept it locked for more than {self._busy_timeout_seconds:g} s; "
-                "end that process, or raise busy_timeout_seconds"
-            )
-        elif "full" in reason:
-            advice = "no space is left to write to (--output-dir); free some, then go on with --resume"
-        elif "not a database" in reason or "malformed" in reason:
-            advice = "it is not a SQLite file, or damaged; choose another store path"
-        elif "unable to open" in reason or "readonly" in reason:
-            advice = "it cannot be opened for writing; check its permissions, or choose another store path"
-        else:
-            advice = "SQLite refused"
-        return LightningStoreError(f"the store {self.path}: {advice} ({reason})")
-
-
-class _Caller:
-    """Whoever waits for a transaction."""
-
-    gone = False
-
-
-class _CallerGone(Exception):
-    """Rolls a transaction back whose caller was cancelled."""
-
-
-def _news(missing: list[str], ledger: Ledger) -> Changes:
-    ended, _ = ledger.tables.ended(missing)
-    return Changes(
-        queued=ledger.tables.has_queued(),
-        ended=[rollout.rollout_id for rollout in ended],
-        deadline=ledger.tables.next_deadline(),
-    )
+    def _gave_up_writer(self) -> bool:
+        """Let go of the writing connection if it is of no use any more. Returns whether that was so."""
+        connection = self._connection
+        if connection is not None and self._backend.lost(connection):
+            self._connection = None
+            connection.invalidate()
+            connection.close()
+        return self._connection is None
 
 
 def _reopen(
-    path: Path, scan_debounce_seconds: float, busy_timeout_seconds: float, synchronous: Synchronous
+    path_or_url: str | Path, scan_debounce_seconds: float, busy_timeout_seconds: float, synchronous: Synchronous
 ) -> SqlLightningStore:
     return SqlLightningStore(
-        path,
+        path_or_url,
         scan_debounce_seconds=scan_debounce_seconds,
         busy_timeout_seconds=busy_timeout_seconds,
         synchronous=synchronous,
     )
 
 
-def _file_of(path_or_url: str | Path) -> Path:
+def _place_of(path_or_url: str | Path) -> Path | URL:
     file = str(path_or_url)
     if "://" in file:
         try:
             url = make_url(file)
-        except ArgumentError as error:
-            raise ValueError(f"store URL {file!r}: {error}") from error
-        if url.get_backend_name() != "sqlite":
-            raise ValueError(f"store URL {file!r}: this store keeps a SQLite file; expected a path or sqlite:///path")
+        except (ArgumentError, ValueError):  # what they say may quote the password
+            raise ValueError(
+                f"store URL {file.partition('://')[0]}://…: not a URL; write special characters of a user name or a "
+                "password as %XX"
+            ) from None
+        kind = url.drivername.partition("+")[0]
+        if kind in _POSTGRES:
+            return url.set(drivername="postgresql")
+        if kind != "sqlite":
+            raise ValueError(f"store URL {kind}://…: expected a path, sqlite:///path or postgresql://…")
         file = url.database or ":memory:"
     if file == ":memory:":
         raise ValueError("a SqlLightningStore needs a file; use InMemoryLightningStore to keep nothing on disk")

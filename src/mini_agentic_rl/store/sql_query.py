@@ -1,4 +1,4 @@
-"""`Query` as SQL. What is not standard SQL but SQLite's stands in `any_of` and `_contains`."""
+"""`Query` as SQL."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, RowMapping, Select, Table, and_, func, literal, or_, select, true
+from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, or_, select, true
 
 from ..types import Attempt, Rollout
 from . import lifecycle
 from .query import Condition, Kind, Query
-from .sql_rows import attempt_of, resources_of, rollout_of, span_of, worker_of
+from .sql_dialect import any_of, contains
+from .sql_rows import Row, attempt_of, resources_of, rollout_of, span_of, worker_of
 from .sql_schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _PREFIX: Final = "attempt_"
@@ -32,16 +33,16 @@ ROLLOUTS_WITH_LATEST: Final = select(
 """Every rollout with its latest attempt; rows for `rollout_and_latest`."""
 
 
-def rollout_and_latest(row: RowMapping) -> tuple[Rollout, Attempt | None]:
+def rollout_and_latest(row: Row) -> tuple[Rollout, Attempt | None]:
     """Both objects of a row of `ROLLOUTS_WITH_LATEST`."""
     return rollout_of(row), None if row[_PREFIX + "attempt_id"] is None else attempt_of(row, _PREFIX)
 
 
-def _rollout_item(row: RowMapping) -> Rollout:
+def _rollout_item(row: Row) -> Rollout:
     return lifecycle.with_attempt(*rollout_and_latest(row))
 
 
-_ITEM_OF: Final[dict[Kind, Callable[[RowMapping], Any]]] = {
+_ITEM_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
     "rollout": _rollout_item,
     "attempt": attempt_of,
     "span": span_of,
@@ -50,7 +51,7 @@ _ITEM_OF: Final[dict[Kind, Callable[[RowMapping], Any]]] = {
 }
 
 
-def item_of(kind: Kind, row: RowMapping) -> Any:
+def item_of(kind: Kind, row: Row) -> Any:
     """The object of a row of `page_of`."""
     return _ITEM_OF[kind](row)
 
@@ -63,23 +64,19 @@ def page_of(query: Query) -> Select[Any]:
     descending = query.sort_order == "desc"
     if query.sort_by is not None:
         field = table.c[query.sort_by]
-        statement = statement.order_by(field.desc() if descending else field.asc(), table.c.number.asc())
+        order = field.desc().nulls_last() if descending else field.asc().nulls_first()
+        statement = statement.order_by(order, table.c.number.asc())
     else:
         statement = statement.order_by(table.c.number.desc() if descending else table.c.number.asc())
-    if query.limit != -1 or query.offset:
-        statement = statement.limit(query.limit).offset(query.offset)
-    return statement
+    if query.limit != -1:
+        statement = statement.limit(query.limit)
+    return statement.offset(query.offset) if query.offset else statement
 
 
 def total_of(query: Query) -> Select[Any]:
     """How many items match, on all pages."""
     table = _TABLES[query.kind]
-    return select(func.count()).select_from(table).where(_where(query, table))
-
-
-def any_of(column: ColumnElement[Any], values: BindParameter[str]) -> ColumnElement[bool]:
-    """Whether the column is one of the values: one parameter, a JSON list, however many there are."""
-    return column.in_(select(func.json_each(values).table_valued("value").c.value))
+    return select(func.count().label("total")).select_from(table).where(_where(query, table))
 
 
 def _where(query: Query, table: Table) -> ColumnElement[bool]:
@@ -96,10 +93,5 @@ def _test(condition: Condition, table: Table) -> ColumnElement[bool]:
         equal: ColumnElement[bool] = column == condition.value
         return equal
     if condition.test == "contains":
-        return _contains(column, condition.value)
+        return contains(column, condition.value)
     return any_of(column, literal(json.dumps(condition.value)))
-
-
-def _contains(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
-    contained: ColumnElement[bool] = func.instr(column, text) > 0
-    return contained

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+import pydantic_core
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
-from sqlalchemy import RowMapping
 
-from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, Span, Worker
+from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
+from .objects import made
 
+_ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
 _SPAN_COLUMNS: Final = (
     "rollout_id",
@@ -23,8 +27,15 @@ _SPAN_COLUMNS: Final = (
     "start_time",
     "end_time",
 )
+_SPAN_COLUMN_SET: Final = set(_SPAN_COLUMNS)
+_ROLLOUT_COLUMNS: Final = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
+_WORKER_COLUMNS: Final = tuple(name for name in Worker.model_fields if name != "heartbeat_stats")
+_ATTEMPT_COLUMNS: Final = tuple(name for name in Attempt.model_fields if name != "metadata")
 
+Row: TypeAlias = Mapping[str, Any]
+"""Column → value, of a row that was read."""
 Values: TypeAlias = dict[str, Any]
+"""Column → value, of a row to be written."""
 
 
 def to_json(value: Any) -> str:
@@ -33,10 +44,12 @@ def to_json(value: Any) -> str:
     Raises:
         ValueError: the value holds something that JSON cannot express.
     """
+    if value == {}:
+        return "{}"
     try:
-        return json.dumps(value, default=to_jsonable_python, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:  # a strange key, a strange object, a circle
-        raise ValueError(f"a SQL store keeps tasks, metadata and spans as JSON: {error}") from error
+        raise ValueError(f"a database keeps tasks, metadata and spans as JSON: {error}") from error
 
 
 def rollout_columns(rollout: Rollout) -> Values:
@@ -54,19 +67,25 @@ def rollout_columns(rollout: Rollout) -> Values:
     }
 
 
-def rollout_of(row: RowMapping) -> Rollout:
+def rollout_of(row: Row) -> Rollout:
     """The rollout of a row."""
-    return Rollout(
-        rollout_id=row["rollout_id"],
-        status=row["status"],
-        mode=row["mode"],
-        resources_id=row["resources_id"],
-        start_time=row["start_time"],
-        end_time=row["end_time"],
-        input=json.loads(row["input_json"]),
-        config=json.loads(row["config_json"]),
-        metadata=json.loads(row["metadata_json"]),
-    )
+    values = {name: row[name] for name in _ROLLOUT_COLUMNS}
+    values["input"] = json.loads(row["input_json"])
+    values["config"] = RolloutConfig(**_config(row["config_json"]))
+    values["metadata"] = _object(row["metadata_json"])
+    return made(Rollout, values)
+
+
+@lru_cache(maxsize=64)
+def _config(text: str) -> dict[str, Any]:
+    """Most rollouts have one of few configs. Only read: each rollout makes a config of its own from it."""
+    config: dict[str, Any] = json.loads(text)
+    return config
+
+
+def _object(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {} if text == "{}" else json.loads(text)
+    return found
 
 
 def attempt_columns(attempt: Attempt) -> Values:
@@ -76,20 +95,25 @@ def attempt_columns(attempt: Attempt) -> Values:
     return values
 
 
-def attempt_of(row: RowMapping, prefix: str = "") -> Attempt:
+def attempt_of(row: Row, prefix: str = "") -> Attempt:
     """The attempt of a row whose columns are named with a prefix."""
-    values = {name: row[prefix + name] for name in Attempt.model_fields if name != "metadata"}
-    return Attempt(**values, metadata=json.loads(row[prefix + "metadata_json"]))
+    values = {name: row[prefix + name] for name in _ATTEMPT_COLUMNS}
+    values["metadata"] = _object(row[prefix + "metadata_json"])
+    return made(Attempt, values)
 
 
 def span_columns(span: Span) -> Values:
     """Column → value; what has no column of its own goes into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
-    values["body_json"] = to_json(span.model_dump(exclude=set(_SPAN_COLUMNS)))
+    body = span.model_dump(exclude=_SPAN_COLUMN_SET)
+    try:
+        values["body_json"] = pydantic_core.to_json(body, inf_nan_mode="constants").decode()
+    except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON at all
+        values["body_json"] = to_json(body)
     return values
 
 
-def span_of(row: RowMapping) -> Span:
+def span_of(row: Row) -> Span:
     """The span of a row."""
     return Span(**json.loads(row["body_json"]), **{name: row[name] for name in _SPAN_COLUMNS})
 
@@ -101,7 +125,7 @@ def resources_columns(update: ResourcesUpdate) -> Values:
     return values
 
 
-def resources_of(row: RowMapping) -> ResourcesUpdate:
+def resources_of(row: Row) -> ResourcesUpdate:
     """The set of resources of a row."""
     values = {name: row[name] for name in ResourcesUpdate.model_fields if name != "resources"}
     return ResourcesUpdate(**values, resources=json.loads(row["resources_json"]))
@@ -114,7 +138,8 @@ def worker_columns(worker: Worker) -> Values:
     return values
 
 
-def worker_of(row: RowMapping) -> Worker:
+def worker_of(row: Row) -> Worker:
     """The worker of a row."""
-    values = {name: row[name] for name in Worker.model_fields if name != "heartbeat_stats"}
-    return Worker(**values, heartbeat_stats=json.loads(row["heartbeat_stats_json"]))
+    values = {name: row[name] for name in _WORKER_COLUMNS}
+    values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
+    return made(Worker, values)

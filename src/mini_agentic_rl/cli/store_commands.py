@@ -1,0 +1,215 @@
+"""The commands that look into a store: `rollouts list`, `rollouts show`, `rollouts retry`, `spans show`, `workers`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from ..config import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
+from ..errors import UserError
+from ..types import Rollout, Span
+from .options import settings_command
+from .store_settings import (
+    RolloutListSettings,
+    RolloutRetrySettings,
+    RolloutShowSettings,
+    ServeStoreSettings,
+    SpanShowSettings,
+    StoreSettings,
+    WorkerSettings,
+)
+from .store_tables import as_json, attempt_table, rollout_facts, rollout_table, span_table, worker_table
+
+if TYPE_CHECKING:
+    from ..store.base import LightningStore
+
+T = TypeVar("T")
+
+_RETRY_SECONDS = 1.0
+
+rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")
+spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
+
+
+@settings_command(rollouts_app, "list", RolloutListSettings, log_level="WARNING")
+def list_rollouts(settings: RolloutListSettings) -> None:
+    """List rollouts, the newest first, with their status, their attempts and why they failed."""
+    found, total = _ask(settings, lambda store: _newest(store, settings))
+    if settings.json_output:
+        _print_json([as_json(rollout) for rollout in found])
+        return
+    console = Console()
+    console.print(rollout_table(found))
+    if total > len(found):
+        console.print(f"{len(found)} of {total} rollouts; --limit shows more", style="dim")
+
+
+@settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING")
+def show_rollout(settings: RolloutShowSettings) -> None:
+    """Show one rollout: its task, its attempts, its reward, and why it failed."""
+
+    async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], float | None]:
+        from ..reward import find_final_reward
+
+        rollout = await _find(store, settings.rollout)
+        attempts, reward = [], None
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
+            attempts.append({**as_json(attempt), "spans": len(spans)})
+            reward = find_final_reward(list(spans))
+        return rollout, attempts, reward
+
+    rollout, attempts, reward = _ask(settings, look)
+    if settings.json_output:
+        _print_json({**as_json(rollout), "attempts": attempts, "reward": reward})
+        return
+    console = Console()
+    console.print(rollout_facts(rollout, reward))
+    console.print(attempt_table(attempts))
+
+
+@settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING")
+def retry_rollouts(settings: RolloutRetrySettings) -> None:
+    """Try failed rollouts again.
+
+    What has ended stays as it is, so each is queued as a new rollout of the same task, mode, resources and
+    configuration; its metadata names the old one under `retry_of`.
+    """
+
+    async def retry(store: LightningStore) -> list[Rollout]:
+        from ..store.retry import retry_rollouts
+
+        ids = [(await _find(store, part)).rollout_id for part in settings.rollouts]
+        try:
+            return await retry_rollouts(store, ids or None)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    queued = _ask(settings, retry)
+    if settings.json_output:
+        _print_json([as_json(rollout) for rollout in queued])
+        return
+    for rollout in queued:
+        typer.echo(f"{rollout.metadata['retry_of']} is tried again as {rollout.rollout_id}")
+    if not queued:
+        typer.echo("no failed rollout is left to try again")
+
+
+@settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING")
+def show_spans(settings: SpanShowSettings) -> None:
+    """Show the spans of a rollout in the order in which they began: LLM calls, rewards, messages, errors."""
+
+    async def look(store: LightningStore) -> Sequence[Span]:
+        rollout = await _find(store, settings.rollout)
+        attempt_id = await _attempt_id(store, rollout.rollout_id, settings.attempt)
+        return list(await store.query_spans(rollout.rollout_id, attempt_id))
+
+    spans = _ask(settings, look)
+    if settings.json_output:
+        _print_json([as_json(span) for span in spans])
+    else:
+        Console().print(span_table(spans))
+
+
+def show_workers(settings: WorkerSettings) -> None:
+    """List the workers: what each is doing, and when it was last heard of."""
+
+    async def look(store: LightningStore) -> list[Any]:
+        return list(await store.query_workers(sort_by="worker_id"))
+
+    workers = _ask(settings, look)
+    if settings.json_output:
+        _print_json([as_json(worker) for worker in workers])
+    else:
+        Console().print(worker_table(workers))
+
+
+def serve_store(settings: ServeStoreSettings) -> None:
+    """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines."""
+    from .store_server import serve
+
+    serve(settings)
+
+
+def add_store_commands(app: typer.Typer) -> None:
+    """Add the commands of this module to the commands of the package."""
+    settings_command(app, "store", ServeStoreSettings, log_level="WARNING")(serve_store)
+    app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True)
+    app.add_typer(spans_app, name="spans", no_args_is_help=True)
+    settings_command(app, "workers", WorkerSettings, log_level="WARNING")(show_workers)
+
+
+def _ask(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
+    """What `work` answers about the store of the settings.
+
+    Raises:
+        UserError: the store cannot be reached, or does not hold what was asked for.
+    """
+    from ..store.open import open_store
+
+    spec = settings.store or _server_address()
+    api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
+
+    async def ask() -> T:
+        store = open_store(spec, api_key=api_key, create=False, retry_seconds=_RETRY_SECONDS)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+def _server_address() -> str:
+    try:
+        host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback="127.0.0.1")
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return f"http://{host}:{port}"
+
+
+async def _newest(store: LightningStore, settings: RolloutListSettings) -> tuple[list[Rollout], int]:
+    """The newest rollouts that pass the filters, and how many pass in all."""
+    status = settings.status or None
+    if settings.mode is None:
+        page = await store.query_rollouts(status_in=status, sort_order="desc", limit=settings.limit)
+        return list(page), page.total
+    everything = await store.query_rollouts(status_in=status, sort_order="desc")
+    found = [rollout for rollout in everything if rollout.mode == settings.mode]
+    return found if settings.limit == -1 else found[: settings.limit], len(found)
+
+
+async def _find(store: LightningStore, part: str) -> Rollout:
+    """The rollout of this id, or the only one whose id holds this part."""
+    exact = await store.get_rollout_by_id(part)
+    if exact is not None:
+        return exact
+    found = await store.query_rollouts(rollout_id_contains=part, limit=1)
+    if found.total == 1:
+        return found[0]
+    if not found.total:
+        raise UserError(f"ROLLOUT {part}: the store holds no such rollout; `agl rollouts list` shows those it holds")
+    raise UserError(f"ROLLOUT {part}: {found.total} rollouts have this in their id; give more of it")
+
+
+async def _attempt_id(store: LightningStore, rollout_id: str, wanted: str) -> str | None:
+    if wanted in ("latest", "all"):
+        return None if wanted == "all" else wanted
+    attempts = await store.query_attempts(rollout_id)
+    for attempt in attempts:
+        if wanted in (attempt.attempt_id, str(attempt.sequence_id)):
+            return attempt.attempt_id
+    raise UserError(
+        f"--attempt {wanted}: rollout {rollout_id} has {len(attempts)} attempts; "
+        "expected latest, all, the number of one or its id"
+    )
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))

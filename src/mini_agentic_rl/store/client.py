@@ -1,0 +1,256 @@
+"""A store that is reached over HTTP: the routes of `wire`, seen from the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from ..config import LightningEnvVar, resolve_str_env_var
+from ..errors import UserError
+from ..types import AttemptedRollout, Rollout, Span
+from . import wire
+from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, LightningStoreError
+from .claims import give_back
+from .client_connection import Connection
+from .route import HOLD_SECONDS, Route
+
+_CLAIM: Final = wire.route_of("dequeue_many_rollouts")
+_WORK: Final = wire.route_of("wait_for_work")
+_ENDS: Final = wire.route_of("wait_for_rollouts")
+_ONE_SPAN: Final = wire.route_of("add_span")
+_SPANS: Final = wire.route_of("add_many_spans")
+_NUMBER: Final = wire.route_of("get_next_span_sequence_id")
+_NUMBERS: Final = wire.route_of("get_many_span_sequence_ids")
+_GIVING_BACK_SECONDS: Final = 5.0
+
+
+class LightningStoreClient(LightningStore):
+    """The store of a `LightningStoreServer`, or of an agent-lightning 0.3 store server.
+
+    It may be used from any thread and event loop, pickled to another process, and taken over a fork. Methods of the
+    contract that are not written out here are requests under the contract's signature: see the end of this module.
+
+    A call that is cancelled may have been carried out; rollouts that it has claimed are given back.
+
+    Args:
+        server_address: http://host:port of the server.
+        api_key: Bearer token to send; without one, that of the environment variable AGL_API_KEY.
+        retry_seconds: For how long a call is tried again when the server cannot be reached.
+        request_timeout: Most seconds for an answer that does not wait for anything.
+        connection_timeout: Most seconds to connect.
+
+    Raises:
+        UserError: `server_address` is no address.
+        LightningStoreError: from any call: the server cannot be reached, refuses, or its store cannot serve.
+    """
+
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        api_key: str | None = None,
+        retry_seconds: float = 60.0,
+        request_timeout: float = 60.0,
+        connection_timeout: float = 5.0,
+    ) -> None:
+        self.server_address = _checked(server_address)
+        self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
+        self._settings: dict[str, Any] = {
+            "api_key": self._api_key,
+            "retry_seconds": retry_seconds,
+            "request_timeout": request_timeout,
+            "connection_timeout": connection_timeout,
+        }
+        self._connection = Connection(self.server_address, **self._settings)
+        self._not_served: set[Route] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
+        return partial(LightningStoreClient, **self._settings), (self.server_address,)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=True)
+
+    def otlp_traces_endpoint(self) -> str:
+        return f"{self.server_address}{wire.TRACES}"
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None
+    ) -> Sequence[AttemptedRollout]:
+        arguments = {"limit": limit, "worker_id": worker_id}
+        body = _CLAIM.body_of(arguments)
+        result: Sequence[AttemptedRollout] = await self._connection.run(self._claim(arguments, body))
+        return result
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        while _WORK not in self._not_served:
+            left = max(0.0, min(end - time.monotonic(), HOLD_SECONDS))
+            try:
+                if await self._call(_WORK, {"timeout": left}, waiting=left):
+                    return True
+            except _NotServedError:
+                self._not_served.add(_WORK)
+                break
+            if time.monotonic() >= end:
+                return False
+        return await super().wait_for_work(max(0.0, end - time.monotonic()))
+
+    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        missing = list(dict.fromkeys(rollout_ids))
+        ended: dict[str, Rollout] = {}
+        while missing:
+            left = max(0.0, min(end - time.monotonic(), HOLD_SECONDS))
+            for rollout in await self._call(_ENDS, {"rollout_ids": missing, "timeout": left}, waiting=left):
+                ended[rollout.rollout_id] = rollout
+            missing = [rollout_id for rollout_id in missing if rollout_id not in ended]
+            if time.monotonic() >= end:
+                break
+        return [ended[rollout_id] for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in ended]
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        if not spans:
+            return []
+        if _SPANS not in self._not_served:
+            try:
+                stored: list[Span] = await self._call(_SPANS, {"spans": spans})
+                return stored
+            except _NotServedError:
+                self._not_served.add(_SPANS)
+        one_by_one = [await self._call(_ONE_SPAN, {"span": span}) for span in spans]
+        return [span for span in one_by_one if span is not None]
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        if not rollout_attempt_ids:
+            return []
+        if _NUMBERS not in self._not_served:
+            try:
+                numbers: list[int] = await self._call(_NUMBERS, {"rollout_attempt_ids": rollout_attempt_ids})
+                return numbers
+            except _NotServedError:
+                self._not_served.add(_NUMBERS)
+        return [
+            await self._call(_NUMBER, {"rollout_id": rollout_id, "attempt_id": attempt_id})
+            for rollout_id, attempt_id in rollout_attempt_ids
+        ]
+
+    async def close(self) -> None:
+        if self._giving_back:
+            await self._connection.run(self._gave_back())
+        await self._connection.close()
+
+    async def _call(self, route: Route, arguments: Mapping[str, Any], waiting: float = 0.0) -> Any:
+        body = b"" if route.method == "GET" else route.body_of(arguments)
+        return await self._connection.run(self._ask(route, arguments, body, waiting))
+
+    async def _ask(self, route: Route, arguments: Mapping[str, Any], body: bytes, waiting: float = 0.0) -> Any:
+        """One request. Runs in the thread of the connection."""
+        path = f"{wire.PREFIX}/{route.path_of(arguments)}"
+        if route.method == "GET":
+            query = urlencode(route.query_of(arguments))
+            path = f"{path}?{query}" if query else path
+        status, answer = await self._connection.send(route.method, path, body, changes=route.changes, waiting=waiting)
+        if status >= 300:
+            raise self._failure(status, answer)
+        try:
+            return route.result_of(answer, arguments)
+        except ValueError as error:
+            raise LightningStoreError(
+                f"what answers at {self.server_address} is no store server, or one of another version: {error}"
+            ) from error
+
+    async def _claim(self, arguments: Mapping[str, Any], body: bytes) -> Sequence[AttemptedRollout]:
+        """Claim rollouts; what comes after the caller has gone is given back. Runs in the thread of the connection."""
+        claim = asyncio.create_task(self._ask(_CLAIM, arguments, body))
+        try:
+            claimed: Sequence[AttemptedRollout] = await asyncio.shield(claim)
+            return claimed
+        except asyncio.CancelledError:
+            returning = asyncio.create_task(self._give_back(claim))
+            self._giving_back.add(returning)
+            returning.add_done_callback(self._giving_back.discard)
+            raise
+
+    async def _gave_back(self) -> None:
+        if self._giving_back:
+            await asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS)
+
+    async def _give_back(self, claim: asyncio.Task[Any]) -> None:
+        await give_back(self, await claim)
+
+    def _failure(self, status: int, answer: bytes) -> Exception:
+        """The error that an answer of failure stands for."""
+        detail, error_type = _told(answer)
+        if status == 401:
+            return LightningStoreError(
+                f"the store server at {self.server_address} asks for an API key, and this one is missing or wrong: "
+                "set AGL_API_KEY, or api_key"
+            )
+        if status in (404, 405):
+            return _NotServedError(f"the store server at {self.server_address} does not serve this: {detail}")
+        if status < 500 or error_type == "ValueError":
+            return ValueError(detail)
+        if error_type == "NotImplementedError":
+            return NotImplementedError(detail)
+        if error_type == "LightningStoreError":
+            return LightningStoreError(detail)
+        return LightningStoreError(f"the store server at {self.server_address} failed ({status}): {detail}")
+
+
+class _NotServedError(LightningStoreError):
+    """The server has no such route."""
+
+
+def _checked(address: str) -> str:
+    url = address if "://" in address else f"http://{address}"
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        known = False
+    if not known:
+        raise UserError(f"store server {address!r}: expected an address like http://127.0.0.1:4747")
+    return url.rstrip("/")
+
+
+def _told(answer: bytes) -> tuple[str, str]:
+    """(what is wrong, name of the error) of an answer of failure; agent-lightning's tells it in a traceback."""
+    try:
+        told = json.loads(answer)
+        detail, error_type = told["detail"], str(told.get("error_type", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return answer[:200].decode("utf-8", "replace"), ""
+    trace = str(told.get("traceback", "")).strip()
+    if trace:
+        detail = trace.rpartition("\n")[2].partition(": ")[2] or detail
+    return (detail if isinstance(detail, str) else json.dumps(detail)), error_type
+
+
+def _forwarding(route: Route) -> Callable[..., Coroutine[Any, Any, Any]]:
+    contract = getattr(LightningStore, route.call)
+
+    async def forward(self: LightningStoreClient, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(route, route.arguments_of(args, kwargs))
+
+    forward.__name__ = route.call
+    forward.__qualname__ = f"{LightningStoreClient.__name__}.{route.call}"
+    forward.__doc__ = contract.__doc__
+    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return forward
+
+
+# The others are made of these by the contract itself: enqueue_rollout of enqueue_many_rollouts, and so on.
+for _name in STORE_METHODS:
+    if _name not in vars(LightningStoreClient) and _name != _ONE_SPAN.call:
+        for _route in wire.ROUTES:
+            if _route.call == _name:
+                setattr(LightningStoreClient, _name, _forwarding(_route))
+                break

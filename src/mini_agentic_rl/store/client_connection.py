@@ -1,0 +1,180 @@
+"""Requests to one store server, from any thread and event loop, through one pool of connections.
+
+A request that fails on its way, or that the server refuses for the moment, is sent again, with growing pauses and only
+once the server says that it is well. What changes something carries an idempotency key, so it is carried out once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from . import wire
+from .threading import LoopThread
+from .vocabulary import LightningStoreError
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN: Final = (502, 503, 504)
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+_IDLE_SECONDS: Final = 30.0
+_IDLE_CONNECTIONS: Final = 64
+_CLOSED: Final = "the client of the store is closed: make a new one"
+
+_of_other_processes: list[object] = []
+"""What was open when the process was forked: it belongs to the parent, and must not be closed here."""
+
+
+class Connection:
+    """Opened by the first request; after a fork, opened anew by the first request in that process.
+
+    Args:
+        address: http://host:port of the server.
+        api_key: Bearer token to send.
+        retry_seconds: For how long a request is tried again.
+        request_timeout: Most seconds for an answer that does not wait for anything.
+        connection_timeout: Most seconds to connect.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        api_key: str | None,
+        *,
+        retry_seconds: float,
+        request_timeout: float,
+        connection_timeout: float,
+    ) -> None:
+        self._address = address
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._retry_seconds = retry_seconds
+        self._request_timeout = request_timeout
+        self._connection_timeout = connection_timeout
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._open: tuple[LoopThread, httpx.AsyncHTTPTransport] | None = None
+        self._prefix = secrets.token_hex(8)
+        self._numbers = count()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, which may send, in the thread of the connection."""
+        try:
+            thread, _ = self._opened()
+        except BaseException:
+            work.close()
+            raise
+        return await thread.call(work)
+
+    async def send(
+        self, method: str, path: str, body: bytes = b"", *, changes: bool = False, waiting: float = 0.0
+    ) -> tuple[int, bytes]:
+        """Send a request; must run in the thread of the connection.
+
+        Args:
+            method: GET or POST.
+            path: With its query string.
+            body: JSON.
+            changes: Doing it twice is not the same as doing it once.
+            waiting: Seconds that the server may take on top.
+
+        Returns:
+            The status and the body of the answer.
+
+        Raises:
+            LightningStoreError: the server cannot be reached, or refused for too long.
+        """
+        headers = dict(self._headers)
+        if body:
+            headers["Content-Type"] = "application/json"
+        if changes:
+            headers[wire.KEY_HEADER] = f"{self._prefix}{next(self._numbers)}"
+        request = self._request(method, path, headers, body, self._request_timeout + waiting)
+        end = time.monotonic() + self._retry_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                status, answer = await self._exchange(request)
+                if status not in _TRY_AGAIN or b'"LightningStoreError"' in answer:
+                    return status, answer
+                problem = f"HTTP status {status}"
+            except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+                raise LightningStoreError(f"cannot ask the store server at {self._address}: {error}") from None
+            except httpx.TransportError as error:
+                problem = f"{type(error).__name__} {error}".strip()
+            if pause == _FIRST_PAUSE_SECONDS:
+                logger.info("the store server at %s does not answer (%s); trying again", self._address, problem)
+            healthy = False
+            while not healthy:
+                if time.monotonic() + pause > end:
+                    raise LightningStoreError(
+                        f"the store server at {self._address} did not answer for {self._retry_seconds:g} s "
+                        f"({problem}): is it running (agl store), and are AGL_SERVER_HOST and AGL_SERVER_PORT right?"
+                    )
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                healthy = await self._is_healthy()
+
+    async def close(self) -> None:
+        """Close the connections and end the thread; any request after it is an error."""
+        self._closed = True
+        if self._process != os.getpid() or self._open is None:
+            return
+        (thread, transport), self._open = self._open, None
+        await thread.call(transport.aclose())
+        await asyncio.to_thread(thread.stop)
+
+    def _opened(self) -> tuple[LoopThread, httpx.AsyncHTTPTransport]:
+        if self._closed:
+            raise LightningStoreError(_CLOSED)
+        if self._process != os.getpid():
+            _of_other_processes.append(self._open)
+            self._reset()
+        if self._open is None:
+            with self._lock:
+                if self._open is None:
+                    limits = httpx.Limits(
+                        max_connections=None,
+                        max_keepalive_connections=_IDLE_CONNECTIONS,
+                        keepalive_expiry=_IDLE_SECONDS,
+                    )
+                    secure = self._address.startswith("https")  # loading the certificates takes a while
+                    self._open = LoopThread("store-client"), httpx.AsyncHTTPTransport(verify=secure, limits=limits)
+        return self._open
+
+    def _request(self, method: str, path: str, headers: dict[str, str], body: bytes, seconds: float) -> httpx.Request:
+        timeout = {"connect": self._connection_timeout, "read": seconds, "write": seconds, "pool": seconds}
+        return httpx.Request(
+            method, self._address + path, headers=headers, content=body, extensions={"timeout": timeout}
+        )
+
+    async def _exchange(self, request: httpx.Request) -> tuple[int, bytes]:
+        _, transport = self._opened()
+        response = await transport.handle_async_request(request)
+        try:
+            return response.status_code, await response.aread()
+        finally:
+            await response.aclose()
+
+    async def _is_healthy(self) -> bool:
+        try:
+            status, _ = await self._exchange(self._request("GET", wire.HEALTH, self._headers, b"", 5.0))
+        except httpx.TransportError:
+            return False
+        return status == 200

@@ -1,0 +1,287 @@
+"""What every store in a database has in common: threads, group commit, health scans, news of other processes.
+
+What a call has returned from is committed: it survives the death of this process at any instant. Callers may come from
+any thread and event loop: one thread writes, a few read, and a call waits for its thread. Writes that wait at the same
+time share a transaction. If anything in it goes wrong, it is rolled back as a whole and its writes are run again, each
+in a transaction of its own, so that one caller's failure is nobody else's. A call that is cancelled before its commit
+changes nothing.
+
+The drivers are synchronous and run in these threads, though SQLAlchemy and most drivers have async forms: the ledger is
+plain synchronous code, callers come from several event loops, and a transaction in the async form changes tasks or
+threads at each of its statements, where this one changes threads once in and once out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Final, TypeVar
+
+from .base import LightningStoreCapabilities, LightningStoreError
+from .ledger import Ledger
+from .ledger_store import LedgerStore, has_overdue
+from .tables import Tables
+from .waiting import Changes
+from .writes import Write, WriteThread
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+READERS: Final = 4
+"""How many threads read at once."""
+_LINGER_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.5
+_LOOK_SHARE: Final = 0.2
+
+
+class DatabaseStore(LedgerStore):
+    """Base of the stores that keep the data in a database that other processes may use as well.
+
+    Args:
+        name: What messages call the store: a path, or a URL without its password.
+        scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
+            Waiting calls check whenever a limit is reached.
+    """
+
+    def __init__(self, name: str, *, scan_debounce_seconds: float) -> None:
+        super().__init__()
+        self._name = name
+        self._scan_debounce_seconds = scan_debounce_seconds
+        self._last_scan = float("-inf")
+        self._process = os.getpid()
+        self._closing = False
+        self._write_thread = WriteThread(self._commit)
+        self._read_threads = ThreadPoolExecutor(READERS, "store-read")
+        self._watch_lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+        self._waited_at = 0.0
+
+    @abstractmethod
+    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run `work` in a transaction that excludes every other writer, of any process, and commit it.
+
+        If `work` raises, nothing of it is kept and the error goes on. `work` may be run again after it was rolled back,
+        never after a commit whose outcome is unknown, and not at all where the transaction cannot begin. It returns
+        what other processes may wait for. Called in the writing thread only.
+        """
+
+    @abstractmethod
+    def _query(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on one consistent state. Called in reading threads and in the watching one."""
+
+    @abstractmethod
+    def _foreign_writes(self) -> Generator[bool, None, None]:
+        """Yield True when another process may have written since the last yield, else False every now and then.
+
+        It is iterated in a thread of its own while somebody waits, and itself waits between two yields, a fraction of a
+        second at most. It starts with True. What it opens, it closes at its end. An error ends it; then it is begun
+        again after a while.
+        """
+
+    @abstractmethod
+    def _explained(self, error: Exception) -> Exception | None:
+        """What the store raises for an error of the database; None if the error is of another kind.
+
+        A LightningStoreError that says what to do; a ValueError if the database cannot keep what the caller gave it.
+        """
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close all connections. No other hook is running any more. May be called twice."""
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=False)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._closing = True
+        self._write_thread.close()
+        with self._watch_lock:
+            watcher = self._watcher
+        if watcher is not None:
+            watcher.join()
+        self._read_threads.shutdown()
+        self._release()
+
+    def _in_writing_thread(self, function: Callable[[], T]) -> T:
+        """Run a function in the writing thread, between transactions, and wait for it. It blocks.
+
+        Raises:
+            LightningStoreError: what the database said, explained; or the store is closed.
+        """
+        try:
+            called = self._write_thread.call(lambda: self._explaining(function))
+        except RuntimeError as error:
+            raise self._is_closed() from error
+        return called.result()
+
+    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
+        self._check_process()
+        write = Write(operation, check_health)
+        try:
+            self._write_thread.submit(write)
+        except RuntimeError as error:
+            raise self._is_closed() from error
+        result: T = await write.answer
+        return result
+
+    async def _read(self, operation: Callable[[Ledger], T]) -> T:
+        if self._scan_is_due():
+            self._last_scan = time.monotonic()
+            if await self._ask(has_overdue):
+                await self._write(lambda ledger: None, check_health=True)
+        return await self._ask(operation)
+
+    async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
+        with self._watch_lock:
+            self._waited_at = time.monotonic()
+            if self._watcher is None and not self._closing:
+                self._watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
+                self._watcher.start()
+        return await super()._look(operation)
+
+    async def _ask(self, operation: Callable[[Ledger], T]) -> T:
+        self._check_process()
+        try:
+            future = self._read_threads.submit(self._answer, operation)
+        except RuntimeError as error:
+            raise self._is_closed() from error
+        return await asyncio.wrap_future(future)
+
+    def _answer(self, operation: Callable[[Ledger], T]) -> T:
+        return self._explaining(lambda: self._query(lambda tables: operation(Ledger(tables))))
+
+    def _commit(self, writes: Sequence[Write]) -> bool:
+        """Commit writes together or, if that goes wrong, each alone. Returns whether the database could be reached."""
+        began = finished = False
+        scan = self._scan_is_due() or any(write.check_health for write in writes)
+        changes = Changes()
+
+        def work(tables: Tables) -> Changes:
+            nonlocal began, finished, changes
+            began, finished = True, False
+            ledger = Ledger(tables)
+            if scan:
+                ledger.check_health(time.time())
+            for write in writes:
+                write.result = write.operation(ledger)
+            if any(write.unwanted for write in writes):
+                raise _CallerGone
+            finished = True
+            changes = ledger.changes
+            return changes
+
+        try:
+            self._transaction(work)
+        except Exception as error:
+            if began and not finished and len(writes) > 1:
+                return self._commit_each(writes)
+            self._fail(writes, error)
+            return began
+        if scan:
+            self._last_scan = time.monotonic()
+        self._switchboard.announce(changes)
+        return True
+
+    def _commit_each(self, writes: Sequence[Write]) -> bool:
+        for index, write in enumerate(writes):
+            if not write.unwanted and not self._commit([write]):
+                for later in writes[index + 1 :]:
+                    later.error = write.error
+                return False
+        return True
+
+    def _fail(self, writes: Sequence[Write], error: Exception) -> None:
+        explained = self._explained(error)
+        if explained is not None:
+            explained.__cause__ = error
+        for write in writes:
+            write.error = explained or error
+
+    def _watch(self) -> None:
+        """Announce what other processes have written, while anybody waits. Runs in a thread of its own."""
+        warned = False
+        while not self._watch_ends():
+            try:
+                with closing(self._foreign_writes()) as writes:
+                    for written in writes:
+                        if self._watch_ends():
+                            return
+                        if written:
+                            self._announce_news()
+                        warned = False
+            except Exception as error:
+                if not warned and not self._closing:
+                    reason = self._explained(error) or f"{self._name}: {error}"
+                    logger.warning(
+                        "not told of what other processes write, looking every %g s: %s", _RETRY_SECONDS, reason
+                    )
+                warned = True
+                self._look_anyway()
+
+    def _watch_ends(self) -> bool:
+        with self._watch_lock:
+            lingered = not self._switchboard.anybody and time.monotonic() - self._waited_at > _LINGER_SECONDS
+            if self._closing or lingered:
+                self._watcher = None
+                return True
+            return False
+
+    def _look_anyway(self) -> None:
+        time.sleep(_RETRY_SECONDS)
+        try:
+            self._announce_news()
+        except Exception as error:
+            logger.debug("the store %s: %s", self._name, error)
+
+    def _announce_news(self) -> None:
+        """Wake those who wait for what is so now. Rests after it, for looking must not take up the machine."""
+        if not self._switchboard.anybody:
+            return
+        started = time.monotonic()
+        missing = sorted(self._switchboard.missing())
+        self._switchboard.announce(self._query(lambda tables: _news(tables, missing)))
+        time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
+
+    def _scan_is_due(self) -> bool:
+        return time.monotonic() - self._last_scan >= self._scan_debounce_seconds
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise LightningStoreError(f"the store {self._name} was opened before a fork; open it in this process")
+
+    def _is_closed(self) -> LightningStoreError:
+        return LightningStoreError(f"the store {self._name} is closed")
+
+    def _explaining(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except Exception as error:
+            explained = self._explained(error)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+class _CallerGone(Exception):
+    """Rolls a transaction back one of whose callers was cancelled."""
+
+
+def _news(tables: Tables, missing: Sequence[str]) -> Changes:
+    ended, _ = tables.ended(missing)
+    return Changes(
+        queued=tables.has_queued(),
+        ended=[rollout.rollout_id for rollout in ended],
+        deadline=tables.next_deadline(),
+    )

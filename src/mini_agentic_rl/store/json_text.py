@@ -1,0 +1,94 @@
+"""JSON as it stands on the wire: fast, with every number and every text as Python's own module has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+T = TypeVar("T")
+
+_STEP: Final = 200
+
+
+def encode(value: Any, name: str) -> bytes:
+    """JSON text.
+
+    Args:
+        value: Built of JSON's own types and pydantic models.
+        name: What to call it in an error.
+
+    Raises:
+        ValueError: it holds something that JSON cannot express; the message names the place.
+    """
+    try:
+        return _json(value)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        place, fault = _fault(value, name, error)
+        raise ValueError(f"{place or 'the value'} cannot be sent, since it is not JSON: {fault}") from None
+
+
+def encode_list(items: Sequence[Any]) -> bytes:
+    """JSON text of a list, in steps between which other threads get their turn.
+
+    Raises:
+        ValueError: as for `encode`.
+    """
+    steps = (encode(items[start : start + _STEP], "")[1:-1] for start in range(0, len(items), _STEP))
+    return b"[" + b",".join(steps) + b"]"
+
+
+def decode(text: bytes, adapter: TypeAdapter[T]) -> T:
+    """What JSON text stands for.
+
+    Raises:
+        pydantic.ValidationError: it is no JSON, or something else than the adapter's type.
+    """
+    try:
+        return adapter.validate_json(text)
+    except ValidationError:
+        if b"\\ud" not in text:
+            raise
+    # half of a surrogate pair: Python's own module takes it
+    return adapter.validate_python(json.loads(text))
+
+
+def _json(value: Any) -> bytes:
+    plain = _plain(value)
+    try:
+        return to_json(plain, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeEncodeError):  # half of a surrogate pair, or not JSON at all
+        return json.dumps(plain, default=to_jsonable_python, separators=(",", ":")).encode()
+
+
+def _plain(value: Any, depth: int = 2) -> Any:
+    """`value` without the models in its outer layers: as JSON, a model writes infinities and NaN as null."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if depth and isinstance(value, dict):
+        return {name: _plain(part, depth - 1) for name, part in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_plain(part, depth - 1) for part in value]
+    return value
+
+
+def _fault(value: Any, place: str, error: Exception) -> tuple[str, Exception]:
+    """The innermost part of `value` that cannot be expressed, and why."""
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = ((f"{place}.{key}" if place else str(key), part) for key, part in value.items())
+    elif isinstance(value, BaseModel):
+        inner = ((f"{place}.{key}" if place else key, part) for key, part in value)
+    elif isinstance(value, list | tuple):
+        inner = ((f"{place}[{index}]", part) for index, part in enumerate(value))
+    if isinstance(error, RecursionError):
+        return place, error
+    for name, part in inner:
+        try:
+            _json(part)
+        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as fault:
+            return _fault(part, name, fault)
+    return place, error

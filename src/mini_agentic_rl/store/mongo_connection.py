@@ -1,0 +1,156 @@
+"""What `MongoLightningStore` does with pymongo: connect, check the server, run transactions, explain errors."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
+
+import pymongo
+from pymongo import MongoClient, ReadPreference, ReturnDocument
+from pymongo.client_session import ClientSession
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    DocumentTooLarge,
+    InvalidName,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+
+from .mongo_news import foreign_news, news_mark
+from .mongo_schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
+from .mongo_tables import MongoTables
+from .mongo_transactions import DURABLE, TRANSIENT, UNKNOWN_OUTCOME, run_transaction
+from .tables import Tables
+from .vocabulary import LightningStoreError
+from .waiting import Changes
+
+T = TypeVar("T")
+
+_TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
+_ADVICE: Final = {
+    13: "the user in the URL may not read and write the database; grant it the role readWrite",
+    18: "the user or the password in the URL is wrong",
+    8000: "the user or the password in the URL is wrong",
+    14031: "no space is left on the disk of the server; free some",
+}
+"""What to do about an error, by its code."""
+
+
+class MongoConnection:
+    """The connections to one database. Thread-safe, not fork-safe.
+
+    Args:
+        url: `mongodb://…` or `mongodb+srv://…`.
+        database: Name of the database.
+        name: What messages call the store.
+        timeout_seconds: How long anything may take.
+
+    Raises:
+        ValueError: the URL or the name of the database is not one.
+    """
+
+    def __init__(self, url: str, database: str, name: str, timeout_seconds: float) -> None:
+        self._name = name
+        self._timeout_seconds = timeout_seconds
+        self._writer = secrets.token_hex(8)
+        limit = max(1, int(timeout_seconds * 1000))
+        try:
+            self._client: MongoClient[Any] = MongoClient(
+                url, appname="mini-agentic-rl", serverSelectionTimeoutMS=limit, socketTimeoutMS=limit
+            )
+            self._database = self._client.get_database(
+                database,
+                read_preference=ReadPreference.PRIMARY,
+                read_concern=ReadConcern("majority"),
+                write_concern=DURABLE,
+            )
+        except (ConfigurationError, InvalidName, ValueError) as error:
+            raise ValueError(f"the store {name}: {error}") from error
+
+    def open(self) -> None:
+        """Check the server, and make what is missing in the database.
+
+        Raises:
+            LightningStoreError: the server has no transactions, or the database holds a store of another version.
+            PyMongoError: the server cannot be used; see `explained`.
+        """
+        with pymongo.timeout(self._timeout_seconds):
+            require_transactions(self._client.admin.command("hello"), self._name)
+            prepare(self._database, self._name)
+
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run `work` in a transaction that excludes every other writer, and commit it."""
+
+        def body(session: ClientSession) -> None:
+            lock = self._database[STATE].find_one_and_update(
+                THE_LOCK, {"$inc": {"turn": 1}}, return_document=ReturnDocument.AFTER, session=session
+            )
+            if lock is None:
+                raise LightningStoreError(f"the store {self._name} was dropped while it was open; open it again")
+            tables = MongoTables(self._database, session, {name: lock[name] for name in COUNTERS})
+            changes = work(tables)
+            tables.write_counters(**({"news": news_mark(self._writer, lock["turn"])} if changes else {}))
+
+        run_transaction(self._client, body, self._timeout_seconds)
+
+    def query(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on one state, no older than the last commit; a majority has all of it."""
+        answers: list[T] = []
+
+        def body(session: ClientSession) -> None:
+            answers.append(work(MongoTables(self._database, session)))
+
+        run_transaction(self._client, body, self._timeout_seconds)
+        return answers[-1]
+
+    def foreign_writes(self) -> Generator[bool, None, None]:
+        """Yield True when another process may have written something to wait for, else False every now and then."""
+        return foreign_news(self._database[STATE], self._writer)
+
+    def explained(self, error: Exception) -> Exception | None:
+        """An error of MongoDB in words that say what to do; None if the error is of another kind.
+
+        A ValueError if MongoDB cannot keep what the caller gave.
+        """
+        if isinstance(error, DocumentTooLarge) or (isinstance(error, OperationFailure) and error.code in _TOO_LARGE):
+            return ValueError(
+                f"the store {self._name}: MongoDB keeps at most 16 MB in one document; make the task, the span or the "
+                f"resources smaller ({_short(error)})"
+            )
+        if isinstance(error, OverflowError):
+            return ValueError(f"the store {self._name}: MongoDB keeps integers of at most 64 bits ({_short(error)})")
+        if isinstance(error, PyMongoError):
+            return LightningStoreError(f"the store {self._name}: {self._advice(error)} ({_short(error)})")
+        return None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _advice(self, error: PyMongoError) -> str:
+        limit = f"{self._timeout_seconds:g} s"
+        if isinstance(error, ServerSelectionTimeoutError):
+            return (
+                f"no primary of a MongoDB replica set answered within {limit}; "
+                "start one (mongod --replSet rs0, and once rs.initiate()), or correct the URL"
+            )
+        if isinstance(error, OperationFailure) and error.code in _ADVICE:
+            return _ADVICE[error.code]
+        if error.has_error_label(UNKNOWN_OUTCOME):
+            return f"a commit was not confirmed within {limit} and may have been carried out; raise timeout_seconds"
+        if isinstance(error, OperationFailure) and error.has_error_label(TRANSIENT):
+            return f"other processes kept it locked for more than {limit}; end those, or raise timeout_seconds"
+        if error.timeout:
+            return f"the MongoDB server took more than {limit}; raise timeout_seconds"
+        if isinstance(error, ConnectionFailure):
+            return "the connection to the MongoDB server was lost; see to the server, or correct the URL"
+        return "MongoDB refused"
+
+
+def _short(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return text.partition(", full error: ")[0].partition(", Timeout: ")[0].partition(" (configured timeouts: ")[0]

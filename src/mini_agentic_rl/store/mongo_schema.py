@@ -1,0 +1,106 @@
+"""The collections of the MongoDB store, their indexes, and the check that a database has them in this version.
+
+Every document has an integer `_id`, which orders its collection as things were stored, and fields named as the columns
+of the SQL store; texts named `*_json` hold JSON, so that whatever was stored comes back exactly. `queue_position` is
+null outside of the queue, `deadline` is null for an attempt that no limit can end, `latest_attempt` of a rollout is
+the `_id` of its latest attempt.
+
+The collection of the state holds two documents. One has the schema version. The other is the lock: whoever writes,
+changes it first (`turn`), so that of two transactions at once the server refuses one. It has the last number given out
+in every collection, which is also the number of its documents, for none is ever removed; the end of the queue; and in
+`news` who last changed something that others may wait for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo.database import Database
+from pymongo.errors import DuplicateKeyError
+
+from .vocabulary import LightningStoreError
+
+SCHEMA_VERSION: Final = 1
+
+STATE: Final = "agl_state"
+ROLLOUTS: Final = "agl_rollouts"
+ATTEMPTS: Final = "agl_attempts"
+SPANS: Final = "agl_spans"
+RESOURCES: Final = "agl_resources"
+WORKERS: Final = "agl_workers"
+
+THE_SCHEMA: Final = {"_id": "schema"}
+THE_LOCK: Final = {"_id": "lock"}
+COUNTERS: Final = (ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS, "queue_end", "resource_writes")
+"""Fields of the lock that count up from 0."""
+
+_INDEXES: Final[dict[str, list[IndexModel]]] = {
+    ROLLOUTS: [
+        IndexModel([("rollout_id", ASCENDING)], unique=True),
+        IndexModel([("status", ASCENDING), ("_id", ASCENDING)]),
+        IndexModel([("queue_position", ASCENDING)], partialFilterExpression={"queue_position": {"$gt": 0}}),
+    ],
+    ATTEMPTS: [
+        IndexModel([("rollout_id", ASCENDING), ("attempt_id", ASCENDING)], unique=True),
+        IndexModel([("rollout_id", ASCENDING), ("sequence_id", ASCENDING)], unique=True),
+        IndexModel([("deadline", ASCENDING)], partialFilterExpression={"deadline": {"$gt": 0}}),
+    ],
+    SPANS: [
+        IndexModel([("rollout_id", ASCENDING), ("attempt_id", ASCENDING), ("span_id", ASCENDING)], unique=True),
+        IndexModel([("rollout_id", ASCENDING), ("sequence_id", ASCENDING), ("_id", ASCENDING)]),
+        IndexModel(
+            [("rollout_id", ASCENDING), ("attempt_id", ASCENDING), ("sequence_id", ASCENDING), ("_id", ASCENDING)]
+        ),
+    ],
+    RESOURCES: [
+        IndexModel([("resources_id", ASCENDING)], unique=True),
+        IndexModel([("write_number", DESCENDING)]),
+    ],
+    WORKERS: [IndexModel([("worker_id", ASCENDING)], unique=True)],
+}
+
+
+def require_transactions(hello: dict[str, Any], name: str) -> None:
+    """Refuse a server that has no transactions, by its answer to the command `hello`.
+
+    Raises:
+        LightningStoreError: it is a standalone server.
+    """
+    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        raise LightningStoreError(
+            f"the store {name}: the MongoDB server is a standalone one, which has no transactions; "
+            "start it as a replica set, which may have one member: mongod --replSet rs0, and then, once, "
+            "mongosh --eval 'rs.initiate()'"
+        )
+
+
+def prepare(database: Database[Any], name: str) -> None:
+    """Make collections and indexes in a database that has none of ours, or check their version.
+
+    Several processes may do this at once. What other programs keep in the database is left alone.
+
+    Raises:
+        LightningStoreError: the database holds a store of another version.
+    """
+    state = database[STATE]
+    schema = state.find_one(THE_SCHEMA)
+    if schema is None:
+        for collection, indexes in _INDEXES.items():
+            database[collection].create_indexes(indexes)
+        _insert_once(database, THE_LOCK | {"turn": 0, "news": ""} | dict.fromkeys(COUNTERS, 0))
+        _insert_once(database, THE_SCHEMA | {"version": SCHEMA_VERSION})
+        schema = state.find_one(THE_SCHEMA)
+    version = None if schema is None else schema["version"]
+    if version != SCHEMA_VERSION:
+        raise LightningStoreError(
+            f"the store {name} has schema version {version}, this program reads version {SCHEMA_VERSION}: "
+            "use the program that wrote it, or choose another database"
+        )
+
+
+def _insert_once(database: Database[Any], document: dict[str, Any]) -> None:
+    try:
+        database[STATE].insert_one(document)
+    except DuplicateKeyError:  # another process was faster
+        return

@@ -1,0 +1,286 @@
+"""One request of the store server and the method of the contract that answers it, seen from both sides.
+
+What the request carries is derived from the method's signature: an argument named in the path travels there, the others
+as fields of a JSON object, or in the query string of a GET. An argument that is left out or `UNSET` is not sent. The
+answer is the method's result as JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from urllib.parse import quote
+
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+
+from ..types import AttemptedRollout, PaginatedResult, Rollout
+from .base import UNSET, LightningStore, Unset
+from .json_text import decode, encode, encode_list
+
+HOLD_SECONDS: Final = 25.0
+"""A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
+
+_OLDER_NAMES: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
+_OF_64_BITS: Final = Field(ge=-(2**63), lt=2**63)
+
+
+def _without_attempt(fields: Any) -> Any:
+    if isinstance(fields, dict) and fields.get("attempt") is not None:
+        raise ValueError("its attempt is not well formed")
+    return fields
+
+
+_ANY_ROLLOUT: Final = Annotated[
+    AttemptedRollout | Annotated[Rollout, BeforeValidator(_without_attempt)], Field(union_mode="left_to_right")
+]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One request and the method that answers it."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """Below the prefix of all routes; a part in braces is an argument."""
+    call: str
+    """Name of the method of `LightningStore`."""
+    status: int = 200
+    """HTTP status of an answer without failure."""
+    changes: bool = False
+    """Doing it twice is not the same as doing it once."""
+    waits: bool = False
+    """It may take as long as its argument `timeout` says."""
+    body: str | None = None
+    """The argument that is the whole body, where it is not one field of it."""
+    answer: Literal["result", "sequence_id", "positions"] = "result"
+    """`sequence_id`: an object with this field. `positions`: which of the spans that were sent are in the result."""
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The path, cut at its slashes."""
+        return tuple(self.path.split("/"))
+
+    @cached_property
+    def in_path(self) -> frozenset[str]:
+        """Names of the arguments that travel in the path."""
+        return frozenset(part[1:-1] for part in self.parts if part.startswith("{"))
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of the method."""
+        return inspect.signature(getattr(LightningStore, self.call))
+
+    @cached_property
+    def older_names(self) -> dict[str, str]:
+        """Arguments that are another name of one that travels."""
+        known = self.signature.parameters
+        return {old: new for old, new in _OLDER_NAMES.items() if old in known and new in known}
+
+    @cached_property
+    def request(self) -> type[BaseModel] | None:
+        """What the body, or the query string of a GET, must look like; None if it carries nothing or one argument."""
+        hints = get_type_hints(getattr(LightningStore, self.call))
+        fields: dict[str, Any] = {}
+        for name, parameter in self.signature.parameters.items():
+            if name == "self" or name == self.body or name in self.in_path or name in self.older_names:
+                continue
+            required = parameter.default is inspect.Parameter.empty
+            default = None if parameter.default is UNSET else parameter.default
+            fields[name] = (_on_wire(hints[name]), Field(... if required else default))
+        words = "".join(word.title() for word in self.call.split("_"))
+        return create_model(f"{words}Request", **fields) if fields else None
+
+    @cached_property
+    def fields(self) -> TypeAdapter[BaseModel]:
+        """Reads `request`."""
+        return TypeAdapter(self.request or BaseModel)
+
+    @cached_property
+    def whole_body(self) -> TypeAdapter[Any]:
+        """What a body that is one argument must look like."""
+        return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))[self.body or ""]))
+
+    @cached_property
+    def result(self) -> TypeAdapter[Any]:
+        """What the answer looks like."""
+        if self.answer == "sequence_id":
+            return TypeAdapter(dict[Literal["sequence_id"], int])
+        if self.answer == "positions":
+            return TypeAdapter(list[int])
+        return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))["return"]))
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Names of the arguments that a query string may hold several times."""
+        fields = {} if self.request is None else self.request.model_fields
+        return frozenset(name for name, field in fields.items() if _is_list(field.annotation))
+
+    # The side of the client.
+
+    def arguments_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call of the method, by the names under which they travel."""
+        given = self.signature.bind(None, *args, **kwargs).arguments
+        values = {name: value for name, value in given.items() if name != "self" and value is not UNSET}
+        for old, new in self.older_names.items():
+            value = values.pop(old, None)
+            if values.get(new) is None and value is not None:
+                values[new] = value
+        return values
+
+    def path_of(self, arguments: Mapping[str, Any]) -> str:
+        """The path of the request, below the prefix of all routes."""
+        parts = [_quoted(arguments[part[1:-1]]) if part.startswith("{") else part for part in self.parts]
+        return "/".join(parts)
+
+    def query_of(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The query string of a GET, as pairs."""
+        pairs: list[tuple[str, str]] = []
+        for name, value in arguments.items():
+            if name not in self.in_path and value is not None:
+                pairs.extend((name, str(one)) for one in (value if name in self.repeated else (value,)))
+        return pairs
+
+    def body_of(self, arguments: Mapping[str, Any]) -> bytes:
+        """The body of a POST.
+
+        Raises:
+            ValueError: an argument holds something that JSON cannot express; the message names it.
+        """
+        if self.body is not None:
+            return encode(arguments[self.body], self.body)
+        fields = {name: value for name, value in arguments.items() if name not in self.in_path}
+        return encode(fields, "") if fields else b""
+
+    def result_of(self, answer: bytes, arguments: Mapping[str, Any]) -> Any:
+        """The result of the method, from the body of the answer.
+
+        Raises:
+            ValueError: that is no answer to this request.
+        """
+        try:
+            value = decode(answer, self.result)
+        except ValidationError:
+            value = self.result.validate_python(json.loads(answer, object_hook=_with_metadata))
+        if self.answer == "sequence_id":
+            return value["sequence_id"]
+        if self.answer == "positions":
+            spans = list(arguments["spans"])
+            return [spans[position] for position in value]
+        if isinstance(value, PaginatedResult):
+            return PaginatedResult.model_construct(**vars(value))
+        return value
+
+    # The side of the server.
+
+    def arguments_from(self, ids: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes) -> dict[str, Any]:
+        """The keyword arguments of the method, from a request.
+
+        Args:
+            ids: What stands in the path.
+            query: The query string, as pairs.
+            body: The body; it may be empty where nothing in it is required.
+
+        Raises:
+            pydantic.ValidationError: the request carries something else than the method takes.
+        """
+        arguments: dict[str, Any] = dict(ids)
+        if self.body is not None:
+            arguments[self.body] = decode(body, self.whole_body)
+        elif self.request is not None:
+            if self.method == "GET":
+                request = self.request.model_validate(self._gathered(query))
+            else:
+                request = decode(b"{}" if body in (b"", b"null") else body, self.fields)
+            arguments.update((name, getattr(request, name)) for name in request.model_fields_set)
+        return arguments
+
+    def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a method that waits, with a timeout that one request may take.
+
+        Raises:
+            ValueError: the timeout is not a number.
+        """
+        timeout = arguments.get("timeout")
+        if timeout is None:
+            return {**arguments, "timeout": HOLD_SECONDS}
+        if math.isnan(timeout):
+            raise ValueError("timeout=nan: expected a number of seconds")
+        return {**arguments, "timeout": min(timeout, HOLD_SECONDS)}
+
+    def answer_of(self, result: Any, arguments: Mapping[str, Any]) -> bytes:
+        """The body of the answer, from the result of the method.
+
+        Raises:
+            ValueError: the result holds something that JSON cannot express; the message names it.
+        """
+        if self.answer == "sequence_id":
+            return encode({"sequence_id": result}, "")
+        if self.answer == "positions":
+            return encode(_positions(arguments["spans"], result), "")
+        if isinstance(result, PaginatedResult):
+            rest = encode({"limit": result.limit, "offset": result.offset, "total": result.total}, "")
+            return b'{"items":' + encode_list(result.items) + b"," + rest[1:]
+        return encode(result, "")
+
+    def _gathered(self, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in query:
+            if name in self.repeated:
+                values.setdefault(name, []).append(value)
+            else:
+                values[name] = value
+        return values
+
+
+def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    """A rollout or attempt of agent-lightning, which writes null where there is no metadata."""
+    if "rollout_id" in fields and "status" in fields and fields.get("metadata", ...) is None:
+        fields["metadata"] = {}
+    return fields
+
+
+def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
+    """Where in `sent` the stored spans are; of two with the same ids the first counts."""
+    ids = {(span.rollout_id, span.attempt_id, span.span_id) for span in stored}
+    positions = []
+    for position, span in enumerate(sent):
+        known = (span.rollout_id, span.attempt_id, span.span_id)
+        if known in ids:
+            ids.discard(known)
+            positions.append(position)
+    return positions
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is list or any(_is_list(one) for one in get_args(hint))
+
+
+def _quoted(part: Any) -> str:
+    text = quote(str(part), safe="")
+    return text.replace(".", "%2E") if text in (".", "..") else text
+
+
+def _on_wire(hint: Any) -> Any:
+    """The type that stands for a type of the contract where values come from JSON."""
+    if hint is Rollout:
+        return _ANY_ROLLOUT
+    if hint is int:
+        return Annotated[int, _OF_64_BITS]
+    if is_typeddict(hint):
+        return dict[str, Any]
+    if isinstance(hint, type) and issubclass(hint, PaginatedResult):
+        item = hint.__pydantic_generic_metadata__["args"][0]
+        return PaginatedResult[_on_wire(item)]  # type: ignore[misc]  # a type that is only known when it runs
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        # `Union[...]` and not `|`, which not every object that stands for a type takes
+        return Union[tuple(_on_wire(one) for one in arguments if one is not Unset)]  # noqa: UP007
+    if origin in (Sequence, list):
+        return cast(Any, list)[_on_wire(arguments[0])]
+    return hint

@@ -1,0 +1,171 @@
+"""A store served over HTTP from a thread of its own, and a store itself meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from ..config import LightningEnvVar, resolve_str_env_var
+from ..serving import ServerStartError, ServerThread
+from . import wire
+from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .client import LightningStoreClient
+from .json_text import encode
+from .server_answers import LongPolls
+from .server_app import create_app
+from .server_gate import is_loopback
+from .threading import LightningStoreThreaded
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+_KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_many_rollouts", "update_rollout"})
+_ALIVE_CHECK_SECONDS: Final = 1.0
+
+
+class LightningStoreServer(LightningStore):
+    """Shares a store with other processes and machines, over the routes of `wire` and OTLP.
+
+    In the process that made it, its methods are those of the store it shares; every async method of the contract is
+    forwarded, see the end of this module. In a process forked from that one its methods ask the server over HTTP;
+    pickled into another process it becomes a `LightningStoreClient` of itself.
+
+    Args:
+        store: The store to share.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one, which `endpoint` then tells.
+        api_key: Bearer token to ask for; without one, that of the environment variable AGL_API_KEY. Needed where `host`
+            is not this computer's loopback.
+        max_body_bytes: Larger requests are refused.
+
+    Raises:
+        UserError: other computers could come in, and no key is asked for.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        host: str = "127.0.0.1",
+        port: int = 4747,
+        *,
+        api_key: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.store = store if store.capabilities["thread_safe"] else LightningStoreThreaded(store)
+        self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
+        if self._api_key is None and not is_loopback(host):
+            raise ServerStartError(
+                f"listening on {host} lets other computers in: set an API key (--api-key or AGL_API_KEY), "
+                "or listen on --host 127.0.0.1"
+            )
+        self._process = os.getpid()
+        self._polls = LongPolls()
+        app = create_app(self.store, self._polls, api_key=self._api_key, max_body_bytes=max_body_bytes)
+        self._thread = ServerThread(app, host, port, "store server")
+        self._client: LightningStoreClient | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
+        return partial(LightningStoreClient, api_key=self._api_key), (self.endpoint,)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Address for clients on this machine: http://host:port.
+
+        Raises:
+            RuntimeError: it has not been started, and any free port was asked for.
+        """
+        return self._thread.root
+
+    def otlp_traces_endpoint(self) -> str:
+        return f"{self.endpoint}{wire.TRACES}"
+
+    async def start(self) -> None:
+        """Serve; returns once requests are answered. Starting a running server changes nothing.
+
+        Raises:
+            UserError: the address cannot be had; the message names the setting to change.
+        """
+        if not self._thread.running:
+            self._polls.open()
+            await asyncio.to_thread(self._thread.start)
+            logger.info("serving the store at %s", self.endpoint)
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop taking requests; end those that wait, give the others `timeout` seconds, then cancel them.
+
+        The store itself stays open.
+        """
+        self._polls.end()
+        await asyncio.to_thread(self._thread.stop, timeout)
+
+    async def run_forever(self) -> None:
+        """Serve until this task is cancelled or the process is asked to end (SIGINT, SIGTERM), then stop.
+
+        Raises:
+            UserError: the address cannot be had.
+            RuntimeError: the server ended by itself; the log says why.
+        """
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        await self.start()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # only the main thread hears signals, and on Windows not through the event loop
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, asked.set)
+        try:
+            while not asked.is_set():
+                if not self._thread.running:
+                    raise RuntimeError("the store server ended unexpectedly; the log says why")
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(asked.wait(), _ALIVE_CHECK_SECONDS)
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                    loop.remove_signal_handler(number)
+            await self.stop()
+
+    async def close(self) -> None:
+        if os.getpid() == self._process:
+            await self.stop()
+            await self.store.close()
+        elif self._client is not None:
+            await self._client.close()
+
+    def _target(self) -> LightningStore:
+        if os.getpid() == self._process:
+            return self.store
+        if self._client is None:
+            self._client = LightningStoreClient(self.endpoint, api_key=self._api_key)
+        return self._client
+
+
+def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    contract = getattr(LightningStore, name)
+    signature = inspect.signature(contract)
+
+    async def forward(self: LightningStoreServer, *args: Any, **kwargs: Any) -> Any:
+        if name in _KEPT_AS_JSON:  # whoever claims it is in another process
+            encode(dict(signature.bind(None, *args, **kwargs).arguments), "")
+        return await getattr(self._target(), name)(*args, **kwargs)
+
+    forward.__name__ = name
+    forward.__qualname__ = f"{LightningStoreServer.__name__}.{name}"
+    forward.__doc__ = contract.__doc__
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
+    return forward
+
+
+for _name in STORE_METHODS:
+    if _name not in vars(LightningStoreServer):
+        setattr(LightningStoreServer, _name, _forwarding(_name))

@@ -1,0 +1,113 @@
+"""A SQLite file as the database of a store, in WAL mode, where readers and the writer do not block each other."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Final, Literal
+
+from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from .database import READERS
+from .sql_backend import WRITES, Backend
+from .vocabulary import LightningStoreError
+from .waiting import Changes
+
+Synchronous = Literal["normal", "full"]
+
+_WATCH_SECONDS: Final = 0.02
+_CACHE_KIB: Final = 16_384
+"""Of each connection, if it comes to need it: the pages of a large store that are written again and again."""
+_CHECKPOINT_PAGES: Final = 4_000
+"""Pages of 4 KiB that pile up before they are moved from the log into the file, with a flush of the disk."""
+
+
+class SqliteBackend(Backend):
+    """A file, which is made, with its folders, if it is not there.
+
+    A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.
+
+    Raises:
+        LightningStoreError: the folder cannot be made.
+    """
+
+    def __init__(self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
+        self._busy_timeout_seconds = busy_timeout_seconds
+        engine = create_engine(
+            URL.create("sqlite", database=str(path)),
+            connect_args={"timeout": busy_timeout_seconds, "check_same_thread": False},
+            pool_size=READERS + 2,
+        )
+
+        def configure(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+            connection.isolation_level = None  # transactions begin where `begin` says, not where the driver guesses
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={synchronous}")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+
+        event.listen(engine, "connect", configure)
+        event.listen(engine, "begin", _begin)
+        super().__init__(str(path), engine)
+
+    @property
+    def alone(self) -> bool:
+        return True
+
+    def publish(self, connection: Connection, changes: Changes) -> None:
+        """Nothing to do: others look at the file."""
+
+    def foreign_writes(
+        self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
+    ) -> Generator[bool, None, None]:
+        seen: int | None = None
+        while True:
+            version = in_writing_thread(_data_version)
+            yield version != seen
+            seen = version
+            time.sleep(_WATCH_SECONDS)
+
+    def lost(self, connection: Connection) -> bool:
+        return False
+
+    def explained(self, error: Exception) -> Exception | None:
+        if isinstance(error, OverflowError):
+            return ValueError(f"a SQL store keeps whole numbers of 64 bits: {error}")
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if not isinstance(cause, sqlite3.Error):
+            return None
+        reason = str(cause)
+        if "locked" in reason or "busy" in reason:
+            advice = (
+                f"another process kept it locked for more than {self._busy_timeout_seconds:g} s; "
+                "end that process, or raise busy_timeout_seconds"
+            )
+        elif "full" in reason:
+            advice = "no space is left to write to (--output-dir); free some, then go on with --resume"
+        elif "not a database" in reason or "malformed" in reason:
+            advice = "it is not a SQLite file, or damaged; choose another store path"
+        elif "unable to open" in reason or "readonly" in reason:
+            advice = "it cannot be opened for writing; check its permissions, or choose another store path"
+        else:
+            advice = "SQLite refused"
+        return LightningStoreError(f"the store {self.name}: {advice} ({reason})")
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _data_version(connection: Connection) -> int:
+    """A number that changes when another connection than this one commits."""
+    cursor = connection.connection.cursor()
+    cursor.execute("PRAGMA data_version")
+    return int(cursor.fetchall()[0][0])

@@ -1,0 +1,11 @@
+"""The state machine's functions under agent-lightning's module name; see `lifecycle`."""
+
+from .lifecycle import (
+    attempt_after_span,
+    attempt_with_status,
+    rollout_following,
+    rollout_with_status,
+    verdict,
+)
+
+__all__ = ["attempt_after_span", "attempt_with_status", "rollout_following", "rollout_with_status", "verdict"]

@@ -1,0 +1,260 @@
+"""The commands that serve a store and look into one, on real files and real server processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.store import LightningStore, SqlLightningStore
+from mini_agentic_rl.store.client import LightningStoreClient
+from mini_agentic_rl.types import Span
+
+AGL = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
+
+
+def _invoke(*arguments: str, **environment: str):
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb", **environment})
+
+
+def _json(*arguments: str):
+    result = _invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+async def _fill(store: LightningStore) -> dict[str, str]:
+    """One rollout that succeeded with a reward, one that failed, one that waits."""
+    good = await store.start_rollout({"question": "1 + 1"}, mode="train", worker_id="worker-1")
+    ids = good.rollout_id, good.attempt.attempt_id
+    call = {"name": "openai.chat", "attributes": {"text": "[red]2[/red]", "logprobs": [float("-inf")]}}
+    reward = {
+        "name": "agentlightning.annotation",
+        "attributes": {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.75},
+    }
+    for number, fields in enumerate((call, reward), 1):
+        await store.add_span(
+            Span(
+                rollout_id=ids[0],
+                attempt_id=ids[1],
+                sequence_id=number,
+                trace_id="ab" * 16,
+                span_id=f"{number:016x}",
+                start_time=100.0 + number,
+                end_time=100.5 + number,
+                **fields,
+            )
+        )
+    await store.update_attempt(*ids, status="succeeded")
+    bad = await store.start_rollout({"question": "1 + 2"}, mode="val")
+    await store.update_attempt(
+        bad.rollout_id, "latest", status="failed", metadata={"error": "the agent: KeyError: 'x'"}
+    )
+    waiting = await store.enqueue_rollout({"question": "1 + 3"}, mode="train")
+    return {"good": good.rollout_id, "bad": bad.rollout_id, "waiting": waiting.rollout_id}
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A store file, and the ids of its rollouts."""
+
+    async def fill() -> dict[str, str]:
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        try:
+            return await _fill(store)
+        finally:
+            await store.close()
+
+    return str(tmp_path / "rollouts.db"), asyncio.run(fill())
+
+
+@contextmanager
+def _server(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A running `agl store`, and what it has said up to its last line."""
+    process = subprocess.Popen(
+        [*AGL, "store", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line.strip())
+            if line.startswith("Ctrl-C"):
+                break
+        yield process, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_rollouts_are_listed_newest_first_with_the_reason_of_a_failure(filled) -> None:
+    store, ids = filled
+    result = _invoke("rollouts", "list", "--store", store)
+    assert result.exit_code == 0, result.stderr
+    places = [result.stdout.index(text) for text in (ids["waiting"], ids["bad"], "KeyError", ids["good"], "1 + 1")]
+    assert places == sorted(places)
+    assert result.stdout.index("1 + 3") < result.stdout.index("1 + 2") < result.stdout.index("1 + 1")
+    assert "train 20" in result.stdout
+    assert "try 1 of 1" in result.stdout
+
+
+def test_the_filters_of_the_list(filled) -> None:
+    store, ids = filled
+    listed = _json("rollouts", "list", "--store", store)
+    assert [rollout["rollout_id"] for rollout in listed] == [ids["waiting"], ids["bad"], ids["good"]]
+    assert listed[1]["attempt"]["metadata"] == {"error": "the agent: KeyError: 'x'"}
+
+    def names(*options: str) -> list[str]:
+        return [rollout["rollout_id"] for rollout in _json("rollouts", "list", "--store", store, *options)]
+
+    assert names("--status", "failed", "--status", "queuing") == [ids["waiting"], ids["bad"]]
+    assert names("--mode", "train") == [ids["waiting"], ids["good"]]
+    assert names("--mode", "train", "--limit", "1") == [ids["waiting"]]
+    assert names("--limit", "1") == [ids["waiting"]]
+    assert "1 of 3 rollouts" in _invoke("rollouts", "list", "--store", store, "--limit", "1").stdout
+
+
+def test_one_rollout_is_shown_with_its_attempts_and_its_reward(filled) -> None:
+    store, ids = filled
+    shown = _json("rollouts", "show", ids["good"], "--store", store)
+    assert (shown["status"], shown["reward"], shown["input"]) == ("succeeded", 0.75, {"question": "1 + 1"})
+    assert [(attempt["sequence_id"], attempt["spans"]) for attempt in shown["attempts"]] == [(1, 2)]
+    text = _invoke("rollouts", "show", ids["bad"][-8:], "--store", store).stdout
+    assert ids["bad"] in text
+    assert "the agent: KeyError: 'x'" in text
+
+
+def test_failed_rollouts_are_tried_again_as_new_ones(filled) -> None:
+    store, ids = filled
+    (again,) = _json("rollouts", "retry", "--store", store)
+    assert again["metadata"]["retry_of"] == ids["bad"]
+    assert (again["status"], again["input"], again["mode"]) == ("queuing", {"question": "1 + 2"}, "val")
+    assert "no failed rollout is left" in _invoke("rollouts", "retry", "--store", store).stdout
+    refused = _invoke("rollouts", "retry", ids["good"], "--store", store)
+    assert refused.exit_code == 2
+    assert refused.stderr == f"error: rollout {ids['good']} is succeeded: only a failed rollout can be tried again\n"
+
+
+def test_spans_are_shown_in_order_and_unmarked(filled) -> None:
+    store, ids = filled
+    result = _invoke("spans", "show", ids["good"], "--store", store)
+    assert "[red]2[/red]" in result.stdout
+    assert result.stdout.index("openai.chat") < result.stdout.index("agentlightning.annotation")
+    spans = _json("spans", "show", ids["good"], "--attempt", "1", "--store", store)
+    assert [span["sequence_id"] for span in spans] == [1, 2]
+    assert spans[0]["attributes"]["logprobs"] == [None]
+    missing = _invoke("spans", "show", ids["good"], "--attempt", "7", "--store", store)
+    assert missing.exit_code == 2
+    assert missing.stderr.startswith("error: --attempt 7: ")
+
+
+def test_workers_are_listed(filled) -> None:
+    store, _ = filled
+    assert [(worker["worker_id"], worker["status"]) for worker in _json("workers", "--store", store)] == [
+        ("worker-1", "idle")
+    ]
+    assert "worker-1" in _invoke("workers", "--store", store).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rollouts", "list", "--store", "nowhere.db"], "error: store nowhere.db: there is no such file or folder\n"),
+        (["rollouts", "list", "--status", "lost"], "error: --status lost: input should be 'queuing'"),
+        (["rollouts", "list", "--store", "http://127.0.0.1:9"], "127.0.0.1:9"),
+        (["store", "--path", "a.db", "--url", "postgresql://h/d"], "error: --path and --url contradict each other"),
+        (["store", "--backend", "memory", "--path", "a.db"], "error: --backend memory keeps nothing"),
+        (["store", "--backend", "sqlite"], "error: --backend sqlite needs --path"),
+        (["store", "--backend", "postgres"], "error: --url is missing"),
+        (["store", "--host", "0.0.0.0"], "api_key"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGL_API_KEY", raising=False)
+    result = _invoke(*arguments)
+    assert result.exit_code == 2
+    assert complaint.replace("api_key", "key") in result.stderr.replace("api_key", "key").replace("api-key", "key")
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rollout_that_is_not_there_is_told_in_one_line(filled) -> None:
+    store, _ = filled
+    for arguments in (["rollouts", "show"], ["spans", "show"], ["rollouts", "retry"]):
+        result = _invoke(*arguments, "ro-none", "--store", store)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: ROLLOUT ro-none: the store holds no such rollout")
+    assert "3 rollouts have this in their id" in _invoke("rollouts", "show", "ro-", "--store", store).stderr
+
+
+def test_a_served_file_is_reached_with_its_key_and_stops_at_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with _server("--path", str(path), environment={"AGL_API_KEY": "secret"}) as (process, said):
+        address = said[0].split()[-1]
+        port = address.rpartition(":")[2]
+        assert str(path) in said[1]
+        assert f"AGL_SERVER_HOST=127.0.0.1 AGL_SERVER_PORT={port} AGL_MANAGED_STORE=0 AGL_API_KEY=..." in said[2]
+
+        async def fill() -> dict[str, str]:
+            client = LightningStoreClient(address, api_key="secret")
+            try:
+                return await _fill(client)
+            finally:
+                await client.close()
+
+        ids = asyncio.run(fill())
+        environment = {"AGL_SERVER_HOST": "127.0.0.1", "AGL_SERVER_PORT": port}
+        shown = _invoke("rollouts", "list", "--json", "--api-key", "secret", **environment)
+        assert [rollout["rollout_id"] for rollout in json.loads(shown.stdout)] == list(ids.values())[::-1]
+        refused = _invoke("rollouts", "list", "--store", address, "--api-key", "wrong")
+        assert refused.exit_code == 2
+        assert refused.stderr.count("\n") == 1
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (0, "stopped\n", "")
+    assert len(_json("rollouts", "list", "--store", str(path))) == 3
+
+
+def test_without_a_file_the_server_keeps_rollouts_in_memory_and_says_so() -> None:
+    with _server() as (process, said):
+        assert "in memory only" in said[1]
+        assert _json("rollouts", "list", "--store", said[0].split()[-1]) == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    with _server() as (_, said):
+        port = said[0].rpartition(":")[2]
+        second = subprocess.run([*AGL, "store", "--port", port], capture_output=True, text=True, timeout=60)
+        assert second.returncode == 2
+        assert port in second.stderr
+        assert second.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["store"], ["rollouts", "list"], ["rollouts", "retry"], ["spans", "show"], ["workers"]]
+)
+def test_help_tells_what_the_command_is_for(command: list[str]) -> None:
+    result = _invoke(*command, "--help")
+    assert result.exit_code == 0
+    assert "--store" in result.stdout or "--backend" in result.stdout

@@ -1,0 +1,358 @@
+"""The client of a store server: lost answers, servers that go away, processes, threads, waiting, values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, route
+from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
+
+from .test_contract import span_of
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[LightningStoreServer]:
+    made = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def client(server: LightningStoreServer) -> AsyncIterator[LightningStoreClient]:
+    made = LightningStoreClient(server.endpoint, retry_seconds=10)
+    yield made
+    await made.close()
+
+
+class LossyProxy:
+    """Passes requests on to a server, and loses the answers to some: it hangs up instead."""
+
+    def __init__(self, server: LightningStoreServer) -> None:
+        self._upstream = int(server.endpoint.rpartition(":")[2])
+        self.lose = 0
+        self.lost = 0
+
+    async def __aenter__(self) -> LossyProxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+        there = asyncio.create_task(self._pass_on(reader, up_writer))
+        while answer := await up_reader.read(65536):
+            if self.lose > 0 and b"\r\n\r\n" in answer and b'{"status":"ok"}' not in answer:
+                self.lose -= 1
+                self.lost += 1
+                break
+            writer.write(answer)
+        there.cancel()
+        for one in (writer, up_writer):
+            one.close()
+            with contextlib.suppress(OSError):
+                await one.wait_closed()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+
+
+async def test_an_answer_that_is_lost_is_given_again_and_nothing_is_done_twice(server: LightningStoreServer) -> None:
+    async with LossyProxy(server) as proxy:
+        client = LightningStoreClient(proxy.address, retry_seconds=10)
+        await client.statistics()
+        proxy.lose = 1
+        queued = await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(3)])
+        assert (await server.query_rollouts()).total == 3
+        proxy.lose = 2
+        claimed = await client.dequeue_many_rollouts(limit=2, worker_id="w")
+        assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in queued[:2]]
+        assert (await server.query_rollouts(status_in=["preparing"])).total == 2
+        ids = (claimed[0].rollout_id, claimed[0].attempt.attempt_id)
+        proxy.lose = 1
+        assert await client.get_next_span_sequence_id(*ids) == 1
+        span = span_of(claimed[0])
+        proxy.lose = 1
+        assert await client.add_span(span) == span
+        assert await client.add_span(span) is None
+        proxy.lose = 1
+        assert (await client.add_resources({})).version == 1
+        assert (await server.statistics())["total_resources"] == 1
+        proxy.lose = 1
+        again = await client.start_attempt(ids[0])
+        assert again.attempt.sequence_id == 2
+        assert proxy.lost == 7
+        await client.close()
+
+
+async def test_a_request_that_is_asked_again_while_it_is_carried_out_gets_the_one_answer() -> None:
+    class Slow(InMemoryLightningStore):
+        async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None):  # type: ignore[no-untyped-def]  # as that of the store
+            await asyncio.sleep(0.5)
+            return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id)
+
+    server = LightningStoreServer(Slow(), port=0)
+    await server.start()
+    await server.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(2)])
+    impatient = LightningStoreClient(server.endpoint, request_timeout=0.2, retry_seconds=10)
+    claimed = await impatient.dequeue_rollout("w")
+    assert claimed is not None
+    assert (claimed.input, (await server.query_rollouts(status_in=["queuing"])).total) == (0, 1)
+    await impatient.close()
+    await server.close()
+
+
+async def test_calls_go_on_when_the_server_comes_back(server: LightningStoreServer) -> None:
+    client = LightningStoreClient(server.endpoint, retry_seconds=20)
+    await client.enqueue_rollout("before")
+    address = server.endpoint
+    await server.stop()
+    calling = asyncio.create_task(client.enqueue_rollout("meanwhile"))
+    waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[], timeout=1))
+    await asyncio.sleep(0.2)
+    assert not calling.done()
+    back = LightningStoreServer(server.store, port=int(address.rpartition(":")[2]))
+    await back.start()
+    assert (await calling).input == "meanwhile"
+    assert await waiting == []
+    assert [rollout.input for rollout in await client.query_rollouts()] == ["before", "meanwhile"]
+    await client.close()
+    await back.stop()
+
+
+async def test_a_server_that_cannot_be_reached_is_one_error_that_names_the_settings() -> None:
+    client = LightningStoreClient("127.0.0.1:9", retry_seconds=0.3)
+    begin = time.monotonic()
+    with pytest.raises(LightningStoreError, match=r"127\.0\.0\.1:9 did not answer for 0\.3 s.*AGL_SERVER_HOST"):
+        await client.statistics()
+    assert time.monotonic() - begin < 2
+    await client.close()
+    with pytest.raises(LightningStoreError, match="closed"):
+        await client.statistics()
+    for address in ("ftp://there", "http://", "http://there:port"):
+        with pytest.raises(UserError, match="address"):
+            LightningStoreClient(address)
+
+
+async def test_something_else_that_answers_is_an_error() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n<html/>")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as other:
+        client = LightningStoreClient(f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}")
+        with pytest.raises(LightningStoreError, match="no store server"):
+            await client.get_latest_resources()
+        await client.close()
+
+
+async def test_a_claim_that_nobody_waits_for_any_more_is_given_back() -> None:
+    class Slow(InMemoryLightningStore):
+        async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None):  # type: ignore[no-untyped-def]  # as that of the store
+            claimed = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id)
+            await asyncio.sleep(0.2)
+            return claimed
+
+    server = LightningStoreServer(Slow(), port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    queued = await client.enqueue_rollout("a")
+    claiming = asyncio.create_task(client.dequeue_rollout("w"))
+    await asyncio.sleep(0.1)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    assert await client.wait_for_work(5)
+    again = await client.dequeue_rollout("w")
+    assert again is not None
+    assert (again.rollout_id, again.attempt.sequence_id) == (queued.rollout_id, 2)
+    await client.close()
+    await server.close()
+
+
+async def test_waiting_goes_on_over_several_requests(
+    client: LightningStoreClient, server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "HOLD_SECONDS", 0.05)
+    rollouts = [await client.start_rollout(n) for n in range(3)]
+    ids = [rollout.rollout_id for rollout in rollouts]
+    waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[*ids, ids[0]]))
+    working = asyncio.create_task(client.wait_for_work(10))
+    for rollout_id in reversed(ids):
+        await asyncio.sleep(0.12)
+        assert not waiting.done()
+        await server.update_attempt(rollout_id, "latest", status="succeeded")
+    assert [rollout.rollout_id for rollout in await waiting] == ids
+    assert not working.done()
+    await server.enqueue_rollout("work")
+    assert await working is True
+
+
+async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) -> None:
+    task = {
+        "text": 'ä漢\U0001f600\x00\u2028"\\',
+        "numbers": [0, -1, 2**70, 1.5, 1e-300, math.inf, -math.inf],
+        "nothing": None,
+        "truth": [True, False],
+        "deep": {"a": [{"b": {}}], "": []},
+    }
+    for value in (task, [task], "text", 1.0, None, True):
+        queued = await client.enqueue_rollout(value, metadata={"task": value})
+        back = await client.get_rollout_by_id(queued.rollout_id)
+        assert back is not None
+        assert (queued.input, back.input, back.metadata) == (value, value, {"task": value})
+        assert repr(back.input) == repr(value)
+    not_a_number = await client.enqueue_rollout([math.nan])
+    assert math.isnan(not_a_number.input[0])
+    limits = RolloutConfig(timeout_seconds=1.5, max_attempts=3, retry_condition=["failed", "timeout"])
+    assert (await client.enqueue_rollout("a", config=limits)).config == limits
+    llm = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5})
+    proxy = ProxyLLM(endpoint="http://y/v1", model="m", api_key="k")
+    resources = {"llm": llm, "proxy": proxy, "prompt": PromptTemplate(template="{a}", engine="jinja")}
+    added = await client.add_resources(resources)
+    assert added.resources == resources
+    assert type(added.resources["proxy"]) is ProxyLLM
+
+
+@pytest.mark.parametrize("odd", ["a/b", "..", ".", "ä ?#%", "a%2Fb", "x" * 500, "\u2028", "search?"])
+async def test_ids_may_hold_any_text(client: LightningStoreClient, odd: str) -> None:
+    await client.update_worker(odd, {"k": 1})
+    worker = await client.get_worker_by_id(odd)
+    assert worker is not None
+    assert worker.worker_id == odd
+    assert (await client.update_resources(odd, {})).resources_id == odd
+    assert await client.get_resources_by_id(odd) is not None
+    assert await client.get_rollout_by_id(odd) is None
+    assert list(await client.query_attempts(odd)) == []
+    with pytest.raises(ValueError, match="no rollout"):
+        await client.update_attempt(odd, odd, status="failed")
+    assert (await client.query_resources(resources_id=odd)).total == 1
+
+
+async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> None:
+    with pytest.raises(ValueError, match=r"^rollouts\[1\]\.input\.images\[0\] cannot be sent, since it is not JSON"):
+        await client.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input="good"), EnqueueRolloutRequest(input={"images": [object()]})]
+        )
+    with pytest.raises(ValueError, match=r"^heartbeat_stats\.x cannot"):
+        await client.update_worker("w", {"x": b"\xff"})
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="cannot be sent"):
+        await client.start_rollout(circle)
+    assert (await client.statistics())["total_rollouts"] == 0
+
+
+async def test_one_client_serves_many_threads_and_event_loops(client: LightningStoreClient) -> None:
+    queued = await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(20)])
+    claims: list[str] = []
+
+    async def claim() -> None:
+        while (rollout := await client.dequeue_rollout("w")) is not None:
+            claims.append(rollout.rollout_id)
+
+    threads = [threading.Thread(target=lambda: asyncio.run(claim())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert sorted(claims) == sorted(rollout.rollout_id for rollout in queued)
+
+
+def _claim_one(store: LightningStore, answers: multiprocessing.Queue[tuple[str, str | None]]) -> None:
+    async def work() -> str | None:
+        claimed = await store.dequeue_rollout("process")
+        return None if claimed is None else claimed.rollout_id
+
+    answers.put((type(store).__name__, asyncio.run(work())))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+async def test_server_and_client_can_be_handed_to_other_processes(
+    client: LightningStoreClient, server: LightningStoreServer, method: str
+) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here: that stores can be handed to such processes is left unchecked")
+    context = multiprocessing.get_context(method)
+    stores = {"fork": (client, server), "spawn": (client,)}[method]
+    answers = context.Queue()
+    for store in stores:
+        queued = await client.enqueue_rollout("a")
+        process = context.Process(target=_claim_one, args=(store, answers))
+        process.start()
+        name, rollout_id = await asyncio.to_thread(answers.get, timeout=60)
+        await asyncio.to_thread(process.join)
+        assert (name, rollout_id, process.exitcode) == (type(store).__name__, queued.rollout_id, 0)
+    # this process goes on with its own connections
+    assert (await client.query_rollouts(status_in=["preparing"])).total == len(stores)
+
+
+async def test_a_pickled_server_is_a_client_with_its_key() -> None:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
+    await server.start()
+    copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(server))))
+    assert isinstance(copy, LightningStoreClient)
+    await copy.enqueue_rollout("a")
+    assert (await server.statistics())["total_rollouts"] == 1
+    await copy.close()
+    await server.close()
+
+
+async def test_the_capabilities_say_what_holds(client: LightningStoreClient, server: LightningStoreServer) -> None:
+    for store in (client, server):
+        assert all(store.capabilities.values())
+        assert store.otlp_traces_endpoint() == f"{server.endpoint}/v1/traces"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no signals here: that run_forever ends by one is left unchecked")
+async def test_a_server_run_for_ever_stops_when_the_process_is_asked_to_end() -> None:
+    code = """
+import asyncio
+from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+
+async def main():
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await server.start()
+    await LightningStoreClient(server.endpoint).enqueue_rollout("a")  # a client that is never closed
+    print(server.endpoint, flush=True)
+    await server.run_forever()
+    print("stopped", flush=True)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    client = LightningStoreClient((await process.stdout.readline()).decode().strip(), retry_seconds=0.2)
+    claimed = await client.dequeue_rollout()
+    assert claimed is not None
+    waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=20))
+    await asyncio.sleep(0.1)
+    process.terminate()
+    output, errors = await process.communicate()
+    assert (process.returncode, output, errors) == (0, b"stopped\n", b"")
+    with pytest.raises(LightningStoreError, match="did not answer"):
+        await waiting
+    await client.close()

@@ -1,0 +1,349 @@
+"""The store server as the network sees it: keys, bodies, errors, ports, starting and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError
+from mini_agentic_rl.store.base import STORE_METHODS
+from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.store.server_answers import Answer, RememberedAnswers
+
+LIMIT = 20_000
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[LightningStoreServer]:
+    made = LightningStoreServer(InMemoryLightningStore(), port=0, max_body_bytes=LIMIT)
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def http(server: LightningStoreServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/") as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "store.example"])
+def test_other_computers_are_let_in_only_with_a_key(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGL_API_KEY", raising=False)
+    with pytest.raises(UserError, match=r"--api-key or AGL_API_KEY.*--host"):
+        LightningStoreServer(InMemoryLightningStore(), host=host)
+    LightningStoreServer(InMemoryLightningStore(), host=host, api_key="secret")
+    LightningStoreServer(InMemoryLightningStore(), host="127.0.0.1")
+
+
+@pytest.mark.parametrize("from_environment", [False, True])
+async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if from_environment:
+        monkeypatch.setenv("AGL_API_KEY", "secret")
+    key = None if from_environment else "secret"
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key=key)
+    await server.start()
+    stranger, friend = (
+        LightningStoreClient(server.endpoint, api_key="wrong"),
+        LightningStoreClient(server.endpoint, api_key=key),
+    )
+    try:
+        with pytest.raises(LightningStoreError, match="AGL_API_KEY"):
+            await stranger.enqueue_rollout("a")
+        await friend.enqueue_rollout("b")
+        assert [rollout.input for rollout in await server.query_rollouts()] == ["b"]
+        async with httpx.AsyncClient(base_url=server.endpoint) as http:
+            assert (await http.get("/v1/agl/health")).json() == {"status": "ok"}
+            for path in ("/v1/agl/statistics", "/openapi.json", "/v1/agl/nothing"):
+                refused = await http.get(path, headers={"Authorization": "Bearer Secret"})
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert "API key" in refused.json()["detail"]
+            traces = await http.post("/v1/traces", headers={"Content-Type": "application/x-protobuf"})
+            assert traces.status_code == 401
+    finally:
+        await stranger.close()
+        await friend.close()
+        await server.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:4747"}, 200),
+        ({"Host": "[::1]:4747"}, 200),
+        ({"Origin": "http://attacker.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "attacker.example:4747", "Origin": "http://attacker.example:4747"}, 403),
+        ({"Host": "attacker.example:port"}, 403),
+    ],
+)
+async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(
+    http: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    answer = await http.post("queues/rollouts/dequeue", headers=headers)
+    assert answer.status_code == status
+
+
+async def test_a_web_page_that_knows_the_key_may_ask() -> None:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
+    await server.start()
+    headers = {"Authorization": "Bearer secret", "Origin": "http://page.example"}
+    async with httpx.AsyncClient(headers=headers) as http:
+        assert (await http.get(f"{server.endpoint}/v1/agl/statistics")).status_code == 200
+    await server.close()
+
+
+async def test_the_oldest_answers_are_forgotten_first() -> None:
+    done: list[str] = []
+
+    async def work(key: str, size: int) -> Answer:
+        done.append(key)
+        return Answer(200, b"x" * size)
+
+    remembered = RememberedAnswers(most_answers=3, most_bytes=100)
+    for key in ("a", "b", "c", "a", "d", "b", "a"):
+        await remembered.once(key, lambda key=key: work(key, 1))
+    assert done == ["a", "b", "c", "d", "a"]
+    await remembered.once("large", lambda: work("large", 99))
+    await asyncio.gather(*(remembered.once(key, lambda key=key: work(key, 1)) for key in ("a", "e", "e")))
+    assert done[5:] == ["large", "e"]
+
+
+async def test_a_body_over_the_limit_is_refused_whether_it_comes_plain_or_inflates(http: httpx.AsyncClient) -> None:
+    path, json_type = "queues/rollouts/enqueue", {"Content-Type": "application/json"}
+    small = json.dumps({"rollouts": [{"input": "x" * 1000}]}).encode()
+    large = json.dumps({"rollouts": [{"input": "x" * LIMIT}]}).encode()
+
+    async def in_pieces() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b" " * 1000
+
+    packed = json_type | {"Content-Encoding": "gzip"}
+    assert (await http.post(path, content=small, headers=json_type)).status_code == 201
+    assert (await http.post(path, content=gzip.compress(small, mtime=0), headers=packed)).status_code == 201
+    assert (
+        await http.post(path, content=gzip.compress(small[:50], mtime=0) + gzip.compress(small[50:]), headers=packed)
+    ).is_success
+    bomb = gzip.compress(b" " * 10_000_000, 1)[:LIMIT]
+    for content, headers in [
+        (large, json_type),
+        (in_pieces(), json_type),
+        (gzip.compress(large, mtime=0), packed),
+        (bomb, packed),
+    ]:
+        refused = await http.post(path, content=content, headers=headers)
+        assert refused.status_code == 413
+        assert f"exceeds {LIMIT} bytes" in refused.json()["detail"]
+    assert (await http.get("statistics")).json()["total_rollouts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "told"),
+    [
+        (b"{", {}, 422, "Invalid JSON"),
+        (b"[]", {}, 422, "object"),
+        (b"{}", {}, 422, "rollouts: Field required"),
+        (b'{"rollouts":[{"input":1,"config":{"max_attempts":0}}]}', {}, 422, "rollouts.0.config.max_attempts"),
+        (b"[" * 100_000, {"max": "1"}, 413, "exceeds"),
+        (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
+        (b"\x80\x04.", {"Content-Type": "application/python-pickle"}, 415, "application/json"),
+        (b"{}", {"Content-Encoding": "br"}, 415, "gzip"),
+        (b"nothing packed", {"Content-Encoding": "gzip"}, 400, "not gzip"),
+        (gzip.compress(b"{}" * 50, mtime=0)[:-9], {"Content-Encoding": "gzip"}, 400, "ends before"),
+        (b'{"rollouts":[]}', {"Idempotency-Key": "k" * 201}, 400, "longer than"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_said(
+    http: httpx.AsyncClient, content: bytes, headers: dict[str, str], status: int, told: str
+) -> None:
+    headers = {"Content-Type": "application/json"} | headers
+    refused = await http.post("queues/rollouts/enqueue", content=content, headers=headers)
+    assert (refused.status_code, refused.headers["content-type"]) == (status, "application/json")
+    assert told in refused.json()["detail"]
+    assert (await http.get("statistics")).json()["total_rollouts"] == 0
+
+
+async def test_an_unknown_path_and_a_wrong_method_say_so(server: LightningStoreServer) -> None:
+    async with httpx.AsyncClient(base_url=server.endpoint) as http:
+        for method, path, status in [
+            ("GET", "/v1/agl/nothing", 404),
+            ("GET", "/nothing", 404),
+            ("POST", "/v1/agl/statistics", 404),
+            ("DELETE", "/v1/agl/rollouts", 405),
+            ("GET", "/v1/traces", 405),
+        ]:
+            refused = await http.request(method, path)
+            assert refused.status_code == status
+            assert f"{method} {path} is not served here" in refused.json()["detail"]
+
+
+async def test_the_paths_of_agent_lightning_are_served(http: httpx.AsyncClient) -> None:
+    queued = await http.post("queues/rollouts/enqueue", json={"rollouts": [{"input": {"n": 1}, "mode": None}]})
+    assert queued.status_code == 201
+    rollout_id = queued.json()[0]["rollout_id"]
+    claimed = (await http.post("queues/rollouts/dequeue", json={"limit": 1, "worker_id": "w"})).json()[0]
+    attempt_id = claimed["attempt"]["attempt_id"]
+    assert (await http.post("queues/rollouts/dequeue")).json() == []
+    ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+    assert (await http.post("spans/next", json=ids)).json() == {"sequence_id": 1}
+    span = {**ids, "sequence_id": 1, "trace_id": "ab" * 16, "span_id": "cd" * 8, "name": "call"}
+    stored, again = await http.post("spans", json=span), await http.post("spans", json=span)
+    assert (stored.status_code, stored.json()["name"], again.json()) == (201, "call", None)
+    page = (await http.get("spans", params={"rollout_id": rollout_id, "attempt_id": "latest", "limit": 5})).json()
+    assert (len(page["items"]), page["limit"], page["offset"], page["total"]) == (1, 5, 0, 1)
+    assert (await http.post("spans/search", json={"rollout_id": rollout_id, "name_contains": "z"})).json()["total"] == 0
+    updated = await http.post(f"rollouts/{rollout_id}/attempts/latest", json={"status": "succeeded"})
+    assert updated.json()["status"] == "succeeded"
+    listed = (await http.get("rollouts", params={"status_in": ["failed", "succeeded"]})).json()
+    assert [rollout["attempt"]["attempt_id"] for rollout in listed["items"]] == [attempt_id]
+    assert (await http.get(f"rollouts/{rollout_id}/attempts")).json()["total"] == 1
+    assert (await http.get(f"rollouts/{rollout_id}/attempts/latest")).json()["attempt_id"] == attempt_id
+    waited = await http.post("waits/rollouts", json={"rollout_ids": [rollout_id], "timeout": None})
+    assert [rollout["status"] for rollout in waited.json()] == ["succeeded"]
+    added = await http.post("resources", json={"p": {"resource_type": "prompt_template", "template": "t"}})
+    resources_id = added.json()["resources_id"]
+    assert added.status_code == 201
+    assert (await http.post(f"resources/{resources_id}", json={})).json()["version"] == 2
+    assert (await http.get("resources/latest")).json()["resources_id"] == resources_id
+    assert (await http.get("resources", params={"sort_by": "version"})).json()["total"] == 1
+    assert (await http.post("workers/w")).json()["worker_id"] == "w"
+    assert (await http.get("workers/none")).json() is None
+    assert (await http.get("rollouts/none")).json() is None
+    assert (await http.post("workers/search", json={"status_in": ["idle"]})).json()["total"] == 1
+    assert (await http.post(f"rollouts/{rollout_id}", json={"metadata": {"k": 1}})).json()["metadata"] == {"k": 1}
+    assert (await http.post(f"rollouts/{rollout_id}", json={"status": None})).status_code == 422
+    assert (await http.post(f"rollouts/{rollout_id}/attempts")).status_code == 400
+    assert (await http.post("rollouts", json={"input": "direct"})).status_code == 201
+
+
+async def test_an_error_of_the_store_is_no_fault_of_the_server(server: LightningStoreServer) -> None:
+    class Broken(InMemoryLightningStore):
+        async def statistics(self):  # type: ignore[no-untyped-def]  # it never returns
+            raise LightningStoreError("the disk is full: free some")
+
+        async def get_latest_resources(self):  # type: ignore[no-untyped-def]  # it never returns
+            raise NotImplementedError
+
+        async def get_worker_by_id(self, worker_id: str):  # type: ignore[no-untyped-def]  # it never returns
+            raise KeyError(worker_id)
+
+    broken = LightningStoreServer(Broken(), port=0)
+    await broken.start()
+    client = LightningStoreClient(broken.endpoint)
+    with pytest.raises(LightningStoreError, match="the disk is full: free some"):
+        await client.statistics()
+    with pytest.raises(NotImplementedError, match="get_latest_resources"):
+        await client.get_latest_resources()
+    with pytest.raises(LightningStoreError, match="its log says why"):
+        await client.get_worker_by_id("w")
+    await client.close()
+    await broken.close()
+
+
+async def test_a_port_in_use_is_one_clear_error(server: LightningStoreServer) -> None:
+    port = int(server.endpoint.rpartition(":")[2])
+    second = LightningStoreServer(InMemoryLightningStore(), port=port)
+    with pytest.raises(UserError, match=rf"port {port} of 127.0.0.1 is already in use.*--port"):
+        await second.start()
+
+
+async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_started_again() -> None:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    with pytest.raises(RuntimeError, match="no port"):
+        _ = server.endpoint
+    before = set(threading.enumerate())
+    await server.start()
+    await server.start()
+    address = server.endpoint
+    await server.stop()
+    await server.stop()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "store server"]
+    await server.enqueue_rollout("a")
+    again = LightningStoreServer(server.store, port=int(address.rpartition(":")[2]))
+    await again.start()
+    await server.start()
+    for endpoint in (address, server.endpoint):
+        client = LightningStoreClient(endpoint)
+        assert (await client.statistics())["total_rollouts"] == 1
+        assert await client.wait_for_work(5) is True
+        await client.close()
+    await again.close()
+    await server.stop()
+
+
+async def test_stopping_ends_requests_that_wait_and_finishes_those_under_way() -> None:
+    class Slow(InMemoryLightningStore):
+        async def statistics(self):  # type: ignore[no-untyped-def]  # as that of the store
+            await asyncio.sleep(0.3)
+            return await super().statistics()
+
+    server = LightningStoreServer(Slow(), port=0)
+    await server.start()
+    async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/", timeout=20) as http:
+        waiting = asyncio.create_task(http.post("waits/work", json={"timeout": 20}))
+        under_way = asyncio.create_task(http.get("statistics"))
+        await asyncio.sleep(0.1)
+        begin = time.monotonic()
+        await server.stop()
+        assert time.monotonic() - begin < 2
+        assert (await waiting).status_code == 503
+        assert (await under_way).status_code == 200
+
+
+async def test_a_wait_whose_client_has_gone_is_given_up() -> None:
+    given_up = threading.Event()
+
+    class Watched(InMemoryLightningStore):
+        async def wait_for_work(self, timeout: float) -> bool:
+            try:
+                return await super().wait_for_work(timeout)
+            except asyncio.CancelledError:
+                given_up.set()
+                raise
+
+    server = LightningStoreServer(Watched(), port=0)
+    await server.start()
+    with pytest.raises(httpx.ReadTimeout):
+        async with httpx.AsyncClient(timeout=0.1) as http:
+            await http.post(f"{server.endpoint}/v1/agl/waits/work", json={"timeout": 20})
+    assert await asyncio.to_thread(given_up.wait, 5)
+    await server.close()
+
+
+async def test_a_task_that_is_not_json_is_refused_at_the_server_and_fails_when_it_went_past_it(
+    server: LightningStoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match=r"^input\.image cannot be sent, since it is not JSON"):
+        await server.enqueue_rollout({"image": object()})
+    smuggled = await server.store.enqueue_rollout({"image": object()})
+    await server.enqueue_rollout("good")
+    client = LightningStoreClient(server.endpoint)
+    with caplog.at_level(logging.ERROR):
+        claimed = await client.dequeue_many_rollouts(limit=2)
+    assert [rollout.input for rollout in claimed] == ["good"]
+    lost = await server.get_latest_attempt(smuggled.rollout_id)
+    assert lost is not None
+    assert lost.status == "failed"
+    assert "image" in lost.metadata["error"]
+    await client.close()
+
+
+def test_server_and_client_offer_every_method_of_the_contract_under_its_own_signature() -> None:
+    import inspect
+
+    for name in STORE_METHODS:
+        for kind in (LightningStoreServer, LightningStoreClient):
+            own, contract = getattr(kind, name), getattr(LightningStore, name)
+            assert inspect.iscoroutinefunction(own)
+            assert inspect.signature(own) == inspect.signature(contract)
+        assert getattr(LightningStoreServer, name) is not getattr(LightningStore, name)

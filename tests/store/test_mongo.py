@@ -1,0 +1,347 @@
+"""What only the store in MongoDB can do or suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from mini_agentic_rl.store import LightningStoreError, MongoLightningStore
+from mini_agentic_rl.types import LLM, AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+
+from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
+from .test_contract import span_of
+
+pytestmark = needs_mongo
+
+
+@pytest.fixture
+def database() -> str:
+    return new_database()
+
+
+@pytest.fixture
+def client() -> Iterator[MongoClient[Any]]:
+    with MongoClient(mongo_url()) as made:
+        yield made
+
+
+@contextmanager
+def failing(client: MongoClient[Any], *commands: str, times: int = 1, **how: Any) -> Iterator[None]:
+    """The server answers the next `times` of these commands as `how` says."""
+    data = {"failCommands": list(commands), **how}
+    try:
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
+    except OperationFailure as error:
+        pytest.skip(f"the server has no failpoints, so what an error of it leads to is left unchecked: {error}")
+    yield
+    client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+async def test_a_reopened_store_holds_what_it_held(database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    config = RolloutConfig(max_attempts=3, retry_condition=["timeout", "unresponsive"], timeout_seconds=60.5)
+    resources = await store.add_resources(
+        {
+            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5}),
+            "p": PromptTemplate(template="{q}"),
+        }
+    )
+    queued = await store.enqueue_rollout({"question": "¿?", "n": [1, None, 2.5, 2**70]}, mode="test", config=config)
+    claimed = await store.start_rollout("other", worker_id="w")
+    span = await store.add_span(span_of(claimed, attributes={"a.b": 1, "$c": float("inf")}))
+    worker = await store.update_worker("w", {"gpu": None})
+    await store.close()
+
+    again = MongoLightningStore(mongo_url(), database)
+    assert await again.get_rollout_by_id(queued.rollout_id) == queued
+    assert await again.get_latest_resources() == resources
+    assert list(await again.query_spans(claimed.rollout_id)) == [span]
+    assert await again.get_worker_by_id("w") == worker
+    head = await again.dequeue_rollout()
+    assert head is not None
+    assert head.rollout_id == queued.rollout_id
+    assert await again.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 2
+    await again.close()
+
+
+async def test_a_pickled_store_opens_the_same_database(database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database, timeout_seconds=20)
+    queued = await store.enqueue_rollout("a")
+    other = pickle.loads(pickle.dumps(store))
+    claimed = await other.dequeue_rollout()
+    assert claimed.rollout_id == queued.rollout_id
+    await other.close()
+    await store.close()
+
+
+async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    requests = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
+    with pytest.raises(ValueError, match="as JSON"):
+        await store.enqueue_many_rollouts(requests)
+    assert (await store.statistics())["total_rollouts"] == 0
+    await store.close()
+
+
+async def test_what_is_too_large_for_a_document_is_refused_and_the_rest_goes_on(database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    claimed = await store.start_rollout("a")
+    large = span_of(claimed, attributes={"text": "x" * (16 * 1024 * 1024)})
+    with pytest.raises(ValueError, match=f"span {large.span_id} takes .* make it smaller"):
+        await store.add_span(large)
+    with pytest.raises(ValueError, match="64 bits"):
+        await store.add_span(span_of(claimed, sequence_id=2**70))
+    assert await store.add_span(span_of(claimed)) is not None
+    assert (await store.statistics())["total_spans"] == 1
+    await store.close()
+
+
+async def test_a_database_of_another_schema_version_is_refused(client: MongoClient[Any], database: str) -> None:
+    await MongoLightningStore(mongo_url(), database).close()
+    client[database].agl_state.update_one({"_id": "schema"}, {"$set": {"version": 99}})
+    with pytest.raises(LightningStoreError, match="schema version 99"):
+        MongoLightningStore(mongo_url(), database)
+
+
+async def test_collections_of_other_programs_are_left_alone(client: MongoClient[Any], database: str) -> None:
+    client[database].rollouts.insert_one({"_id": 1, "rollout_id": "theirs"})
+    store = MongoLightningStore(mongo_url(), database)
+    await store.enqueue_rollout("a")
+    assert (await store.query_rollouts()).total == 1
+    assert list(client[database].rollouts.find()) == [{"_id": 1, "rollout_id": "theirs"}]
+    await store.close()
+
+
+async def test_several_processes_may_make_the_database_at_once(database: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        stores = list(threads.map(lambda _: MongoLightningStore(mongo_url(), database), range(4)))
+    await asyncio.gather(*(store.enqueue_rollout(n) for n, store in enumerate(stores)))
+    assert sorted([rollout.input for rollout in await stores[0].query_rollouts()]) == [0, 1, 2, 3]
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_stores_of_two_processes_claim_each_rollout_once(database: str) -> None:
+    stores = [MongoLightningStore(mongo_url(), database) for _ in range(2)]
+    queued = await stores[0].enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(30)])
+
+    async def claim_all(store: MongoLightningStore) -> list[str]:
+        claimed = []
+        while (rollout := await store.dequeue_rollout()) is not None:
+            claimed.append(rollout.rollout_id)
+        return claimed
+
+    claims = await asyncio.gather(*(claim_all(store) for store in stores for _ in range(3)))
+    assert sorted(itertools.chain.from_iterable(claims)) == sorted(rollout.rollout_id for rollout in queued)
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["change stream", "no change stream"])
+async def test_a_wait_is_woken_by_what_another_process_writes(
+    client: MongoClient[Any], database: str, stream: bool
+) -> None:
+    store, other = (MongoLightningStore(mongo_url(), database) for _ in range(2))
+    rollout = await other.start_rollout("a")
+    waits = [
+        asyncio.create_task(store.wait_for_work(20)),
+        asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20)),
+    ]
+    if stream:
+        await asyncio.sleep(0.5)
+    else:
+        with failing(client, "aggregate", times=10, errorCode=40573):
+            await asyncio.sleep(0.5)
+    assert not any(wait.done() for wait in waits)
+    written = time.monotonic()
+    await other.enqueue_rollout("b")
+    await other.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    work, ended = await asyncio.gather(*waits)
+    assert (work, [each.status for each in ended]) == (True, ["succeeded"])
+    assert time.monotonic() - written < 5.0
+    await store.close()
+    await other.close()
+
+
+async def test_a_read_shows_one_state(database: str) -> None:
+    store, other = (MongoLightningStore(mongo_url(), database) for _ in range(2))
+    started = await store.start_rollout("a", config=RolloutConfig(max_attempts=10_000, retry_condition=["failed"]))
+
+    async def write() -> None:
+        while True:
+            await other.update_attempt(started.rollout_id, "latest", status="failed")
+            await other.start_attempt(started.rollout_id)
+
+    writing = asyncio.create_task(write())
+    seen: Counter[tuple[str, str]] = Counter()
+    while len(seen) < 2 or seen.total() < 20:
+        rollout = await store.get_rollout_by_id(started.rollout_id)
+        assert isinstance(rollout, AttemptedRollout)
+        seen[rollout.status, rollout.attempt.status] += 1
+    writing.cancel()
+    assert set(seen) == {("preparing", "preparing"), ("requeuing", "failed")}
+    await store.close()
+    await other.close()
+
+
+async def test_a_store_locked_for_too_long_gives_an_error_that_names_the_setting(
+    client: MongoClient[Any], database: str
+) -> None:
+    await MongoLightningStore(mongo_url(), database).close()
+    store = MongoLightningStore(mongo_url(), database, timeout_seconds=1)
+    with client.start_session() as session, session.start_transaction():
+        client[database].agl_state.update_one({"_id": "lock"}, {"$inc": {"turn": 1}}, session=session)
+        with pytest.raises(LightningStoreError, match=r"locked .* timeout_seconds"):
+            await store.enqueue_rollout("a")
+        session.abort_transaction()
+    await store.enqueue_rollout("b")
+    assert [rollout.input for rollout in await store.query_rollouts()] == ["b"]
+    await store.close()
+
+
+async def test_a_call_waits_for_its_turn_among_those_who_write(client: MongoClient[Any], database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    with client.start_session() as session:
+        session.start_transaction()
+        client[database].agl_state.update_one({"_id": "lock"}, {"$inc": {"turn": 1}}, session=session)
+        call = asyncio.create_task(store.enqueue_rollout("a"))
+        await asyncio.sleep(0.2)
+        assert not call.done()
+        session.commit_transaction()
+    assert (await call).input == "a"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"commands": ["insert"], "times": 3, "errorCode": 112, "errorLabels": ["TransientTransactionError"]},
+        {"commands": ["update"], "times": 1, "closeConnection": True},
+        {"commands": ["commitTransaction"], "times": 3, "closeConnection": True},
+        {"commands": ["commitTransaction"], "times": 2, "writeConcernError": {"code": 64, "errmsg": "late"}},
+    ],
+    ids=["conflict", "lost in a transaction", "lost in a commit", "unconfirmed commit"],
+)
+async def test_a_transaction_that_met_trouble_is_committed_once(
+    client: MongoClient[Any], database: str, trouble: dict[str, Any]
+) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    with failing(client, *trouble.pop("commands"), **trouble):
+        queued = await store.enqueue_rollout("a")
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == [queued.rollout_id]
+    assert [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=9)] == [queued.rollout_id]
+    await store.close()
+
+
+async def test_a_slow_server_gives_an_error_that_names_the_setting(client: MongoClient[Any], database: str) -> None:
+    await MongoLightningStore(mongo_url(), database).close()
+    store = MongoLightningStore(mongo_url(), database, timeout_seconds=1)
+    with (
+        failing(client, "find", blockConnection=True, blockTimeMS=3000),
+        pytest.raises(LightningStoreError, match="took more than 1 s; raise timeout_seconds"),
+    ):
+        await store.get_rollout_by_id("ro-none")
+    assert await store.get_rollout_by_id("ro-none") is None
+    await store.close()
+
+
+@needs_own_mongo
+async def test_what_was_acknowledged_survives_the_sudden_death_of_the_server_and_the_rest_goes_on(
+    tmp_path: Path,
+) -> None:
+    server = MongoServer(tmp_path, "--sync-on-commit")
+    server.start()
+    try:
+        store = MongoLightningStore(server.url)
+        acknowledged: list[str] = []
+
+        async def write(until: int) -> None:
+            while len(acknowledged) < until:
+                acknowledged.append((await store.enqueue_rollout("task")).rollout_id)
+
+        await write(10)
+        writing = asyncio.create_task(write(30))
+        await asyncio.to_thread(server.stop, signal.SIGKILL)
+        assert 10 <= len(acknowledged) < 30
+        await asyncio.to_thread(server.start)
+        await writing
+        stored = [rollout.rollout_id for rollout in await store.query_rollouts()]
+        assert [rollout_id for rollout_id in stored if rollout_id in acknowledged] == acknowledged
+        assert [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=1000)] == stored
+        await store.close()
+    finally:
+        server.stop(signal.SIGKILL)
+
+
+@needs_own_mongo
+def test_a_standalone_server_is_refused_with_the_way_to_a_replica_set(tmp_path: Path) -> None:
+    server = MongoServer(tmp_path, "--standalone")
+    server.start()
+    try:
+        with pytest.raises(LightningStoreError, match=r"mongod --replSet rs0.*rs\.initiate\(\)") as caught:
+            MongoLightningStore(server.url)
+        assert "\n" not in str(caught.value)
+    finally:
+        server.stop(signal.SIGKILL)
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    with pytest.raises(LightningStoreError, match="no primary of a MongoDB replica set answered") as caught:
+        MongoLightningStore("mongodb://me:secret@127.0.0.1:9/?directConnection=true", timeout_seconds=0.2)
+    assert "127.0.0.1:9" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_an_error_that_does_not_show_it() -> None:
+    url = mongo_url().replace("mongodb://", "mongodb://me:secret@", 1)
+    with pytest.raises(LightningStoreError, match="the user or the password in the URL is wrong") as caught:
+        MongoLightningStore(url, timeout_seconds=5)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "store.db", "mongodb://", "mongodb://host:x"])
+def test_a_url_of_anything_but_a_mongodb_server_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="store") as caught:
+        MongoLightningStore(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_name_that_no_database_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="database name"):
+        MongoLightningStore(mongo_url(), "a b/c")
+
+
+async def test_a_closed_store_says_so(database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    await store.close()
+    await store.close()
+    with pytest.raises(LightningStoreError, match="is closed"):
+        await store.enqueue_rollout("a")
+
+
+def test_without_pymongo_the_error_names_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["pymongo"] = None
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.store import MongoLightningStore
+try:
+    MongoLightningStore()
+except UserError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'mini-agentic-rl[mongo]'" in ran.stdout

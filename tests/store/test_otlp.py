@@ -1,0 +1,262 @@
+"""Traces that exporters send over OTLP/HTTP, from other processes and other languages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Link as OtelLink
+from opentelemetry.trace import Status, StatusCode
+
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError
+from mini_agentic_rl.store.client_server import LightningStoreServer
+from mini_agentic_rl.store.otlp import span_of as span_from_proto
+from mini_agentic_rl.store.otlp import status_message
+from mini_agentic_rl.types import AttemptedRollout, Span
+
+otlp_exporter = pytest.importorskip(
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    reason="opentelemetry-exporter-otlp-proto-http is not installed: the intake of real exporters is left unchecked",
+)
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+LIMIT = 100_000
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[LightningStoreServer]:
+    made = LightningStoreServer(InMemoryLightningStore(), port=0, max_body_bytes=LIMIT)
+    await made.start()
+    yield made
+    await made.close()
+
+
+def _names(claimed: AttemptedRollout) -> dict[str, str]:
+    return {
+        "agentlightning.rollout_id": claimed.rollout_id,
+        "agentlightning.attempt_id": claimed.attempt.attempt_id,
+    }
+
+
+async def _post(server: LightningStoreServer, body: bytes, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient() as http:
+        return await http.post(server.otlp_traces_endpoint(), content=body, headers=PROTOBUF | headers)
+
+
+def _rejected(response: httpx.Response) -> tuple[int, str]:
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/x-protobuf"
+    told = ExportTraceServiceResponse.FromString(response.content).partial_success
+    return told.rejected_spans, told.error_message
+
+
+_AGENT = """
+import sys
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import StatusCode
+
+endpoint, rollout_id, attempt_id, compression = sys.argv[1:]
+provider = TracerProvider(resource=Resource({"agentlightning.rollout_id": rollout_id,
+                                             "agentlightning.attempt_id": attempt_id, "service.name": "agent"}))
+exporter = OTLPSpanExporter(endpoint, compression=Compression(compression), headers={"authorization": "Bearer secret"})
+provider.add_span_processor(BatchSpanProcessor(exporter))
+tracer = provider.get_tracer("agent")
+with tracer.start_as_current_span("turn"):
+    attributes = {"ids": [1, 2], "text": "h\\u00e9", "x": 0.5, "yes": True}
+    with tracer.start_as_current_span("call", attributes=attributes) as span:
+        span.add_event("token", {"n": 1})
+        span.set_status(StatusCode.ERROR, "no")
+assert provider.force_flush()
+provider.shutdown()
+"""
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt(compression: str) -> None:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
+    await server.start()
+    claimed = await server.start_rollout("task")
+    ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _AGENT, server.otlp_traces_endpoint(), *ids, compression, stderr=subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    call, turn = await server.query_spans(claimed.rollout_id, "latest")
+    assert [(span.name, span.sequence_id) for span in (call, turn)] == [("call", 1), ("turn", 2)]
+    assert call.attributes == {"ids": [1, 2], "text": "hé", "x": 0.5, "yes": True}
+    assert (call.parent_id, call.trace_id, turn.parent_id) == (turn.span_id, turn.trace_id, None)
+    assert (call.status.status_code, call.status.description) == ("ERROR", "no")
+    assert [(event.name, event.attributes) for event in call.events] == [("token", {"n": 1})]
+    assert call.resource.attributes["service.name"] == "agent"
+    assert call.start_time is not None
+    assert call.end_time is not None
+    assert call.start_time <= call.end_time
+    rollout = await server.get_rollout_by_id(claimed.rollout_id)
+    assert rollout is not None
+    assert rollout.status == "running"
+    await server.close()
+
+
+def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    resource = Resource({"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a", "k": "v"}, "http://schema")
+    tracer = TracerProvider(resource=resource).get_tracer("t")
+    with (
+        tracer.start_as_current_span("outer") as outer,
+        tracer.start_as_current_span(
+            "inner",
+            attributes={"a": [1.5, 2.5], "b": ["x"], "c": [True], "d": "", "e": -1},
+            links=[OtelLink(outer.get_span_context(), {"why": "because"})],
+        ) as inner,
+    ):
+        inner.add_event("event", {"n": [1]})
+        inner.set_status(Status(StatusCode.OK))
+    for seen in (inner, outer):
+        of_resource = encode_spans([seen]).resource_spans[0]
+        proto = of_resource.scope_spans[0].spans[0]
+        direct = Span.from_opentelemetry(seen, "r", "a", 0)
+        assert span_from_proto(proto, direct.resource) == direct
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protobuf field, written by hand."""
+    size, length = len(payload), bytearray()
+    while size > 127:
+        length.append(size % 128 + 128)
+        size //= 128
+    return bytes([number << 3 | 2]) + bytes([*length, size]) + payload
+
+
+def _text_attribute(key: str, value: str) -> bytes:
+    return _field(1, key.encode()) + _field(2, _field(1, value.encode()))
+
+
+def _raw_request(attributes: dict[str, str], *, trace_id: bytes = b"\x01" * 16, span_id: bytes = b"\x02" * 8) -> bytes:
+    span = _field(1, trace_id) + _field(2, span_id) + _field(5, "naïve".encode())
+    span += b"\x39" + struct.pack("<Q", 1_500_000_000) + b"\x41" + struct.pack("<Q", 2_500_000_000)
+    span += b"".join(_field(9, _text_attribute(*pair)) for pair in attributes.items())
+    return _field(1, _field(1, b"") + _field(2, _field(2, span)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_bytes_made_by_hand_are_understood(server: LightningStoreServer, packed: bool) -> None:
+    claimed = await server.start_rollout("task")
+    body = _raw_request({**_names(claimed), "agentlightning.span_sequence_id": "7"})
+    response = await (
+        _post(server, gzip.compress(body), **{"Content-Encoding": "gzip"}) if packed else _post(server, body)
+    )
+    assert (response.status_code, response.content) == (200, b"")
+    (span,) = await server.query_spans(claimed.rollout_id)
+    assert (span.name, span.sequence_id, span.trace_id, span.span_id) == ("naïve", 7, "01" * 16, "02" * 8)
+    assert (span.start_time, span.end_time, span.parent_id) == (1.5, 2.5, None)
+    again = await _post(server, body)
+    assert (again.status_code, again.content) == (200, b"")
+    assert (await server.query_spans(claimed.rollout_id)).total == 1
+
+
+async def test_spans_that_belong_nowhere_are_refused_with_the_reason_and_the_others_are_stored(
+    server: LightningStoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    claimed = await server.start_rollout("task")
+    strangers = [
+        {**_names(claimed), "agentlightning.rollout_id": "ro-none"},
+        {**_names(claimed), "agentlightning.attempt_id": "at-none"},
+        {"agentlightning.rollout_id": claimed.rollout_id},
+        {},
+    ]
+    parts = [_raw_request(stranger, span_id=bytes([n + 1]) * 8) for n, stranger in enumerate(strangers)]
+    parts += [_raw_request(_names(claimed), span_id=b"\x00" * 8), _raw_request(_names(claimed), trace_id=b"\x01")]
+    parts += [_raw_request(_names(claimed), span_id=b"\x77" * 8)]
+    rejected, reason = _rejected(await _post(server, b"".join(parts)))
+    assert rejected == 6
+    for told in (
+        "of rollout ro-none",
+        "no attempt at-none",
+        "set agentlightning.rollout_id and",
+        "span id",
+        "trace id",
+    ):
+        assert told in reason
+    assert "6 spans that came over OTLP were refused" in caplog.text
+    assert [span.span_id for span in await server.query_spans(claimed.rollout_id)] == ["77" * 8]
+
+
+@pytest.mark.parametrize("given_id", ["0", "-3", "many", "9" * 30, ""])
+async def test_a_sequence_id_that_is_none_is_replaced_by_the_next_one(
+    server: LightningStoreServer, given_id: str
+) -> None:
+    claimed = await server.start_rollout("task")
+    ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+    assert await server.get_next_span_sequence_id(*ids) == 1
+    body = _raw_request({**_names(claimed), "agentlightning.span_sequence_id": given_id})
+    assert _rejected(await _post(server, body)) == (0, "")
+    assert [span.sequence_id for span in await server.query_spans(claimed.rollout_id)] == [2]
+
+
+async def test_what_is_no_export_is_refused_as_otlp_asks(server: LightningStoreServer) -> None:
+    def message(response: httpx.Response) -> str:
+        assert response.headers["content-type"] == "application/x-protobuf"
+        assert response.content[:1] == b"\x12"
+        return response.content.decode("utf-8", "replace")
+
+    assert _rejected(await _post(server, b"")) == (0, "")
+    broken = await _post(server, b"\xff\xff\xff")
+    assert (broken.status_code, "no ExportTraceServiceRequest" in message(broken)) == (400, True)
+    json_body = await _post(server, b"{}", **{"Content-Type": "application/json"})
+    assert (json_body.status_code, "application/x-protobuf" in message(json_body)) == (415, True)
+    large = await _post(server, gzip.compress(b"\0" * (LIMIT + 1)), **{"Content-Encoding": "gzip"})
+    assert (large.status_code, f"exceeds {LIMIT} bytes" in message(large)) == (413, True)
+
+
+async def test_spans_are_asked_for_again_when_the_store_cannot_take_them() -> None:
+    class Full(InMemoryLightningStore):
+        async def add_many_spans(self, spans):  # type: ignore[no-untyped-def]  # it never returns
+            raise LightningStoreError("the disk is full")
+
+    server = LightningStoreServer(Full(), port=0)
+    await server.start()
+    claimed = await server.start_rollout("task")
+    response = await _post(server, _raw_request(_names(claimed)))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert b"the disk is full" in response.content
+    await server.close()
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), database=None)
+@given(noise=st.binary(max_size=200), at=st.integers(0, 400), text=st.text(max_size=300))
+def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
+    from mini_agentic_rl.store.otlp import export_response
+
+    good = _raw_request({"agentlightning.rollout_id": text, "agentlightning.attempt_id": text})
+
+    async def ingest() -> None:
+        store = InMemoryLightningStore()
+        for body in (noise, good[:at] + noise, good[:at] + noise + good[at:]):
+            with contextlib.suppress(ValueError):  # it says that the body is no export
+                ExportTraceServiceResponse.FromString(await export_response(store, body))
+
+    asyncio.run(ingest())
+    assert ExportTraceServiceRequest.FromString(good).resource_spans
+    told = status_message(text)
+    assert told.endswith(text.encode())
