@@ -35,13 +35,14 @@ def store() -> InMemoryLightningStore:
 async def _run_queue(
     store: InMemoryLightningStore, agent: LitAgent[Any], hooks: Sequence[Hook] = (), **settings: Any
 ) -> None:
-    """Run everything that is queued, then stop."""
+    """Run everything that is queued, then stop; with `max_rollouts` the runner ends by itself."""
     runner, event = LitAgentRunner(DummyTracer(), **settings), ThreadingEvent()
     queued = [queued.rollout_id for queued in await store.query_rollouts(status_in=["queuing"])]
     with runner.run_context(agent=agent, store=store, hooks=hooks, worker_id=0):
         task = asyncio.create_task(runner.iter(event=event))
         await store.wait_for_rollouts(rollout_ids=queued, timeout=20)
-        event.set()
+        if "max_rollouts" not in settings:
+            event.set()
         await asyncio.wait_for(task, 5)
 
 
@@ -87,6 +88,28 @@ async def test_spans_that_an_agent_returns_are_added_once(store: InMemoryLightni
     assert [get_message_value(span) for span in spans if get_message_value(span)] == ["already there"]
     assert [span.attributes for span in spans if span.name == "mine"] == [{"k": 1}]
     assert len({span.sequence_id for span in spans}) == len(spans)
+
+
+async def test_what_is_written_into_a_rollouts_metadata_is_seen_by_the_hooks_and_not_by_the_store(
+    store: InMemoryLightningStore,
+) -> None:
+    seen: list[Any] = []
+
+    @rollout
+    def agent(task: str, rollout: Rollout) -> Rollout:
+        rollout.metadata["output"] = f"{task} done"
+        rollout.metadata["reward"] = 0.25
+        return rollout
+
+    class Score(Hook):
+        async def on_rollout_end(self, rollout: Rollout) -> None:
+            seen.append(rollout.metadata["output"])
+            rollout.metadata["reward"] = 0.5
+
+    ended = await _step(store, agent, [Score()])
+    assert seen == ["task done"]
+    assert await _rewards(store, ended.rollout_id) == [0.25, 0.5]
+    assert ended.metadata == {}
 
 
 async def test_step_uses_the_resources_and_the_mode_given(store: InMemoryLightningStore) -> None:
@@ -215,7 +238,7 @@ async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningSt
             raise
 
     queued = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
-    await _run_queue(store, agent)
+    await _run_queue(store, agent, max_rollouts=1)
     attempt = await store.get_latest_attempt(queued.rollout_id)
     assert attempt is not None
     assert attempt.status == "timeout"
@@ -413,9 +436,63 @@ async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMe
         event.set()
         await asyncio.wait_for(task, 1)
     assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
+    given_back = await store.get_latest_attempt(queued.rollout_id)
+    assert given_back is not None
+    assert given_back.status == "failed"
+    assert given_back.metadata["error"] == "the run was stopped"
+    worker = await store.get_worker_by_id("runner-0")
+    assert worker is not None
+    assert (worker.status, worker.current_attempt_id) == ("idle", None)
     again = await store.dequeue_rollout()
     assert again is not None
     assert again.rollout_id == queued.rollout_id
+    await store.update_attempt(again.rollout_id, again.attempt.attempt_id, status="succeeded")
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "succeeded"
+
+
+@pytest.mark.parametrize("how", ["unresponsive", "cancelled", "superseded"])
+async def test_an_attempt_that_no_longer_counts_is_broken_off_and_the_runner_goes_on(
+    store: InMemoryLightningStore, how: str
+) -> None:
+    broken_off = asyncio.Event()
+    started = asyncio.Event()
+
+    @rollout
+    async def agent(task: str, rollout: AttemptedRollout) -> float:
+        if task == "hangs" and rollout.attempt.sequence_id == 1:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                broken_off.set()
+        return 1.0
+
+    retried = RolloutConfig(unresponsive_seconds=0.1, max_attempts=2, retry_condition=["unresponsive"])
+    hangs = await store.enqueue_rollout("hangs", config=retried if how == "unresponsive" else None)
+    after = await store.enqueue_rollout("after")
+    runner, event = LitAgentRunner(DummyTracer(), heartbeat_interval=0.05), ThreadingEvent()
+    with runner.run_context(agent=agent, store=store):
+        task = asyncio.create_task(runner.iter(event=event))
+        await asyncio.wait_for(started.wait(), 5)
+        if how == "cancelled":
+            await store.update_rollout(hangs.rollout_id, status="cancelled")
+        elif how == "superseded":
+            other = await store.start_attempt(hangs.rollout_id, "elsewhere")
+            await store.update_attempt(hangs.rollout_id, other.attempt.attempt_id, status="running")
+        ids = [after.rollout_id] if how == "superseded" else [hangs.rollout_id, after.rollout_id]
+        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=5)
+        assert len(ended) == len(ids)
+        event.set()
+        await asyncio.wait_for(task, 5)
+    assert broken_off.is_set()
+    assert ended[-1].status == "succeeded"
+    attempts = [attempt.status for attempt in await store.query_attempts(hangs.rollout_id)]
+    expected = {
+        "unresponsive": ("succeeded", ["unresponsive", "succeeded"]),
+        "cancelled": ("cancelled", ["failed"]),
+        "superseded": ("running", ["failed", "running"]),
+    }
+    assert ((await store.get_rollout_by_id(hangs.rollout_id)).status, attempts) == expected[how]
 
 
 async def test_a_cancelled_runner_gives_its_rollout_back(store: InMemoryLightningStore) -> None:
@@ -479,6 +556,8 @@ async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemory
     assert second.status == "busy"
     assert second.heartbeat_stats is not None
     assert second.heartbeat_stats["attempts"] == 1
+    assert second.heartbeat_stats["memory_mib"] > 1
+    assert second.heartbeat_stats["cpu_percent"] >= 0
     assert (second.last_heartbeat_time or 0) > (first.last_heartbeat_time or 0)
 
 

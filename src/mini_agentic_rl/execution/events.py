@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import threading
 from abc import ABC, abstractmethod
+from multiprocessing.context import BaseContext
 
 _CHECK_SECONDS = 0.1
 
@@ -72,6 +74,29 @@ class ThreadingEvent(ExecutionEvent):
         finally:
             with self._lock:
                 self._waiting.discard(future)
+
+
+class MultiprocessingEvent(ExecutionEvent):
+    """An event between processes of the `multiprocessing` module; hand it to a process when the process is made.
+
+    Args:
+        ctx: the context that makes the processes; None is the one for fresh processes (`spawn`).
+    """
+
+    def __init__(self, *, ctx: BaseContext | None = None) -> None:
+        self._event = (ctx or multiprocessing.get_context("spawn")).Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._event.wait(timeout)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 """Runners: they claim rollouts from the store and run attempts of them with an agent."""
 
-from .agent_runner import LitAgentRunner
+from .agent_runner import Isolation, LitAgentRunner
 from .base import Runner, StopEvent
 from .logging_hook import LoggingHook
 
-__all__ = ["LitAgentRunner", "LoggingHook", "Runner", "StopEvent"]
+__all__ = ["Isolation", "LitAgentRunner", "LoggingHook", "Runner", "StopEvent"]

@@ -1,6 +1,11 @@
 """The runner of agents: claim, run, report, again.
 
 One object may serve many tasks of one event loop: what a run needs is bound to the task that opened `run_context`.
+
+The runner's heartbeat is that of its worker. An attempt's only signs of life are its spans: `unresponsive_seconds` of
+a rollout bounds the silence of the agent, whether its runner lives or not. With each heartbeat the runner looks whether
+the attempt that it runs still counts; one that the store has given up, or whose rollout has ended, is broken off, so
+that no hanging agent can keep a runner for ever.
 """
 
 from __future__ import annotations
@@ -8,22 +13,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
 from ..logging import Throttle
 from ..store.base import LightningStore
+from ..store.lifecycle import LIVE_ATTEMPT_STATUSES, has_ended
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode, TaskInput
 from .attempt import AttemptRun
 from .base import Runner, StopEvent
+from .isolation import AgentProcess
+from .vitals import Vitals
+from .worker_names import worker_name
 
 logger = logging.getLogger(__name__)
+
+Isolation: TypeAlias = Literal["thread", "process"]
+"""Where a runner calls its agent."""
 
 
 @dataclass
@@ -35,8 +46,13 @@ class _Binding:
     store: LightningStore
     hooks: Sequence[Hook]
     worker_id: str
+    process: AgentProcess | None
     attempts: int = 0
     failed: int = 0
+    current: AttemptedRollout | None = None
+    """The attempt under way."""
+    halt: asyncio.Future[str] | None = None
+    """Done: the attempt under way is broken off, for this reason."""
 
 
 _binding: ContextVar[_Binding | None] = ContextVar("runner_binding", default=None)
@@ -50,9 +66,14 @@ class LitAgentRunner(Runner):
         max_rollouts: `iter` ends after this many attempts; None never does.
         poll_interval: seconds after which a runner without work looks again though nobody woke it.
         heartbeat_interval: seconds between two heartbeats of the worker in the store.
+        isolation: `thread` calls the agent in this process: async on the event loop, sync in a thread; a sync agent
+            that hangs is given up and goes on in the background. `process` calls it in a process of its own, one per
+            runner, which is killed with everything that it has started when the time of an attempt is up, and whose
+            crash ends no more than its attempt. There the agent is a copy: what it changes of itself is not seen here.
+            The agent, its tasks and its resources must be picklable; hooks run here.
 
     Raises:
-        ValueError: a number that is not positive.
+        ValueError: a number that is not positive, or an unknown `isolation`.
     """
 
     def __init__(
@@ -61,6 +82,8 @@ class LitAgentRunner(Runner):
         max_rollouts: int | None = None,
         poll_interval: float = 5.0,
         heartbeat_interval: float = 10.0,
+        *,
+        isolation: Isolation = "thread",
     ) -> None:
         for name, value in (
             ("max_rollouts", max_rollouts),
@@ -69,6 +92,9 @@ class LitAgentRunner(Runner):
         ):
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, not {value}")
+        if isolation not in ("thread", "process"):
+            raise ValueError(f"isolation must be 'thread' or 'process', not {isolation!r}")
+        self.isolation = isolation
         self.tracer = OtelTracer() if tracer is None else tracer
         self._max_rollouts = max_rollouts
         self._poll_interval = poll_interval
@@ -84,7 +110,8 @@ class LitAgentRunner(Runner):
         hooks: Sequence[Hook] | None = None,
         worker_id: int | str | None = None,
     ) -> Iterator[LitAgentRunner]:
-        """Bind agent, store and hooks to the calling task; a number n as `worker_id` becomes `runner-n`.
+        """Bind agent, store and hooks to the calling task; a number n as `worker_id` becomes `runner-n` (see
+        `worker_names`).
 
         Raises:
             TypeError: one of `hooks` is no `Hook`.
@@ -92,20 +119,35 @@ class LitAgentRunner(Runner):
         for hook in hooks or ():
             if not isinstance(hook, Hook):
                 raise TypeError(f"hooks must derive from Hook; {type(hook).__name__} does not")
-        name = worker_id if isinstance(worker_id, str) else f"runner-{worker_id or 0}"
+        name = worker_id if isinstance(worker_id, str) else worker_name(worker_id or 0)
+        process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
         previous = _binding.get()
-        _binding.set(_Binding(self, agent, store, list(hooks or ()), name))
+        _binding.set(_Binding(self, agent, store, list(hooks or ()), name, process))
         agent.set_runner(self)
         try:
             yield self
         finally:
             _binding.set(previous)
             agent.set_runner(None if previous is None else previous.runner)
+            if process is not None:
+                process.close_at_once()
 
     @property
     def worker_id(self) -> str:
         """The worker's id in the calling task."""
         return self._bound().worker_id
+
+    def get_worker_id(self) -> str:
+        """The same as `worker_id`."""
+        return self.worker_id
+
+    def get_agent(self) -> LitAgent[Any]:
+        """The agent that the calling task runs."""
+        return self._bound().agent
+
+    def get_store(self) -> LightningStore:
+        """The store that the calling task works on."""
+        return self._bound().store
 
     async def iter(self, *, event: StopEvent | None = None) -> None:
         """Claim and run rollouts until the event is set or `max_rollouts` have been run.
@@ -118,6 +160,10 @@ class LitAgentRunner(Runner):
         heart = asyncio.ensure_future(self._beat(bound))
         try:
             while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
+                if bound.process is not None and not bound.process.running:
+                    if not await self._wait_for_work(bound.store, stop):
+                        continue
+                    await bound.process.prepare(stop)
                 rollout = await bound.store.dequeue_rollout(worker_id=bound.worker_id)
                 if rollout is None:
                     await self._wait_for_work(bound.store, stop)
@@ -127,6 +173,8 @@ class LitAgentRunner(Runner):
             for task in (heart, stop):
                 if task is not None:
                     task.cancel()
+            if bound.process is not None:
+                await bound.process.close()
 
     async def step(
         self,
@@ -138,6 +186,8 @@ class LitAgentRunner(Runner):
     ) -> Rollout:
         """Run one task at once, past the queue; `resources` are added to the store first if given."""
         bound = self._bound()
+        if bound.process is not None:
+            await bound.process.prepare(None)
         resources_id = None if resources is None else (await bound.store.add_resources(resources)).resources_id
         rollout = await bound.store.start_rollout(
             input, mode=mode, resources_id=resources_id, worker_id=bound.worker_id
@@ -153,6 +203,15 @@ class LitAgentRunner(Runner):
 
     async def _run(self, bound: _Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None) -> None:
         bound.attempts += 1
+        halt: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        before, (bound.current, bound.halt) = (bound.current, bound.halt), (rollout, halt)
+
+        def break_off(_: object) -> None:
+            if not halt.done():
+                halt.set_result("the run was stopped")
+
+        if stop is not None:
+            stop.add_done_callback(break_off)
         attempt = AttemptRun(
             rollout,
             agent=bound.agent,
@@ -160,12 +219,19 @@ class LitAgentRunner(Runner):
             tracer=self.tracer,
             store=bound.store,
             hooks=bound.hooks,
-            stop=stop,
+            stop=halt,
+            process=bound.process,
         )
-        if await attempt.run() != "succeeded":
-            bound.failed += 1
+        try:
+            if await attempt.run() != "succeeded":
+                bound.failed += 1
+        finally:
+            bound.current, bound.halt = before
+            if stop is not None:
+                stop.remove_done_callback(break_off)
 
-    async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> None:
+    async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
+        """Whether there may be work; False if there is none, or the run is over."""
         work = asyncio.ensure_future(store.wait_for_work(self._poll_interval))
         waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
         try:
@@ -175,18 +241,39 @@ class LitAgentRunner(Runner):
                 work.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
-        if not work.cancelled():
-            work.result()
+        return not work.cancelled() and work.result()
 
     async def _beat(self, bound: _Binding) -> None:
+        vitals = Vitals()
         while True:
-            stats = {"attempts": bound.attempts, "failed": bound.failed, "pid": os.getpid()}
+            stats = {"attempts": bound.attempts, "failed": bound.failed, **vitals.take()}
             try:
                 await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
+                await self._look_after(bound)
             except Exception as error:  # one missed heartbeat is no reason to end the runner
                 if self._told.due(repr(error)):
                     logger.warning("heartbeat of %s failed: %s", bound.worker_id, error)
             await asyncio.sleep(self._heartbeat_interval)
+
+    async def _look_after(self, bound: _Binding) -> None:
+        """Break the attempt under way off if it no longer counts."""
+        current, halt = bound.current, bound.halt
+        if current is None or halt is None:
+            return
+        now = await bound.store.get_rollout_by_id(current.rollout_id)
+        latest = now.attempt if isinstance(now, AttemptedRollout) else None
+        if now is None or latest is None or latest.attempt_id != current.attempt.attempt_id:
+            reason = "another attempt has taken its place"
+        elif has_ended(now):
+            reason = f"its rollout has ended ({now.status})"
+        elif latest.status not in LIVE_ATTEMPT_STATUSES:
+            reason = f"the store has given it up ({latest.status})"
+        else:
+            return
+        if not halt.done():
+            number = current.attempt.sequence_id
+            logger.warning("attempt %d of rollout %s is broken off: %s", number, current.rollout_id, reason)
+            halt.set_result(reason)
 
     def _bound(self) -> _Binding:
         bound = _binding.get()

@@ -12,18 +12,18 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
-
-from opentelemetry.sdk.trace import ReadableSpan
 
 from ..emitter import emit_exception, emit_reward
 from ..litagent import LitAgent, arguments_for
 from ..litagent.agent import ROLLOUT_ARGUMENTS
+from ..litagent.results import RolloutOutcome, read_hook_result, read_result
 from ..store.base import LightningStore
 from ..tracer import Trace, Tracer
-from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, Span
+from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources
 from .calls import OutOfTimeError, StoppedError, call_bounded
+from .give_back import give_back
+from .isolation import AgentProcess
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,14 @@ class Failure:
 
 
 class AttemptRun:
-    """Runs one attempt. `run` raises only if the store does, or if it is cancelled."""
+    """Runs one attempt. `run` raises only if the store does, or if it is cancelled.
+
+    The agent and the hooks share a copy of the rollout's metadata; what they change there changes nothing in the store.
+
+    Args:
+        stop: the attempt is broken off once this future is done; its result, if it is a text, says why.
+        process: runs the agent; None runs it in this process.
+    """
 
     def __init__(
         self,
@@ -54,10 +61,13 @@ class AttemptRun:
         tracer: Tracer,
         store: LightningStore,
         hooks: Sequence[Hook],
-        stop: asyncio.Future[None] | None,
+        stop: asyncio.Future[Any] | None,
+        process: AgentProcess | None = None,
     ) -> None:
+        rollout = rollout.model_copy(update={"metadata": dict(rollout.metadata)})
         self._rollout = rollout
         self._agent = agent
+        self._process = process
         self._tracer = tracer
         self._store = store
         self._hooks = hooks
@@ -82,8 +92,8 @@ class AttemptRun:
             await self._start_hooks("on_rollout_start", self._deadline())
             await self._traced()
             await self._end_of_rollout()
-        except StoppedError:
-            await self._give_back("the run was stopped")
+        except StoppedError as error:
+            await self._give_back(str(error))
             return None
         except BaseException as error:
             await self._give_back(f"the runner broke off: {type(error).__name__}: {error}")
@@ -125,12 +135,17 @@ class AttemptRun:
 
     async def _call_agent(self, trace: Trace, deadline: float | None) -> None:
         try:
-            method = self._agent.method_for(self._rollout.mode)
             resources = await self._resources()
-            values = dict(zip(ROLLOUT_ARGUMENTS, (self._rollout.input, resources, self._rollout), strict=True))
-            args, kwargs = arguments_for(method, values)
-            result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
-            await self._take(result, trace)
+            if self._process is None:
+                outcome = await self._call_here(resources, deadline)
+            else:
+                outcome = await self._process.call(self._rollout, resources, trace, deadline=deadline, stop=self._stop)
+            known = {span.span_id for span in trace.recorded}
+            for span in outcome.spans:
+                if span.span_id not in known:
+                    trace.record(span)
+            if outcome.reward is not None:
+                emit_reward(outcome.reward, final=True)
         except StoppedError:
             raise
         except OutOfTimeError as error:
@@ -138,6 +153,14 @@ class AttemptRun:
             self._fail("timeout", f"the agent took longer than timeout_seconds={limit:g}", error)
         except Exception as error:
             self._fail("failed", "the agent", error)
+
+    async def _call_here(self, resources: NamedResources, deadline: float | None) -> RolloutOutcome:
+        method = self._agent.method_for(self._rollout.mode)
+        values = dict(zip(ROLLOUT_ARGUMENTS, (self._rollout.input, resources, self._rollout), strict=True))
+        args, kwargs = arguments_for(method, values)
+        before = dict(self._rollout.metadata)
+        result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
+        return read_result(result, self._rollout, before)
 
     async def _resources(self) -> NamedResources:
         """The resources of the rollout.
@@ -159,22 +182,6 @@ class AttemptRun:
                 raise LookupError(f"resources_id {wanted!r} of the rollout is not in the store")
         return {} if update is None else update.resources
 
-    async def _take(self, result: Any, trace: Trace) -> None:
-        if result is None:
-            return
-        if isinstance(result, Real):
-            emit_reward(float(result))
-        elif isinstance(result, Sequence) and all(isinstance(item, Span | ReadableSpan) for item in result):
-            known = {span.span_id for span in trace.recorded}
-            for item in result:
-                span = Span.from_opentelemetry(item, "", "", 0) if isinstance(item, ReadableSpan) else item
-                if span.span_id not in known:
-                    trace.record(span.model_copy())
-        else:
-            raise TypeError(
-                f"a rollout returns None, its final reward as a number, or a list of spans, not {type(result).__name__}"
-            )
-
     async def _start_hooks(self, method: HookMethod, deadline: float | None) -> None:
         for hook in self._overridden(method):
             if self._failure is None:
@@ -184,12 +191,14 @@ class AttemptRun:
         """Every hook runs, whatever failed before; each sees the spans that the hooks before it have made."""
         for hook in self._overridden(method):
             seen = len(trace.recorded) if trace is not None else 0
+            before = dict(self._rollout.metadata)
             result = await self._call_hook(hook, method, more, self._deadline())
-            if isinstance(result, Real):
-                try:
-                    emit_reward(float(result))
-                except ValueError as error:
-                    self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
+            try:
+                reward = read_hook_result(result, self._rollout, before)
+                if reward is not None:
+                    emit_reward(reward, final=True)
+            except (TypeError, ValueError) as error:
+                self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
             if trace is not None:
                 more = {**more, "spans": [*more["spans"], *trace.recorded[seen:]]}
 
@@ -243,12 +252,8 @@ class AttemptRun:
 
     async def _give_back(self, reason: str) -> None:
         """Put the rollout back into the queue, without counting what happened as a failure of the agent."""
-        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
-        logger.info("rollout %s goes back to the queue: %s", rollout_id, reason)
+        rollout_id = self._rollout.rollout_id
         try:
-            await self._store.update_attempt(
-                rollout_id, attempt.attempt_id, metadata={**attempt.metadata, "error": reason}
-            )
-            await self._store.update_rollout(rollout_id, status="requeuing")
+            await give_back(self._store, rollout_id, self._rollout.attempt.attempt_id, reason)
         except Exception as error:  # the store is out of reach: its health check will find the attempt
             logger.warning("rollout %s could not be given back: %s", rollout_id, error)

@@ -1,7 +1,8 @@
 """Call the user's code so that it can neither hang nor end the runner.
 
 Async code runs as a task of its own and is cancelled; sync code runs in a daemon thread of its own, which nothing can
-stop: when its time is up it is given up and goes on in the background, with its later spans dropped.
+stop: when its time is up it is given up and goes on in the background, with its later spans dropped. An agent that must
+be ended for certain runs in a process of its own, see `isolation`.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ async def call_bounded(
     kwargs: dict[str, Any],
     *,
     deadline: float | None,
-    stop: asyncio.Future[None] | None,
+    stop: asyncio.Future[Any] | None,
 ) -> Any:
     """What `func` returns; it may be sync or async.
 
     Args:
         deadline: time of the event loop by which it must have returned; None is no limit.
-        stop: the call is given up once this future is done.
+        stop: the call is given up once this future is done; its result, if it is a text, says why.
 
     Raises:
         OutOfTimeError: the deadline passed. The call was cancelled, or its thread given up.
@@ -63,16 +64,16 @@ async def call_bounded(
         work.cancel()
         raise
     if work.cancelled():
-        raise ExitedError(f"{_label(func)} cancelled itself")
+        raise ExitedError(f"{label(func)} cancelled itself")
     if work.done():
         return work.result()
     work.cancel()
     await asyncio.wait({work}, timeout=_CANCEL_GRACE_SECONDS)
     if not work.done():
-        logger.warning("%s ignores its cancellation and goes on in the background", _label(func))
+        logger.warning("%s ignores its cancellation and goes on in the background", label(func))
     if stop is not None and stop.done():
-        raise StoppedError("the run was stopped")
-    raise OutOfTimeError(f"{_label(func)} did not return in time")
+        raise StoppedError(why_stopped(stop))
+    raise OutOfTimeError(f"{label(func)} did not return in time")
 
 
 async def _invoke(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -82,7 +83,7 @@ async def _invoke(func: Callable[..., Any], args: list[Any], kwargs: dict[str, A
         result = await _in_thread(func, args, kwargs)
         return await result if inspect.isawaitable(result) else result
     except (SystemExit, KeyboardInterrupt) as error:
-        raise ExitedError(f"{_label(func)} raised {type(error).__name__}: {error}") from error
+        raise ExitedError(f"{label(func)} raised {type(error).__name__}: {error}") from error
 
 
 async def _in_thread(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -103,14 +104,20 @@ async def _in_thread(func: Callable[..., Any], args: list[Any], kwargs: dict[str
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(resolve)
 
-    threading.Thread(target=run, name=f"call-{_label(func)}", daemon=True).start()
+    threading.Thread(target=run, name=f"call-{label(func)}", daemon=True).start()
     await done
     if errors:
         raise errors[0]
     return results[0]
 
 
-def _label(func: Callable[..., Any]) -> str:
+def why_stopped(stop: asyncio.Future[Any]) -> str:
+    """What the future that ended a call says of the reason."""
+    return str(stop.result() or "the run was stopped")
+
+
+def label(func: Callable[..., Any]) -> str:
+    """What messages call a function."""
     return str(getattr(func, "__qualname__", type(func).__name__))
 
 

@@ -1,0 +1,111 @@
+"""The process in which an agent runs apart from its runner: one call of the agent after the other.
+
+Spans go to the runner as they end, store calls are answered by it, and what the call left goes back at its end. The
+main thread runs the agent: a sync method directly, an async one on an event loop that lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..litagent import LitAgent, arguments_for
+from ..litagent.agent import ROLLOUT_ARGUMENTS
+from ..litagent.results import read_result
+from ..tracer import Trace, Tracer
+from ..types import Span
+from .agent_call import AgentCall, Left
+from .agent_runner import LitAgentRunner
+from .calls import ExitedError, label
+from .forwarded_store import ForwardedStore
+from .processes import Channel, Failure
+
+_ORPHAN_SECONDS = 0.5
+"""How long the process may take to end after its runner is gone."""
+
+
+class _SentTrace(Trace):
+    """A trace whose spans are sent to the runner; there they are numbered and stored."""
+
+    def __init__(self, tracer: Tracer, call: AgentCall, send: Callable[[Any], None]) -> None:
+        super().__init__(tracer, None, call.rollout.rollout_id, call.rollout.attempt.attempt_id, list(call.recorded))
+        self.root = call.trace_root
+        self._send = send
+
+    def record(self, span: Span) -> None:
+        span.rollout_id, span.attempt_id = self.rollout_id, self.attempt_id
+        self.recorded.append(span)
+        self._send(("span", span))
+
+
+def main(channel: Channel) -> None:
+    """Be such a process until the runner hangs up."""
+    try:
+        setup, capabilities, otlp_endpoint, worker_id = channel.receive()
+        agent, tracer = pickle.loads(setup)
+    except BaseException as error:  # importing the agent's modules runs code that may raise anything
+        channel.send(("refused", Failure.of(error)))
+        return
+    store = ForwardedStore(channel, capabilities, otlp_endpoint)
+    calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, store, calls), name="listener", daemon=True).start()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    channel.send(("ready",))
+    with LitAgentRunner(tracer).run_context(agent=agent, store=store, worker_id=worker_id):
+        while (call := calls.get()) is not None:
+            result = contextvars.copy_context().run(_run, call, agent, tracer, channel.send, loop)
+            try:
+                channel.send(("done", result))
+            except OSError:
+                break
+            except Exception as error:  # what the agent left cannot be pickled
+                channel.send(("done", Failure.of(error)))
+    channel.end_others()
+
+
+def _listen(channel: Channel, store: ForwardedStore, calls: queue.SimpleQueue[bytes | None]) -> None:
+    try:
+        while True:
+            kind, *values = channel.receive()
+            if kind == "run":
+                calls.put(*values)
+            else:
+                store.resolve(*values)
+    except EOFError:
+        calls.put(None)
+        channel.end_all(_ORPHAN_SECONDS)
+
+
+def _run(
+    pickled: bytes,
+    agent: LitAgent[Any],
+    tracer: Tracer,
+    send: Callable[[Any], None],
+    loop: asyncio.AbstractEventLoop,
+) -> Left | Failure:
+    try:
+        call: AgentCall = pickle.loads(pickled)
+        rollout = call.rollout
+        with tracer.joined(_SentTrace(tracer, call, send)):
+            method = agent.method_for(rollout.mode)
+            values = dict(zip(ROLLOUT_ARGUMENTS, (rollout.input, call.resources, rollout), strict=True))
+            args, kwargs = arguments_for(method, values)
+            before = dict(rollout.metadata)
+            try:
+                result = method(*args, **kwargs)
+                if inspect.isawaitable(result):
+                    result = loop.run_until_complete(result)
+            except asyncio.CancelledError as error:
+                raise ExitedError(f"{label(method)} cancelled itself") from error
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise ExitedError(f"{label(method)} raised {type(error).__name__}: {error}") from error
+        return Left(read_result(result, rollout, before), dict(rollout.metadata))
+    except Exception as error:
+        return Failure.of(error)

@@ -1,0 +1,93 @@
+"""The store as code in an agent's own process sees it: every call travels to the runner's process and is made there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..store.base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .processes import Channel
+
+
+class ForwardedStore(LightningStore):
+    """Callable from every thread and event loop of its process. Every async method of the contract is forwarded, under
+    its own signature (see the end of this module), except `close`: the store belongs to the other process.
+    """
+
+    def __init__(self, channel: Channel, capabilities: LightningStoreCapabilities, otlp_endpoint: str | None) -> None:
+        self._channel = channel
+        self._capabilities = capabilities
+        self._otlp_endpoint = otlp_endpoint
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return LightningStoreCapabilities(
+            thread_safe=True, async_safe=True, zero_copy=False, otlp_traces=self._capabilities["otlp_traces"]
+        )
+
+    def otlp_traces_endpoint(self) -> str:
+        return super().otlp_traces_endpoint() if self._otlp_endpoint is None else self._otlp_endpoint
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+    def resolve(self, number: int, succeeded: bool, value: Any) -> None:
+        """Take the answer to a call: what it returned, or the exception that it raised. For the receiving thread."""
+        with self._lock:
+            future = self._waiting.pop(number, None)
+        if future is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits any more
+                future.get_loop().call_soon_threadsafe(_settle, future, succeeded, value)
+
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = future
+        try:
+            self._channel.send(("call", number, name, args, kwargs))
+            return await future
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+
+def offered_to_agents(store: LightningStore) -> tuple[LightningStoreCapabilities, str | None]:
+    """What a `ForwardedStore` has to know of the real one."""
+    capabilities = store.capabilities
+    return capabilities, store.otlp_traces_endpoint() if capabilities["otlp_traces"] else None
+
+
+def _settle(future: asyncio.Future[Any], succeeded: bool, value: Any) -> None:
+    if future.done():
+        return
+    if succeeded:
+        future.set_result(value)
+    else:
+        future.set_exception(value)
+
+
+def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    contract = getattr(LightningStore, name)
+
+    async def forward(self: ForwardedStore, *args: Any, **kwargs: Any) -> Any:
+        return await self._forward(name, args, kwargs)
+
+    forward.__name__ = name
+    forward.__qualname__ = f"{ForwardedStore.__name__}.{name}"
+    forward.__doc__ = contract.__doc__
+    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return forward
+
+
+for _name in STORE_METHODS:
+    if _name not in vars(ForwardedStore):
+        setattr(ForwardedStore, _name, _forwarding(_name))

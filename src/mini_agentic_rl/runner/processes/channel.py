@@ -1,0 +1,89 @@
+"""The child's end of the connection between a process and the one that started it.
+
+A message is a pickle behind its length in 8 bytes, big-endian. The end of the stream means that the other side is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any, BinaryIO, Final
+
+import cloudpickle
+
+from ...logging import PACKAGE_LOGGER, setup_logging
+from .tree import end_family
+
+HEADER: Final = struct.Struct("!Q")
+
+
+def frame(message: Any) -> bytes:
+    """The bytes of one message."""
+    payload: bytes = cloudpickle.dumps(message)
+    return HEADER.pack(len(payload)) + payload
+
+
+class Channel:
+    """Messages to and from the process that started this one."""
+
+    def __init__(self, connection: socket.socket, stream: BinaryIO, mark: str) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._mark = mark
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        """Send a message, from any thread; blocks until it is on its way.
+
+        Raises:
+            OSError: the other side is gone.
+            Exception: the message cannot be pickled; nothing was sent.
+        """
+        data = frame(message)
+        with self._lock:
+            self._connection.sendall(data)
+
+    def receive(self) -> Any:
+        """The next message; blocks. One thread may receive at a time.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        try:
+            header = self._stream.read(HEADER.size)
+            payload = self._stream.read(*HEADER.unpack(header)) if len(header) == HEADER.size else b""
+        except OSError:
+            raise EOFError from None
+        if not payload:
+            raise EOFError
+        return pickle.loads(payload)
+
+    def end_others(self) -> None:
+        """Kill everything that this process has started."""
+        end_family(os.getpid(), self._mark, grace=0)
+
+    def end_all(self, grace: float) -> None:
+        """For the thread that saw the other side go: kill this process too if it has not ended in `grace` seconds."""
+        time.sleep(grace)
+        self.end_others()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def enter(connection: socket.socket, stream: BinaryIO, mark: str, entry: str, log_level: int | None) -> None:
+    """The first call in a new process: set it up as its parent is, and run `entry`, written `module:function`."""
+    connection.set_inheritable(False)
+    if log_level is not None:
+        setup_logging(log_level, color=sys.stderr.isatty())
+    logging.getLogger(PACKAGE_LOGGER).setLevel(logging.WARNING if log_level is None else log_level)
+    module, _, name = entry.partition(":")
+    with contextlib.suppress(ConnectionError, EOFError):  # the other side is gone: nobody is left to tell
+        getattr(importlib.import_module(module), name)(Channel(connection, stream, mark))

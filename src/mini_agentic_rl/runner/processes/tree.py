@@ -1,0 +1,93 @@
+"""A process and everything that it has started, found and ended as one family.
+
+A member is found in one of three ways: it descends from the first process; it is in that one's process group, whose
+number is the first one's process id; or it carries the family's mark in its environment, which outlives a parent that
+has died and a group that was left. Marks are paths: that of a family which a member has started begins with the mark of
+the member's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+
+import psutil
+
+MARK_VARIABLE = "MINI_AGENTIC_RL_FAMILY"
+"""Environment variable that holds the mark of a family."""
+
+_CHECK_SECONDS = 0.01
+_KILL_SECONDS = 5.0
+
+
+def new_mark() -> str:
+    """A mark for a family that this process is about to start."""
+    return f"{os.environ.get(MARK_VARIABLE, '')}/{secrets.token_hex(8)}"
+
+
+def find_family(pid: int, mark: str) -> list[psutil.Process]:
+    """The members that run, whether or not the first process `pid` still does; never the calling process."""
+    descendants: set[int] = set()
+    with contextlib.suppress(psutil.Error):
+        descendants = {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return [
+        process
+        for process in psutil.process_iter(["environ", "status"])
+        if process.pid != os.getpid()
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+        and (
+            process.pid == pid
+            or process.pid in descendants
+            or _group(process.pid) == pid
+            or _is_below((process.info["environ"] or {}).get(MARK_VARIABLE, ""), mark)
+        )
+    ]
+
+
+def end_family(pid: int, mark: str, *, grace: float) -> None:
+    """SIGTERM to every member, `grace` seconds to end, SIGKILL to those that are left. Blocks until all have ended.
+
+    With a grace of 0 it begins with SIGKILL.
+    """
+    if grace > 0:
+        members = find_family(pid, mark)
+        _signal(members, signal.SIGTERM)
+        _wait(members, grace)
+    end = time.monotonic() + _KILL_SECONDS
+    while (members := find_family(pid, mark)) and time.monotonic() < end:
+        _signal(members, signal.SIGKILL)
+        _wait(members, _KILL_SECONDS)
+
+
+def _is_below(mark: str, ancestor: str) -> bool:
+    return mark == ancestor or mark.startswith(f"{ancestor}/")
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:  # it has ended
+        return None
+
+
+def _signal(members: list[psutil.Process], number: int) -> None:
+    for process in members:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            process.send_signal(number)
+
+
+def _wait(members: list[psutil.Process], seconds: float) -> None:
+    """Wait without reaping: the exit code of a child belongs to whoever started it."""
+    end = time.monotonic() + seconds
+    while any(_runs(process) for process in members) and time.monotonic() < end:
+        time.sleep(_CHECK_SECONDS)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

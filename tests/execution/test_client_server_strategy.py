@@ -1,0 +1,354 @@
+"""The client-server strategy with real processes: full runs, deaths, interruptions, and what is left afterwards."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mini_agentic_rl.algorithm import Algorithm, Baseline
+from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.execution import (
+    ClientServerExecutionStrategy,
+    ExecutionEvent,
+    ExecutionStrategy,
+    MultiprocessingEvent,
+    SharedMemoryExecutionStrategy,
+)
+from mini_agentic_rl.litagent import LitAgent, rollout
+from mini_agentic_rl.runner import LitAgentRunner
+from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.store.memory import InMemoryLightningStore
+from mini_agentic_rl.tracer import DummyTracer
+from mini_agentic_rl.trainer import Trainer
+from mini_agentic_rl.types import AttemptedRollout
+from processes import all_have_ended, family
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Any:
+    yield
+    assert family() == []
+
+
+def _strategy(**settings: Any) -> ClientServerExecutionStrategy:
+    patience = {"graceful_timeout": 10.0, "terminate_timeout": 5.0}
+    return ClientServerExecutionStrategy(**{"server_port": 0, **patience, **settings})
+
+
+def _runner_of(agent: LitAgent[Any]) -> Any:
+    async def run(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        runner = LitAgentRunner(DummyTracer())
+        with runner.run_context(agent=agent, store=store, worker_id=index):
+            await runner.iter(event=event)
+
+    return run
+
+
+async def _idle(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+    await event.wait_async()
+
+
+def _all(store: LightningStore) -> list[AttemptedRollout]:
+    return [one for one in asyncio.run(_query(store)) if isinstance(one, AttemptedRollout)]
+
+
+async def _query(store: LightningStore) -> list[Any]:
+    return list(await store.query_rollouts())
+
+
+async def _wait_for_all(store: LightningStore, ids: list[str]) -> None:
+    ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
+    assert len(ended) == len(ids)
+
+
+@pytest.mark.parametrize("where", ["processes", "this process", "processes of this process"])
+def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: str) -> None:
+    @rollout
+    def agent(task: int) -> float:
+        emit_message(f"{os.getpid()} torch: {'torch' in sys.modules}")
+        return float(task)
+
+    store = InMemoryLightningStore()
+    strategy: ExecutionStrategy = {
+        "processes": _strategy(n_runners=2),
+        "this process": _strategy(n_runners=2, main_process="runner"),
+        "processes of this process": SharedMemoryExecutionStrategy(n_runners=2),
+    }[where]
+    runner = LitAgentRunner(isolation="process" if where == "processes of this process" else "thread")
+    Trainer(algorithm=Baseline(), store=store, strategy=strategy, runner=runner).fit(agent, list(range(8)))
+    ended = _all(store)
+    assert [one.status for one in ended] == ["succeeded"] * 8
+    spans = [asyncio.run(_spans(store, one.rollout_id)) for one in ended]
+    assert [find_final_reward(of_one) for of_one in spans] == [float(task) for task in range(8)]
+    messages = {message for of_one in spans for span in of_one if (message := get_message_value(span))}
+    if where == "this process":
+        assert {message.split()[0] for message in messages} == {str(os.getpid())}
+    else:
+        assert str(os.getpid()) not in {message.split()[0] for message in messages}
+        assert {message.partition(" ")[2] for message in messages} == {"torch: False"}
+
+
+async def _spans(store: LightningStore, rollout_id: str) -> list[Any]:
+    return list(await store.query_spans(rollout_id))
+
+
+def test_a_runner_process_that_is_killed_is_replaced_and_its_rollout_runs_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = tmp_path / "killed"
+
+    @rollout
+    def agent(task: int) -> float:
+        if task == 1 and not mark.exists():
+            mark.write_text("once")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(task)
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        await _wait_for_all(store, [(await store.enqueue_rollout(task)).rollout_id for task in range(4)])
+
+    store = InMemoryLightningStore()
+    with caplog.at_level(logging.INFO):
+        _strategy().execute(algorithm, _runner_of(agent), store)
+    ended = _all(store)
+    assert [(one.status, one.attempt.sequence_id) for one in ended] == [
+        ("succeeded", 1),
+        ("succeeded", 2),
+        ("succeeded", 1),
+        ("succeeded", 1),
+    ]
+    first = asyncio.run(_attempts(store, ended[1].rollout_id))[0]
+    assert first.status == "failed"
+    assert "was killed by SIGKILL" in first.metadata["error"]
+    assert "runner 0 was killed by SIGKILL" in caplog.text
+
+
+async def _attempts(store: LightningStore, rollout_id: str) -> list[Any]:
+    return list(await store.query_attempts(rollout_id))
+
+
+@pytest.mark.parametrize("main_process", ["algorithm", "runner"])
+def test_the_algorithms_exception_stops_everything_and_is_raised(main_process: Any) -> None:
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        raise ZeroDivisionError("in the algorithm")
+
+    with pytest.raises(Exception, match="in the algorithm") as raised:
+        _strategy(main_process=main_process).execute(algorithm, _idle, InMemoryLightningStore())
+    assert type(raised.value).__name__ == "ZeroDivisionError"
+
+
+def test_a_runner_that_ignores_every_request_is_killed_and_its_exit_code_is_an_error() -> None:
+    def stubborn(path: str) -> Any:
+        async def run(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            await store.add_resources({})
+            while True:
+                time.sleep(60)
+
+        return run
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        while await store.get_latest_resources() is None:
+            await asyncio.sleep(0.02)
+
+    impatient = {"graceful_timeout": 0.1, "terminate_timeout": 0.1}
+    with pytest.raises(RuntimeError, match=r"process 0 was killed by SIGKILL.*allowed_exit_codes"):
+        _strategy(**impatient).execute(algorithm, stubborn(""), InMemoryLightningStore())
+    allowed = {**impatient, "allowed_exit_codes": (0, -9)}
+    _strategy(**allowed).execute(algorithm, stubborn(""), InMemoryLightningStore())
+
+
+def test_a_bundle_that_cannot_be_sent_names_what_stands_in_the_way() -> None:
+    class Agent(LitAgent[Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.guard = threading.Lock()
+
+    with pytest.raises(UserError, match=r"\.guard \(_thread\.lock\) cannot be sent to another process.*'shm'"):
+        Trainer(algorithm=Baseline(), strategy=_strategy()).fit(Agent(), [1])
+
+
+def test_a_bundle_that_cannot_be_loaded_ends_the_run_with_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text(
+        f"import os\nif os.getpid() != {os.getpid()}:\n    raise ImportError('only at home')\n\n"
+        "async def runner(store, index, event): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]  # written above
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(Exception, match="only at home"):
+        _strategy().execute(algorithm, only_here.runner, InMemoryLightningStore())
+
+
+_SCRIPT = """
+import asyncio, os, subprocess, sys
+from mini_agentic_rl.execution import ClientServerExecutionStrategy
+from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.trainer import Trainer
+
+@rollout
+def agent(task):
+    sleeper = subprocess.Popen(["sleep", "60"])
+    print("pids", os.getpid(), sleeper.pid, flush=True)
+    sleeper.wait()
+
+strategy = ClientServerExecutionStrategy(n_runners=2, server_port=0, graceful_timeout=2, terminate_timeout=2)
+try:
+    Trainer(algorithm="baseline", strategy=strategy).fit(agent, [1, 2])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_or_killed_run_leaves_no_process(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline().split() for _ in range(2)]
+        started = [psutil.Process(int(pid)) for _, *pids in told for pid in pids]
+        assert len(started) == 4
+        process.send_signal(number)
+        rest = process.stdout.read()
+    assert rest == ("interrupted\n" if number == signal.SIGINT else "")
+    assert process.returncode == (0 if number == signal.SIGINT else -signal.SIGKILL)
+    assert all_have_ended(started, 10)
+
+
+def test_an_external_store_serves_an_algorithm_and_two_sets_of_runners_one_of_which_dies(tmp_path: Path) -> None:
+    """As with `agl store` in one terminal, the algorithm in a second one, and runners in two more."""
+    script = textwrap.dedent(
+        f"""
+        import time
+        from mini_agentic_rl.execution import ClientServerExecutionStrategy
+        from mini_agentic_rl.litagent import rollout
+        from mini_agentic_rl.trainer import Trainer
+
+        @rollout
+        def agent(task):
+            if task == 3 and not open({str(tmp_path / "victim")!r}, "a+").tell():
+                with open({str(tmp_path / "victim")!r}, "w") as file:
+                    import os
+                    file.write(str(os.getppid()) + "\\n")
+                time.sleep(60)
+            return float(task)
+
+        try:
+            Trainer(algorithm="baseline", strategy=ClientServerExecutionStrategy(graceful_timeout=2)).fit(agent)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+        """
+    )
+
+    class Asks(Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            store = self.get_store()
+            ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(8)]
+            victim = tmp_path / "victim"
+            while not (victim.exists() and victim.read_text().endswith("\n")):
+                await asyncio.sleep(0.02)
+            os.kill(int(victim.read_text()), signal.SIGKILL)
+            await _wait_for_all(store, ids)
+
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0, api_key="secret")
+    asyncio.run(server.start())
+    environment = {
+        **os.environ,
+        "AGL_CURRENT_ROLE": "runner",
+        "AGL_SERVER_PORT": server.endpoint.rpartition(":")[2],
+        "AGL_API_KEY": "secret",
+    }
+    runners = [
+        subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        client = LightningStoreClient(server.endpoint, api_key="secret")
+        strategy = ClientServerExecutionStrategy(role="algorithm", managed_store=False)
+        Trainer(algorithm=Asks(), store=client, strategy=strategy).fit(rollout(lambda task: None))
+        for process in runners:
+            process.send_signal(signal.SIGINT)
+        outputs = sorted(process.communicate(timeout=20)[0] for process in runners)
+    finally:
+        for process in runners:
+            process.kill()
+            process.wait()
+        asyncio.run(server.stop())
+    assert outputs == ["", "stopped\n"]
+    ended = _all(store)
+    assert [one.status for one in ended] == ["succeeded"] * 8
+    assert [one.attempt.sequence_id for one in ended] == [1, 1, 1, 2, 1, 1, 1, 1]
+    workers = {worker.worker_id for worker in asyncio.run(_workers(store))}
+    assert len(workers) == 2
+    assert all(worker.startswith("runner-0@") for worker in workers)
+
+
+async def _workers(store: LightningStore) -> list[Any]:
+    return list(await store.query_workers())
+
+
+def test_settings_come_from_the_environment_and_impossible_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("CURRENT_ROLE", "algorithm"),
+        ("SERVER_HOST", "h"),
+        ("SERVER_PORT", "9999"),
+        ("MANAGED_STORE", "0"),
+    ):
+        monkeypatch.setenv(f"AGL_{name}", value)
+    strategy = ClientServerExecutionStrategy()
+    assert (strategy.role, strategy.server_host, strategy.server_port, strategy.managed_store) == (
+        "algorithm",
+        "h",
+        9999,
+        False,
+    )
+    assert ClientServerExecutionStrategy(role="both", server_port=1).server_port == 1
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
+    with pytest.raises(ValueError, match="AGL_CURRENT_ROLE"):
+        ClientServerExecutionStrategy()
+    for settings in (
+        {"n_runners": 0},
+        {"main_process": "both"},
+        {"graceful_timeout": -1},
+        {"terminate_timeout": -1},
+        {"server_port": 0, "role": "runner"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            ClientServerExecutionStrategy(**{"role": "both", **settings})
+
+
+def _set(event: MultiprocessingEvent) -> None:
+    event.set()
+
+
+async def test_an_event_set_in_another_process_is_seen_here() -> None:
+    event = MultiprocessingEvent(ctx=multiprocessing.get_context("fork"))
+    waiting = asyncio.create_task(event.wait_async())
+    await asyncio.sleep(0)
+    assert not event.is_set()
+    process = multiprocessing.get_context("fork").Process(target=_set, args=(event,))
+    process.start()
+    await asyncio.wait_for(waiting, 10)
+    process.join()
+    assert event.wait(0)
+    event.clear()
+    assert not event.is_set()

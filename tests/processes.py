@@ -1,0 +1,40 @@
+"""Looking at processes that tests have started, directly or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import psutil
+
+_KEPT = ("symbolic_worker", "resource_tracker", "postgres", "secantus")
+"""Helpers and servers that live as long as the test run."""
+
+
+def family() -> list[psutil.Process]:
+    """What this process has started, and what that has started, and has not ended."""
+    return [one for one in psutil.Process().children(recursive=True) if _runs(one) and not _is_kept(one)]
+
+
+def all_have_ended(processes: Sequence[psutil.Process], timeout: float) -> bool:
+    """Whether all have ended within `timeout` seconds; one that nobody has reaped yet counts as ended."""
+    end = time.monotonic() + timeout
+    while any(_runs(one) for one in processes):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _is_kept(process: psutil.Process) -> bool:
+    try:
+        return any(word in " ".join(process.cmdline()) for word in _KEPT)
+    except psutil.Error:
+        return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
