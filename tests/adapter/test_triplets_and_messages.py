@@ -14,6 +14,7 @@ from mini_agentic_rl.adapter import (
 )
 from mini_agentic_rl.semconv import AGL_REWARD
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
+from mini_agentic_rl.types import Span
 
 from .spans import completion, plain, reward
 
@@ -109,6 +110,40 @@ def test_llm_call_match_selects_by_span_name() -> None:
     span.name = "anthropic.messages"
     assert TracerTraceToTriplet()([span]) == []
     assert len(TracerTraceToTriplet(llm_call_match="anthropic")([span])) == 1
+
+
+def _why(adapter: TraceToTripletBase, spans: list[Span], caplog: pytest.LogCaptureFixture) -> str:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        adapter(spans)
+    return caplog.text
+
+
+def test_what_empties_an_attempt_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    planner = plain(8, "planner", 0.0, 10.0, **{"gen_ai.agent.name": "planner"})
+    judging = plain(9, "agentlightning.operation", 2.0, 3.0, **{"agentlightning.operation.name": AGL_REWARD})
+    call = completion(1, [1], [2], start_time=2.2, end_time=2.8)
+    assert "none of its 1 spans is an LLM call (llm_call_match='openai" in _why(
+        TracerTraceToTriplet(), [planner], caplog
+    )
+    assert "1 of agent 'planner', which agent_match='solver' does not match" in _why(
+        TracerTraceToTriplet(agent_match="solver"), [planner, call], caplog
+    )
+    assert "1 without an agent's name (agent_match='solver')" in _why(
+        TracerTraceToTriplet(agent_match="solver"), [call], caplog
+    )
+    assert "1 made while a reward was computed" in _why(TracerTraceToTriplet(), [call, judging], caplog)
+    assert "rollout URL" in _why(LlmProxyTraceToTriplet(), [planner], caplog)
+
+
+@BOTH
+def test_what_leaves_an_attempt_without_a_reward_is_logged(
+    adapter: TraceToTripletBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = [completion(2, [1], [2]), completion(3, [1, 2], [3]), completion(4, [1, 2, 3], [4])]
+    assert "yields no reward: nobody emitted one" in _why(adapter, [*calls], caplog)
+    assert "its 1 rewards were emitted before the first call" in _why(adapter, [reward(1, 0.5), *calls], caplog)
+    assert _why(adapter, [*calls, reward(5, 0.5)], caplog) == ""
 
 
 def test_messages_become_rows_with_their_tools(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,8 @@
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
 from .messages import OpenAIMessages, TraceToMessages
 from .records import TraceToRecords, spans_to_records
+from .selection import Selection, TrainedCalls
+from .trees import TraceToTokenTree
 from .triplet import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTripletBase
 
 __all__ = [
@@ -11,10 +13,13 @@ __all__ = [
     "OpenAIMessages",
     "OtelTraceAdapter",
     "RewardMatchPolicy",
+    "Selection",
     "TraceAdapter",
     "TraceToMessages",
     "TraceToRecords",
+    "TraceToTokenTree",
     "TraceToTripletBase",
     "TracerTraceToTriplet",
+    "TrainedCalls",
     "spans_to_records",
 ]

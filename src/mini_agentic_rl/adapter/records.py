@@ -15,6 +15,7 @@ from ..semconv import CompletionSpanAttributes as Key
 from ..tokens import CompletionRecord, FinishReason
 from ..types import Span
 from .base import TraceAdapter, by_attempt
+from .hierarchy import Hierarchy
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +30,24 @@ class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
 def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
     """The LLM calls among `spans`, ordered by `sequence_id` within each attempt, retries removed.
 
-    A completion span whose tokens are missing or do not fit together is left out and logged with its reason.
+    Each record's `metadata` hold the `span_id` and the `agent_name`: the one on the call's span, else that of the
+    nearest agent around it, else None. A completion span whose tokens are missing or do not fit together is left out
+    and logged with its reason.
     """
     records: list[CompletionRecord] = []
     for group in by_attempt(spans).values():
-        records += _last_answers([record for span in group if (record := _record(span)) is not None])
+        records += attempt_records(group, Hierarchy(group, repair=True))
     return records
+
+
+def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRecord]:
+    """The LLM calls of one attempt, as `spans_to_records`; `spans` are in the order of the store."""
+    return _last_answers([record for span in spans if (record := _record(span, tree)) is not None])
+
+
+def is_completion(span: Span) -> bool:
+    """Whether the span is an LLM call whose tokens are wanted."""
+    return Key.PROMPT_TOKEN_IDS in span.attributes or span.name == Key.SPAN_NAME
 
 
 def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:
@@ -48,10 +61,10 @@ def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:
     return sorted(unique.values(), key=lambda record: record.sequence_id)
 
 
-def _record(span: Span) -> CompletionRecord | None:
-    facts = span.attributes
-    if Key.PROMPT_TOKEN_IDS not in facts and span.name != Key.SPAN_NAME:
+def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
+    if not is_completion(span):
         return None
+    facts = span.attributes
     missing = [
         name for name in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS) if name not in facts
     ]
@@ -72,7 +85,7 @@ def _record(span: Span) -> CompletionRecord | None:
             model=str(facts.get(Key.REQUEST_MODEL, "")),
             temperature=float(facts.get(Key.REQUEST_TEMPERATURE, 1.0)),
             sequence_id=span.sequence_id,
-            metadata={"span_id": span.span_id, "agent_name": facts.get(Key.AGENT_NAME)},
+            metadata={"span_id": span.span_id, "agent_name": tree.agent_name(span)},
         )
     except (TypeError, ValueError) as error:
         logger.warning("LLM call %s of rollout %s is left out: %s", span.span_id, span.rollout_id, error)

@@ -1,25 +1,29 @@
 """From spans to triplets: each LLM call as (prompt, response, reward).
 
-A reward belongs to the last LLM call before it; of several rewards after one call, the first is that call's.
+A reward belongs to the last LLM call before it; of several rewards after one call, the first is that call's. An attempt
+that yields no triplet, or none with a reward, is logged with the condition that emptied it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from ..emitter.readers import get_reward_value, is_reward_span
-from ..semconv import AGL_REWARD, LightningSpanAttributes
+from ..emitter.readers import find_reward_spans, get_reward_value
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span, Triplet
 from .base import TraceAdapter, by_attempt
 from .hierarchy import Hierarchy
 from .messages import parsed_messages
+from .selection import computes_reward
 
 logger = logging.getLogger(__name__)
+
+_SHOWN_NAMES = 5
 
 
 class RewardMatchPolicy(str, Enum):
@@ -65,20 +69,32 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def _attempt(self, spans: list[Span]) -> list[Triplet]:
         tree = Hierarchy(spans, self.repair_hierarchy)
-        calls = _without_duplicates([span for span in spans if self._is_wanted(span, tree)])
+        found = [span for span in spans if re.search(self.llm_call_match, span.name)]
+        why_not = {span.span_id: self._why_not(span, tree) for span in found}
+        calls = _without_duplicates([span for span in found if why_not[span.span_id] is None])
         siblings = self.reward_match is RewardMatchPolicy.FIRST_SIBLING
         rewards = _match_rewards(spans, calls, tree if siblings else None)
+        if not calls:
+            what = f"an LLM call (llm_call_match={self.llm_call_match!r} matches no span's name)"
+            _log_empty(spans, what, Counter(reason for reason in why_not.values() if reason is not None))
+        elif not rewards:
+            _log_no_reward(
+                spans, "reward_match=first_sibling finds no call with the reward's parent" if siblings else None
+            )
         return [_triplet(call, tree.agent_name(call), rewards.get(call.span_id)) for call in calls]
 
-    def _is_wanted(self, span: Span, tree: Hierarchy) -> bool:
-        if not re.search(self.llm_call_match, span.name):
-            return False
-        if self.exclude_llm_call_in_reward and tree.is_inside(span, _computes_reward):
-            return False
+    def _why_not(self, span: Span, tree: Hierarchy) -> str | None:
+        """Why an LLM call gives no triplet; None when it does."""
+        if self.exclude_llm_call_in_reward and tree.is_inside(span, computes_reward):
+            return "made while a reward was computed (exclude_llm_call_in_reward)"
         if self.agent_match is None:
-            return True
+            return None
         name = tree.agent_name(span)
-        return name is not None and re.search(self.agent_match, name) is not None
+        if name is None:
+            return f"without an agent's name (agent_match={self.agent_match!r})"
+        if re.search(self.agent_match, name) is None:
+            return f"of agent {name!r}, which agent_match={self.agent_match!r} does not match"
+        return None
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):
@@ -91,15 +107,32 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                 [s for s in spans if Key.PROMPT_TOKEN_IDS in s.attributes and Key.RESPONSE_TOKEN_IDS in s.attributes]
             )
             rewards = _match_rewards(spans, calls, None)
+            if not calls:
+                _log_empty(spans, "an LLM call with token ids: was the gateway's rollout URL used?", Counter())
+            elif not rewards:
+                _log_no_reward(spans, None)
             triplets += [
                 _triplet(call, call.attributes.get(Key.AGENT_NAME), rewards.get(call.span_id)) for call in calls
             ]
         return triplets
 
 
-def _computes_reward(span: Span) -> bool:
-    operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
-    return operation == AGL_REWARD or is_reward_span(span)
+def _log_empty(spans: Sequence[Span], what: str, left_out: Counter[str]) -> None:
+    first = spans[0]
+    if left_out:
+        why = "all LLM calls are left out: " + "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+    else:
+        names = ", ".join(sorted({span.name for span in spans})[:_SHOWN_NAMES])
+        why = f"none of its {len(spans)} spans is {what}; they are named {names}"
+    logger.warning("attempt %s of rollout %s yields no triplet: %s", first.attempt_id, first.rollout_id, why)
+
+
+def _log_no_reward(spans: Sequence[Span], unmatched: str | None) -> None:
+    first, rewards = spans[0], find_reward_spans(spans)
+    why = unmatched or f"its {len(rewards)} rewards were emitted before the first call"
+    if not rewards:
+        why = "nobody emitted one"
+    logger.warning("attempt %s of rollout %s yields no reward: %s", first.attempt_id, first.rollout_id, why)
 
 
 def _without_duplicates(calls: list[Span]) -> list[Span]:

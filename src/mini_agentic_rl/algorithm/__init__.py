@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .base import Algorithm, AlgorithmContext
@@ -9,9 +10,14 @@ from .baseline import Baseline, FastAlgorithm
 from .decorator import FunctionalAlgorithm, algo
 
 if TYPE_CHECKING:
+    from .apo import APO, APOSettings
     from .grpo import GRPOSettings, MiniGRPO
+    from .verl import VERL
 
 __all__ = [
+    "APO",
+    "VERL",
+    "APOSettings",
     "Algorithm",
     "AlgorithmContext",
     "Baseline",
@@ -22,10 +28,10 @@ __all__ = [
     "algo",
 ]
 
+_LATER = {"APO": "apo", "APOSettings": "apo", "GRPOSettings": "grpo", "MiniGRPO": "grpo", "VERL": "verl"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("MiniGRPO", "GRPOSettings"):
-        from . import grpo
-
-        return getattr(grpo, name)
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

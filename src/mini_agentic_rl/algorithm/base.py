@@ -5,16 +5,25 @@ It never runs an agent and never speaks HTTP: the store is its only way to its r
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import inspect
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
+from ..adapter import TraceAdapter
 from ..metrics import MetricsLogger
 from ..store.base import LightningStore
 from ..types import Dataset, NamedResources
+
+OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
+"""What becomes of a rollout that failed: left out, counted as reward 0, or run again."""
 
 
 class Checkpoints(Protocol):
@@ -45,36 +54,105 @@ class AlgorithmContext:
     initial_resources: NamedResources = field(default_factory=dict)
     n_runners: int = 1
     """How many rollouts can run at once."""
+    adapter: TraceAdapter[Any] | None = None
+    """Turns the spans of a rollout into what the algorithm learns from."""
+    llm_proxy: Any | None = None
+    """The gateway over an upstream model, where the trainer was given one."""
+    num_epochs: int | None = None
+    """How often the trainer was asked to go through the training tasks; None leaves it to the algorithm."""
+    on_failure: OnFailure | None = None
+    """What the trainer was asked to do with failed rollouts; None leaves it to the algorithm."""
+    trained_agents: str | None = None
+    """`LitAgent.trained_agents` of the agent: a regular expression over the names of those to train; None: all."""
 
 
 class Algorithm(ABC):
-    """Subclasses define `run`, sync or async, with the parameters `train_dataset` and `val_dataset`."""
+    """Subclasses define `run`, sync or async, with the parameters `train_dataset` and `val_dataset`.
 
-    def __init__(self) -> None:
-        self._context: AlgorithmContext | None = None
+    A trainer fills in the rest by `bind`. Without a trainer, the setters do: `set_store` is the one that is needed.
+    """
+
+    honours: ClassVar[frozenset[str]] = frozenset()
+    """Which of the context's `num_epochs` and `on_failure` it follows; the trainer warns of one that it does not."""
+
+    _context: AlgorithmContext | None = None
+    _given: Mapping[str, Any] = MappingProxyType({})
+    _trainer: Any = None
 
     @property
     def context(self) -> AlgorithmContext:
         """What the trainer gave.
 
         Raises:
-            RuntimeError: the algorithm is not run by a trainer.
+            ValueError: the algorithm has no store.
         """
         if self._context is None:
-            raise RuntimeError(f"{type(self).__name__} has no store yet: run it with Trainer(algorithm=…).fit(…)")
+            raise ValueError(
+                f"{type(self).__name__} has no store yet: run it with Trainer(algorithm=…).fit(…), or call set_store"
+            )
         return self._context
 
     def bind(self, context: AlgorithmContext) -> None:
-        """Called by the trainer before `run`."""
-        self._context = context
+        """Called by the trainer before `run`. What was set before stays where the trainer has nothing to give."""
+        missing = {name: value for name, value in self._given.items() if not getattr(context, name)}
+        self._context = replace(context, **missing) if missing else context
+
+    def set_store(self, store: LightningStore) -> None:
+        """Run on this store."""
+        self._set("store", store)
 
     def get_store(self) -> LightningStore:
-        """The store that runners watch."""
+        """The store that runners watch.
+
+        Raises:
+            ValueError: the algorithm has no store.
+        """
         return self.context.store
 
-    def get_initial_resources(self) -> NamedResources:
-        """The resources that the trainer was given."""
-        return self.context.initial_resources
+    def set_adapter(self, adapter: TraceAdapter[Any]) -> None:
+        """Read spans with this adapter."""
+        self._set("adapter", adapter)
+
+    def get_adapter(self) -> TraceAdapter[Any]:
+        """The adapter that reads spans.
+
+        Raises:
+            ValueError: none was given.
+        """
+        adapter: TraceAdapter[Any] | None = self._get("adapter")
+        if adapter is None:
+            raise ValueError(f"{type(self).__name__} has no adapter: give Trainer(adapter=…), or call set_adapter")
+        return adapter
+
+    def set_llm_proxy(self, llm_proxy: Any | None) -> None:
+        """Use this gateway over an upstream model."""
+        self._set("llm_proxy", llm_proxy)
+
+    def get_llm_proxy(self) -> Any | None:
+        """The gateway over an upstream model; None where there is none."""
+        return self._get("llm_proxy")
+
+    def set_initial_resources(self, resources: NamedResources) -> None:
+        """Begin with these resources."""
+        self._set("initial_resources", dict(resources))
+
+    def get_initial_resources(self) -> NamedResources | None:
+        """The resources to begin with; None where there are none."""
+        return self._get("initial_resources") or None
+
+    def set_trainer(self, trainer: Any) -> None:
+        """Called by the trainer."""
+        self._trainer = trainer
+
+    def get_trainer(self) -> Any:
+        """The trainer that runs this algorithm.
+
+        Raises:
+            ValueError: none does.
+        """
+        if self._trainer is None:
+            raise ValueError(f"{type(self).__name__} has no trainer: it is set by Trainer.fit")
+        return self._trainer
 
     def is_async(self) -> bool:
         """Whether `run` is a coroutine function."""
@@ -84,7 +162,65 @@ class Algorithm(ABC):
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
         """Do it all; returning ends the run."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as `run`."""
+        return self.run(*args, **kwargs)
+
+    async def execute(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
+        """`run` to its end, from inside an event loop that stays free for others.
+
+        A sync `run` gets a thread of its own, in which it may block and may call `asyncio.run`. When this is cancelled,
+        such a thread is given up, not ended: it does not keep the process alive.
+        """
+
+        def call() -> Any:
+            return self.run(train_dataset=train_dataset, val_dataset=val_dataset)
+
+        result = call() if self.is_async() else await _in_thread(call, type(self).__name__)
+        return await result if inspect.isawaitable(result) else result
+
     @property
     def summary(self) -> Mapping[str, Any]:
         """Results worth keeping after the run: `accuracy`, `seconds`, `untrained` ..."""
         return {}
+
+    def _get(self, name: str) -> Any:
+        return self._given.get(name) if self._context is None else getattr(self._context, name)
+
+    def _set(self, name: str, value: Any) -> None:
+        self._given = {**self._given, name: value}
+        if self._context is not None:
+            self._context = replace(self._context, **{name: value})
+        elif "store" in self._given:
+            self._context = AlgorithmContext(**self._given)
+
+
+async def _in_thread(call: Callable[[], Any], name: str) -> Any:
+    """Run `call` in a daemon thread with the caller's context variables, and wait for what it returns or raises."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = context.run(call)
+        except StopIteration as stop:  # a future cannot carry one
+            error = RuntimeError(f"{name}.run raised StopIteration")
+            error.__cause__ = stop
+        except BaseException as raised:  # raised again by the awaiting side
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await done

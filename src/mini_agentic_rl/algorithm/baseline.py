@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from ..types import Dataset, EnqueueRolloutRequest
+from ..emitter import find_final_reward
+from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm
-from .rollouts import run_rollouts
+from .proxy import resources_with_proxy
 
 logger = logging.getLogger(__name__)
+
+SpanVerbosity = Literal["keys", "key_values", "none"]
+
+_SHOWN_CHARACTERS = 200
 
 
 class FastAlgorithm(Algorithm):
@@ -17,37 +26,166 @@ class FastAlgorithm(Algorithm):
 
 
 class Baseline(FastAlgorithm):
-    """Every training task `n_epochs` times, then every validation task once; rewards are logged, nothing changes."""
+    """Every training task and then every validation task, `n_epochs` times; all is logged, nothing changes.
 
-    def __init__(self, *, n_epochs: int = 1) -> None:
+    Args:
+        n_epochs: passes over the tasks; the trainer's num_epochs, where given, counts instead.
+        train_split: without validation tasks, this share of the training tasks (between 0 and 1, from the beginning)
+            runs as training and the rest as validation; None runs all of them as training.
+        polling_interval: seconds after which the store is looked at again where it does not answer by itself.
+        max_queue_length: at most this many rollouts wait in the queue at once.
+        span_verbosity: what is logged of each span: the names of its attributes, their values as well, or nothing.
+
+    Raises:
+        ValueError: a setting is out of its range.
+    """
+
+    honours = frozenset({"num_epochs"})
+
+    def __init__(
+        self,
+        *,
+        n_epochs: int = 1,
+        train_split: float | None = None,
+        polling_interval: float = 0.5,
+        max_queue_length: int = 4,
+        span_verbosity: SpanVerbosity = "keys",
+    ) -> None:
         super().__init__()
         if n_epochs < 1:
             raise ValueError(f"n_epochs must be 1 or more, not {n_epochs}")
+        if train_split is not None and not 0 < train_split < 1:
+            raise ValueError(f"train_split must be between 0 and 1, not {train_split}")
+        if polling_interval <= 0:
+            raise ValueError(f"polling_interval must be above 0, not {polling_interval}")
+        if max_queue_length < 1:
+            raise ValueError(f"max_queue_length must be 1 or more, not {max_queue_length}")
+        if span_verbosity not in ("keys", "key_values", "none"):
+            raise ValueError(f"span_verbosity must be 'keys', 'key_values' or 'none', not {span_verbosity!r}")
         self.n_epochs = n_epochs
+        self.train_split = train_split
+        self.polling_interval = polling_interval
+        self.max_queue_length = max_queue_length
+        self.span_verbosity = span_verbosity
+        self._statuses: Counter[str] = Counter()
+        self._rewards: dict[str, list[float]] = {}
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """`rollouts` (status to count), `reward` (mode to the mean of the rewards that were given)."""
+        return {
+            "rollouts": dict(self._statuses),
+            "reward": {mode: sum(rewards) / len(rewards) for mode, rewards in self._rewards.items()},
+        }
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Run all, in order."""
         context = self.context
-        resources_id = None
-        if context.initial_resources:
-            resources_id = (await context.store.add_resources(context.initial_resources)).resources_id
-        train = [train_dataset[i] for i in range(len(train_dataset))] if train_dataset is not None else []
-        val = [val_dataset[i] for i in range(len(val_dataset))] if val_dataset is not None else []
-        requests = [
-            EnqueueRolloutRequest(input=task, mode="train", resources_id=resources_id)
-            for _ in range(self.n_epochs)
-            for task in train
-        ] + [EnqueueRolloutRequest(input=task, mode="val", resources_id=resources_id) for task in val]
-        context.logger.phase("baseline", len(requests))
-        for finished in await run_rollouts(context.store, requests, context.logger.advance):
-            rollout = finished.rollout
-            logger.info(
-                "rollout %s (%s) %s: reward %s, %d LLM calls, %d spans%s",
-                rollout.rollout_id,
-                rollout.mode,
-                rollout.status,
-                finished.reward,
-                len(finished.records),
-                len(finished.spans),
-                f", error: {finished.error}" if finished.error else "",
-            )
+        tasks = self._tasks(train_dataset, val_dataset)
+        if not tasks:
+            logger.error("nothing to run: give train_dataset or val_dataset at least one task")
+            return
+        self._statuses, self._rewards = Counter(), {}
+        epochs = context.num_epochs or self.n_epochs
+        async with resources_with_proxy(context) as resources:
+            resources_id = (await context.store.add_resources(resources)).resources_id if resources else None
+            context.logger.phase("baseline", epochs * len(tasks))
+            for _ in range(epochs):
+                await self._epoch(tasks, resources_id)
+
+    def _tasks(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> list[tuple[RolloutMode, Any]]:
+        train = [] if train_dataset is None else [train_dataset[i] for i in range(len(train_dataset))]
+        val = [] if val_dataset is None else [val_dataset[i] for i in range(len(val_dataset))]
+        if not val and self.train_split is not None:
+            kept = round(self.train_split * len(train))
+            train, val = train[:kept], train[kept:]
+        return [*(("train", task) for task in train), *(("val", task) for task in val)]
+
+    async def _epoch(self, tasks: Sequence[tuple[RolloutMode, Any]], resources_id: str | None) -> None:
+        """Keep the queue filled up to `max_queue_length` until all tasks have ended."""
+        store, ended = self.context.store, asyncio.Event()
+        harvests = []
+        try:
+            for mode, task in tasks:
+                while await self._waiting() >= self.max_queue_length:
+                    ended.clear()
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(ended.wait(), self.polling_interval)
+                request = EnqueueRolloutRequest(input=task, mode=mode, resources_id=resources_id)
+                (rollout,) = await store.enqueue_many_rollouts([request])
+                harvests.append(asyncio.ensure_future(self._harvest(rollout.rollout_id, ended)))
+            await asyncio.gather(*harvests)
+        finally:
+            for harvest in harvests:
+                harvest.cancel()
+
+    async def _waiting(self) -> int:
+        return (await self.context.store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)).total
+
+    async def _harvest(self, rollout_id: str, ended: asyncio.Event) -> None:
+        store = self.context.store
+        found: list[Rollout] = []
+        while not found:
+            found = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=self.polling_interval)
+        ended.set()
+        rollout = found[0]
+        attempts = await store.query_attempts(rollout_id)
+        spans = await store.query_spans(rollout_id)
+        latest = [span for span in spans if attempts and span.attempt_id == attempts[-1].attempt_id]
+        reward = find_final_reward(latest)
+        self._statuses[rollout.status] += 1
+        if reward is not None:
+            self._rewards.setdefault(rollout.mode or "train", []).append(reward)
+        logger.info(
+            "rollout %s (%s) %s: reward %s, %d spans", rollout_id, rollout.mode, rollout.status, reward, len(latest)
+        )
+        for attempt in attempts:
+            self._log_attempt(attempt, [span for span in spans if span.attempt_id == attempt.attempt_id])
+        self._log_adapted(rollout_id, latest)
+        self.context.logger.advance()
+
+    def _log_attempt(self, attempt: Attempt, spans: Sequence[Span]) -> None:
+        error = attempt.metadata.get("error")
+        logger.info(
+            "rollout %s: attempt %d (%s) on worker %s %s%s",
+            attempt.rollout_id,
+            attempt.sequence_id,
+            attempt.attempt_id,
+            attempt.worker_id,
+            attempt.status,
+            f", error: {error}" if error else "",
+        )
+        if self.span_verbosity != "none":
+            for span in spans:
+                logger.info("rollout %s: %s", attempt.rollout_id, describe_span(span, self.span_verbosity))
+
+    def _log_adapted(self, rollout_id: str, spans: Sequence[Span]) -> None:
+        adapter = self.context.adapter
+        if adapter is None:
+            return
+        try:
+            adapted = adapter(spans)
+        except Exception as error:  # an adapter may be anybody's: what it cannot read is said, and the next one tried
+            logger.warning("rollout %s: %s cannot read its spans: %s", rollout_id, type(adapter).__name__, error)
+            return
+        logger.info("rollout %s: %s makes of it %s", rollout_id, type(adapter).__name__, _short(adapted))
+
+
+def describe_span(span: Span, verbosity: SpanVerbosity) -> str:
+    """One line: number, name, duration in seconds, status, and the attributes as `verbosity` says."""
+    timed = span.start_time is not None and span.end_time is not None
+    duration = f"{(span.end_time or 0) - (span.start_time or 0):.3f} s" if timed else "duration unknown"
+    line = f"span {span.sequence_id} {span.name!r} ({duration}, {span.status.status_code})"
+    if verbosity == "keys":
+        return f"{line} with {', '.join(sorted(span.attributes)) or 'no attributes'}"
+    if verbosity == "key_values":
+        pairs = ", ".join(f"{key}={_short(value)}" for key, value in sorted(span.attributes.items()))
+        return f"{line} with {pairs or 'no attributes'}"
+    return line
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters)"

@@ -2,48 +2,65 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..litagent.arguments import arguments_for
 from ..types import Dataset
 from .base import Algorithm
 
+_OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")
+
 
 class FunctionalAlgorithm(Algorithm):
-    """Calls the function with the arguments that it names out of `store`, `initial_resources`, `train_dataset`,
-    `val_dataset` and `logger`. Still callable as the function."""
+    """Calls the function with the arguments that it names out of `store`, `train_dataset`, `val_dataset`,
+    `llm_proxy`, `adapter`, `initial_resources` and `logger`; all of them if it takes `**kwargs`. What the run has none
+    of is None. Still callable as the function.
+
+    Raises:
+        TypeError: the function asks for an argument of another name.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        arguments_for(function, dict.fromkeys(_OFFERED), by_position=False)
         self._function = function
-        known = {"store", "initial_resources", "train_dataset", "val_dataset", "logger"}
-        unknown = [name for name in inspect.signature(function).parameters if name not in known]
-        if unknown:
-            raise TypeError(
-                f"@algo cannot give {function.__name__} an argument named {unknown[0]!r}; "
-                f"it can give {', '.join(sorted(known))}"
-            )
+        functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Call the function, and await what it returns if it is a coroutine."""
-        available = {
-            "store": self.context.store,
-            "initial_resources": self.context.initial_resources,
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self._function)
+
+    def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
+        """Call the function; what an async one returns is to be awaited.
+
+        Raises:
+            TypeError: there is a data set that the function does not take.
+        """
+        context = self.context
+        offered = {
+            "store": context.store,
             "train_dataset": train_dataset,
             "val_dataset": val_dataset,
-            "logger": self.context.logger,
+            "llm_proxy": context.llm_proxy,
+            "adapter": context.adapter,
+            "initial_resources": self.get_initial_resources(),
+            "logger": context.logger,
         }
-        names = inspect.signature(self._function).parameters
-        result = self._function(**{name: available[name] for name in names})
-        return await result if inspect.isawaitable(result) else result
+        positional, keywords = arguments_for(self._function, offered, by_position=False)
+        for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            if dataset is not None and name not in keywords:
+                raise TypeError(f"{self._function.__qualname__} takes no {name}, but one was given")
+        return self._function(*positional, **keywords)
 
 
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
-    """An algorithm from a sync or async function.
+    """An algorithm from a sync or async function; a sync one runs in a thread of its own.
 
     Raises:
         TypeError: the function names an argument that cannot be given.

@@ -11,6 +11,7 @@ from ..policy import EngineSettings
 from ..types import Dataset
 from .base import Algorithm
 from .evaluation import Evaluation, evaluate
+from .resources import with_policy
 from .serving import ServedPolicy
 
 
@@ -72,7 +73,7 @@ class Measure(Algorithm):
             server = await asyncio.to_thread(served.serve, store=self.context.store)
             loaded = time.perf_counter()
             resources = await self.context.store.add_resources(
-                {**self.context.initial_resources, "llm": server.as_resource(self._sampling)}
+                with_policy(self.context.initial_resources, server.as_resource(self._sampling))
             )
             self.evaluation = await evaluate(
                 self.context.store,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..adapter import spans_to_records
-from ..emitter import find_final_reward
+from ..adapter import TrainedCalls
+from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from ..store.base import LightningStore
 from ..tokens import CompletionRecord
 from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Span
+from ..types.marks import marked_in
 
 logger = logging.getLogger(__name__)
 
@@ -31,30 +32,50 @@ class FinishedRollout:
     rollout: Rollout
     spans: Sequence[Span]
     records: Sequence[CompletionRecord]
-    """Its LLM calls, in order."""
+    """Its LLM calls that are trained, in order."""
     reward: float | None
     """Its final reward; None when nobody gave one."""
     error: str | None
     """Why its attempt failed; None when it succeeded."""
+    untrained_calls: str | None = None
+    """Why none of its LLM calls is trained; None when one is, or when it made none."""
+    calls_left_out: int = 0
+    """How many of its LLM calls are not trained."""
+    attempts: int = 1
+    """How often it was tried."""
+    counts_as_zero: bool = False
+    """Whether it failed and is trained nevertheless, with a reward of 0."""
 
     @property
     def untrainable(self) -> str | None:
         """Why there is nothing to train on; None when there is."""
-        if self.rollout.status != "succeeded":
+        if self.rollout.status != "succeeded" and not self.counts_as_zero:
             return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
+        if self.untrained_calls is not None:
+            return self.untrained_calls
         if not self.records:
             return "no LLM call recorded: the agent never called the model under its rollout's base_url"
         if self.reward is None:
             return "no reward: neither the agent nor a hook gave one"
         return None
 
+    @property
+    def dimensions(self) -> Mapping[str, float]:
+        """The final reward by its names, the primary one first; empty when nobody gave one."""
+        spans = find_reward_spans(self.spans)
+        return {} if not spans else {reward.name: reward.value for reward in get_rewards_from_span(spans[-1])}
+
 
 async def run_rollouts(
-    store: LightningStore, requests: Sequence[EnqueueRolloutRequest], on_progress: Callable[[int], None]
+    store: LightningStore,
+    requests: Sequence[EnqueueRolloutRequest],
+    on_progress: Callable[[int], None],
+    trained: TrainedCalls | None = None,
 ) -> list[FinishedRollout]:
     """Enqueue `requests`, wait until all have ended, and read their spans; in the order of the requests.
 
-    A rollout that fails is among the results like any other. `on_progress` hears how many more have ended.
+    A rollout that fails is among the results like any other. `on_progress` hears how many more have ended. `trained`
+    says which LLM calls are wanted; None takes all but those made while a reward was computed.
     """
     rollouts = await store.enqueue_many_rollouts(requests)
     ids = [rollout.rollout_id for rollout in rollouts]
@@ -65,7 +86,7 @@ async def run_rollouts(
         ended.update((rollout.rollout_id, rollout) for rollout in found)
         if found:
             on_progress(len(found))
-    return [await _finished(store, ended[rollout_id]) for rollout_id in ids]
+    return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:
@@ -91,15 +112,19 @@ def count_untrainable(rollouts: Sequence[FinishedRollout], consequence: str = "n
     return Counter({reason: len(ids) for reason, ids in by_reason.items()})
 
 
-async def _finished(store: LightningStore, rollout: Rollout) -> FinishedRollout:
+async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCalls) -> FinishedRollout:
     spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
     attempt = await store.get_latest_attempt(rollout.rollout_id)
+    selection = trained.select(spans, marked_in(rollout.metadata or {}))
     finished = FinishedRollout(
         rollout=rollout,
         spans=spans,
-        records=spans_to_records(spans),
+        records=selection.records,
         reward=find_final_reward(spans),
         error=None if attempt is None else _why(attempt, rollout.config),
+        untrained_calls=selection.why_empty,
+        calls_left_out=sum(selection.left_out.values()),
+        attempts=1 if attempt is None else attempt.sequence_id,
     )
     if finished.untrainable is not None and rollout.status == "succeeded":
         metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: finished.untrainable}

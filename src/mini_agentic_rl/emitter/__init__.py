@@ -5,6 +5,15 @@ Without `propagate=False` an emitter needs an open trace in its task and raises 
 
 from .annotation import OperationContext, emit_annotation, operation
 from .exception import emit_exception
+from .links import (
+    SpanLink,
+    extract_links_from_attributes,
+    extract_tags_from_attributes,
+    make_link_attributes,
+    make_tag_attributes,
+    query_linked_spans,
+)
+from .marks import find_marked_agents
 from .message import emit_message
 from .object import emit_object
 from .readers import (
@@ -16,24 +25,33 @@ from .readers import (
     get_reward_value,
     get_rewards_from_span,
     is_reward_span,
+    is_rollout_reward,
 )
 from .reward import emit_reward, reward
 
 __all__ = [
     "OperationContext",
     "RewardDimension",
+    "SpanLink",
     "emit_annotation",
     "emit_exception",
     "emit_message",
     "emit_object",
     "emit_reward",
+    "extract_links_from_attributes",
+    "extract_tags_from_attributes",
     "find_final_reward",
+    "find_marked_agents",
     "find_reward_spans",
     "get_message_value",
     "get_object_value",
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
+    "is_rollout_reward",
+    "make_link_attributes",
+    "make_tag_attributes",
     "operation",
+    "query_linked_spans",
     "reward",
 ]

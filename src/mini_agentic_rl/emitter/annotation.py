@@ -13,7 +13,7 @@ from ..semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from ..tracer.base import SpanRecordingContext
 from ..types import Attributes, SpanCoreFields, TraceStatus
 from .attributes import flatten
-from .emit import emit, require_tracer
+from .emit import Links, Tags, described, emit, require_tracer
 
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
 
@@ -21,9 +21,15 @@ _INPUT = LightningSpanAttributes.OPERATION_INPUT.value
 _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 
 
-def emit_annotation(annotation: dict[str, Any], propagate: bool = True) -> SpanCoreFields:
-    """Record facts about the rollout; nested mappings become dotted names."""
-    return emit(AGL_ANNOTATION, flatten(annotation), propagate)
+def emit_annotation(
+    annotation: dict[str, Any], propagate: bool = True, *, links: Links | None = None, tags: Tags | None = None
+) -> SpanCoreFields:
+    """Record facts about the rollout; nested mappings become dotted names.
+
+    `links` name the spans that the facts are about (`{"gen_ai.response.id": "resp-1"}`), `tags` are words to find them
+    by.
+    """
+    return emit(AGL_ANNOTATION, described(annotation, links, tags), propagate)
 
 
 class OperationContext:
@@ -31,7 +37,7 @@ class OperationContext:
 
     def __init__(self, name: str | None, attributes: Attributes, propagate: bool) -> None:
         self.name = name
-        self._attributes = flatten(attributes)
+        self._attributes = attributes
         self._propagate = propagate
         self._context: AbstractContextManager[SpanRecordingContext] | None = None
         self._recording: SpanRecordingContext | None = None
@@ -107,19 +113,39 @@ class OperationContext:
 
 
 @overload
-def operation(fn: FuncT, *, propagate: bool = True, **additional_attributes: Any) -> FuncT: ...
+def operation(
+    fn: FuncT,
+    *,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
+) -> FuncT: ...
 @overload
 def operation(
-    fn: None = None, *, name: str | None = None, propagate: bool = True, **additional_attributes: Any
+    fn: None = None,
+    *,
+    name: str | None = None,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
 ) -> OperationContext: ...
 def operation(
-    fn: FuncT | None = None, *, name: str | None = None, propagate: bool = True, **additional_attributes: Any
+    fn: FuncT | None = None,
+    *,
+    name: str | None = None,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
 ) -> FuncT | OperationContext:
     """A span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
 
-    The name is that of the function unless given. Other keyword arguments become attributes of the span.
+    The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
+    with the attribute `gen_ai.agent.name` says whose LLM calls are made inside it.
     """
-    context = OperationContext(name, additional_attributes, propagate)
+    context = OperationContext(name, described(additional_attributes, links, tags), propagate)
     return context if fn is None else context(fn)
 
 

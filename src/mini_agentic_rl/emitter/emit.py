@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..tracer.base import Tracer, get_active_tracer
 from ..types import Attributes, SpanCoreFields, TraceStatus
+from .attributes import flatten
+from .links import make_link_attributes, make_tag_attributes
+
+Links = Mapping[str, Any]
+Tags = Iterable[str]
 
 
 def require_tracer(what: str) -> Tracer:
@@ -21,6 +28,11 @@ def require_tracer(what: str) -> Tracer:
             "A thread of your own must run inside contextvars.copy_context()"
         )
     return tracer
+
+
+def described(attributes: Mapping[str, Any] | None, links: Links | None, tags: Tags | None) -> Attributes:
+    """The attributes that a caller adds to a span: flat ones, links to other spans, tags."""
+    return {**flatten(attributes or {}), **make_link_attributes(links or {}), **make_tag_attributes(tags or ())}
 
 
 def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus | None = None) -> SpanCoreFields:

@@ -7,12 +7,16 @@ from typing import Any
 
 from ..semconv import AGL_EXCEPTION
 from ..types import SpanCoreFields, TraceStatus
-from .attributes import flatten
-from .emit import emit
+from .emit import Links, Tags, described, emit
 
 
 def emit_exception(
-    exception: BaseException, attributes: dict[str, Any] | None = None, propagate: bool = True
+    exception: BaseException,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+    *,
+    links: Links | None = None,
+    tags: Tags | None = None,
 ) -> SpanCoreFields:
     """Record an exception as a span with status ERROR: its type, its message and its stack.
 
@@ -30,4 +34,4 @@ def emit_exception(
         "exception.escaped": True,
     }
     status = TraceStatus(status_code="ERROR", description=f"{type(exception).__name__}: {exception}")
-    return emit(AGL_EXCEPTION, {**flatten(attributes or {}), **facts}, propagate, status)
+    return emit(AGL_EXCEPTION, {**described(attributes, links, tags), **facts}, propagate, status)

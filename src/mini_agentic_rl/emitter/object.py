@@ -8,20 +8,26 @@ from typing import Any
 
 from ..semconv import AGL_OBJECT, LightningSpanAttributes
 from ..types import Attributes, SpanCoreFields
-from .attributes import flatten
-from .emit import emit
+from .emit import Links, Tags, described, emit
 from .readers import get_object_value
 
 __all__ = ["emit_object", "get_object_value"]
 
 
-def emit_object(object: Any, attributes: dict[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:
+def emit_object(
+    object: Any,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+    *,
+    links: Links | None = None,
+    tags: Tags | None = None,
+) -> SpanCoreFields:
     """Record a value; `get_object_value` gives an equal one back.
 
     Raises:
         TypeError: the value is neither bytes nor JSON.
     """
-    return emit(AGL_OBJECT, {**flatten(attributes or {}), **_encode(object)}, propagate)
+    return emit(AGL_OBJECT, {**described(attributes, links, tags), **_encode(object)}, propagate)
 
 
 def _encode(value: Any) -> Attributes:

@@ -17,6 +17,9 @@ from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes
 
 _REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
 
+WHOLE_ROLLOUT = "rollout"
+"""Scope of a reward that belongs to a whole rollout and not to one call."""
+
 
 class SpanLike(Protocol):
     """Anything with a name and attributes."""
@@ -66,6 +69,12 @@ def get_reward_value(span: SpanLike) -> float | None:
 def is_reward_span(span: SpanLike) -> bool:
     """Whether the span carries a reward."""
     return get_reward_value(span) is not None
+
+
+def is_rollout_reward(span: SpanLike) -> bool:
+    """Whether the span carries a reward of the whole rollout, not of the last call before it."""
+    scope = (span.attributes or {}).get(LightningSpanAttributes.REWARD_SCOPE.value)
+    return scope == WHOLE_ROLLOUT and is_reward_span(span)
 
 
 def find_reward_spans(spans: Iterable[SpanT]) -> list[SpanT]:

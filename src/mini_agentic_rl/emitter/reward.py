@@ -7,19 +7,20 @@ import inspect
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_REWARD, LightningSpanAttributes
 from ..types import Attributes, SpanCoreFields
 from .annotation import operation
-from .attributes import flatten
-from .emit import emit
+from .emit import Links, Tags, described, emit
 from .readers import (
+    WHOLE_ROLLOUT,
     find_final_reward,
     find_reward_spans,
     get_reward_value,
     get_rewards_from_span,
     is_reward_span,
+    is_rollout_reward,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
+    "is_rollout_reward",
     "reward",
 ]
 
@@ -41,8 +43,14 @@ def emit_reward(
     primary_key: str | None = None,
     attributes: dict[str, Any] | None = None,
     propagate: bool = True,
+    final: bool = False,
+    links: Links | None = None,
+    tags: Tags | None = None,
 ) -> SpanCoreFields:
     """Record a reward. The last one of an attempt is its final reward.
+
+    It belongs to the last LLM call before it, or with `final` to the whole rollout; only the credit modes that look at
+    single calls (`per_turn`, `discounted`) tell them apart. What a rollout or a hook returns is recorded with `final`.
 
     A dictionary records several numbers; `primary_key` names the one that counts, and may be left out where there is
     only one.
@@ -66,37 +74,49 @@ def emit_reward(
     for index, (name, value) in enumerate(values.items()):
         facts[f"{LightningSpanAttributes.REWARD.value}.{index}.name"] = name
         facts[f"{LightningSpanAttributes.REWARD.value}.{index}.value"] = value
-    return emit(AGL_REWARD, {**flatten(attributes or {}), **facts}, propagate)
+    if final:
+        facts[LightningSpanAttributes.REWARD_SCOPE.value] = WHOLE_ROLLOUT
+    return emit(AGL_REWARD, {**described(attributes, links, tags), **facts}, propagate)
 
 
-def reward(fn: FuncT) -> FuncT:
+@overload
+def reward(fn: FuncT) -> FuncT: ...
+@overload
+def reward(fn: None = None, *, primary_key: str | None = None, final: bool = False) -> Callable[[FuncT], FuncT]: ...
+def reward(
+    fn: FuncT | None = None, *, primary_key: str | None = None, final: bool = False
+) -> FuncT | Callable[[FuncT], FuncT]:
     """Decorate a function that returns a reward, sync or async: what it returns is emitted, None is not.
 
-    LLM calls that the function makes (a judge) count as part of the reward, not of the agent.
+    LLM calls that the function makes (a judge) count as part of the reward, not of the agent. `primary_key` names the
+    number that counts of a function that returns several by name; `final` is that of `emit_reward`.
     """
-    if inspect.iscoroutinefunction(fn):
 
-        @functools.wraps(fn)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
+    def emitted(value: Any) -> Any:
+        if value is not None:
+            emit_reward(value, primary_key=primary_key, final=final)
+        return value
+
+    def decorate(func: FuncT) -> FuncT:
+        if inspect.iscoroutinefunction(func):
+
+            @functools.wraps(func)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                with operation(name=AGL_REWARD):
+                    value = await func(*args, **kwargs)
+                return emitted(value)
+
+            return call_async  # type: ignore[return-value]  # same signature as func
+
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
             with operation(name=AGL_REWARD):
-                value = await fn(*args, **kwargs)
-            return _emitted(value)
+                value = func(*args, **kwargs)
+            return emitted(value)
 
-        return call_async  # type: ignore[return-value]  # same signature as fn
+        return call  # type: ignore[return-value]  # same signature as func
 
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with operation(name=AGL_REWARD):
-            value = fn(*args, **kwargs)
-        return _emitted(value)
-
-    return call  # type: ignore[return-value]  # same signature as fn
-
-
-def _emitted(value: Any) -> Any:
-    if value is not None:
-        emit_reward(value)
-    return value
+    return decorate if fn is None else decorate(fn)
 
 
 def _number(value: Any, name: str) -> float:

@@ -9,43 +9,54 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from ..emitter.marks import record_mark
 from ..tracer.base import Tracer, get_active_tracer
 from ..types import NamedResources, Rollout, RolloutMode, Span
+from ..types.marks import record_marks_with
 from .arguments import names_argument
 
 TaskT = TypeVar("TaskT")
 
-RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | None
-"""What an agent may return: its final reward, spans to add to the trace, or nothing."""
+RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | Rollout | None
+"""What an agent may return: its final reward, spans to add to the trace, a rollout with its output, or nothing."""
 
 ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
 """What a rollout method may name, in the order in which unnamed parameters take them."""
 
 _runner: ContextVar[Any] = ContextVar("runner", default=None)
 
+record_marks_with(record_mark)  # here, because every process that runs an agent imports this module
+
 
 class LitAgent(Generic[TaskT]):
     """Override `rollout` or `rollout_async`; the training and validation forms where those differ.
 
-    Every method receives the arguments that it names out of `task` (the row of the data set), `resources` (by name)
-    and `rollout` (with its `attempt`). A sync method runs in a thread of its own and may block. An async method shares
-    one event loop with all other runners of its process: it must never block it.
+    Every method receives the arguments that it names out of `task` (the row of the data set; a `task` that is annotated
+    `Task` holds the row in its `input`), `resources` (by name) and `rollout` (with its `attempt`). A sync method runs
+    in a thread of its own and may block. An async method shares one event loop with all other runners of its process:
+    it must never block it.
 
     When `RolloutConfig.timeout_seconds` have passed, an async method is cancelled. A thread cannot be: a sync method is
-    given up, its attempt ends as `timeout`, and what it emits later is dropped.
+    given up, its attempt ends as `timeout`, and what it emits later is dropped. Under
+    `LitAgentRunner(isolation="process")` either kind runs in a process of its own, which is killed then.
 
     One object serves all runners of a process at once: keep nothing of a rollout on `self`.
 
     Args:
-        trained_agents: regular expression over agent names; only their LLM calls are trained. None trains all.
+        trained_agents: regular expression; only LLM calls of agents in whose name it is found are trained. None trains
+            all. Names come from the spans (`gen_ai.agent.name`): those of the agent framework, or of an
+            `operation(name=…, **{"gen_ai.agent.name": …})` around the calls.
     """
 
+    trained_agents: str | None = None
+    _trainer: Any = None
+
     def __init__(self, *, trained_agents: str | None = None) -> None:
-        self.trained_agents = trained_agents
-        self._trainer: Any = None
+        if trained_agents is not None:
+            self.trained_agents = trained_agents
 
     def rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try the task once. Returns None, the final reward, or spans to add."""
+        """Try the task once. Returns None, the final reward, spans to add, or a `Rollout` with its output."""
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
 
     async def rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
@@ -109,6 +120,9 @@ class LitAgent(Generic[TaskT]):
     def set_trainer(self, trainer: Any) -> None:
         """Called by the trainer."""
         self._trainer = trainer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trainer": None}  # a trainer holds the model: it does not go where the agent is sent
 
     @property
     def tracer(self) -> Tracer:

@@ -3,6 +3,9 @@
 `def rollout(self, task)` and `def rollout(self, task, resources, rollout)` are both right. A required parameter with
 a name that is not on offer takes the offered value at its own position, so `def rollout(self, sample, resources)` is
 right too.
+
+The task is the row of the data set. A parameter that is annotated with `mini_agentic_rl.types.Task` gets a `Task`
+instead, whose `input` is the row: the annotation decides, never the shape of the row.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ..types import Rollout, Task
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -25,12 +30,14 @@ def arguments_for(
     Raises:
         TypeError: a required parameter is neither on offer by name nor by position.
     """
-    values = list(offered.values())
     parameters = inspect.signature(func).parameters
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for name, source in _sources(func, parameters, offered, by_position).items():
-        value = offered[source] if isinstance(source, str) else values[source]
+    for name, source in _sources(func, parameters, tuple(offered), by_position).items():
+        value = offered[source]
+        rollout = offered.get("rollout")
+        if source == "task" and isinstance(rollout, Rollout):
+            value = as_annotated(func, name, value, rollout)
         if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:
@@ -42,15 +49,32 @@ def arguments_for(
 
 def names_argument(func: Callable[..., Any], name: str, offered: tuple[str, ...]) -> bool:
     """Whether `func` would be given the argument `name`, were all of `offered` on offer."""
-    taken = _sources(func, inspect.signature(func).parameters, dict.fromkeys(offered), True).values()
-    return name in taken or (name in offered and offered.index(name) in taken)
+    return name in _sources(func, inspect.signature(func).parameters, offered, True).values()
+
+
+def as_annotated(func: Callable[..., Any], parameter: str, row: Any, rollout: Rollout) -> Any:
+    """The row, or the `Task` that holds it where the parameter of `func` is annotated with `Task`."""
+    annotation = inspect.signature(func).parameters[parameter].annotation
+    if isinstance(annotation, str):
+        annotation = _resolve(annotation, func)
+    return Task.of(rollout) if annotation is Task else row
+
+
+def _resolve(annotation: str, func: Callable[..., Any]) -> Any:
+    """What a written-out annotation like `Task` or `types.Task` names in the function's module, or None."""
+    inner = inspect.unwrap(getattr(func, "__func__", func))
+    first, *rest = annotation.strip("'\"").split(".")
+    found = getattr(inner, "__globals__", {}).get(first)
+    for name in rest:
+        found = getattr(found, name, None)
+    return found
 
 
 def _sources(
-    func: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], offered: Mapping[str, Any], by_position: bool
-) -> dict[str, str | int]:
-    """For each parameter that gets a value: the name on offer, or the position of it."""
-    sources: dict[str, str | int] = {}
+    func: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], offered: tuple[str, ...], by_position: bool
+) -> dict[str, str]:
+    """For each parameter that gets a value: its name on offer."""
+    sources: dict[str, str] = {}
     for position, (name, parameter) in enumerate(parameters.items()):
         if parameter.kind in _VARIADIC:
             continue
@@ -60,5 +84,5 @@ def _sources(
             if not by_position or parameter.kind not in _POSITIONAL or position >= len(offered):
                 label = getattr(func, "__qualname__", repr(func))
                 raise TypeError(f"{label} asks for {name!r}; on offer are {', '.join(offered)}")
-            sources[name] = position
+            sources[name] = offered[position]
     return sources

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 
 from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout, RolloutMode
 from .agent import LitAgent, RolloutResult
+from .arguments import as_annotated
 
 Func = Callable[..., Any]
 ResourceT = TypeVar("ResourceT", bound=Resource)
@@ -28,13 +29,14 @@ class FunctionalLitAgent(LitAgent[Any]):
         func: the function, sync or async; its parameters are named among task, llm, prompt_template, resources and
             rollout.
         strip_proxy: give the function a plain `LLM` whose endpoint is the rollout's own URL.
+        trained_agents: that of `LitAgent`.
 
     Raises:
         TypeError: the first parameter is not `task`, or one has another name and no default.
     """
 
-    def __init__(self, func: Func, *, strip_proxy: bool = True) -> None:
-        super().__init__()
+    def __init__(self, func: Func, *, strip_proxy: bool = True, trained_agents: str | None = None) -> None:
+        super().__init__(trained_agents=trained_agents)
         parameters = inspect.signature(func).parameters
         label = getattr(func, "__qualname__", repr(func))
         if next(iter(parameters), None) != "task":
@@ -62,12 +64,15 @@ class FunctionalLitAgent(LitAgent[Any]):
         return not self._parameters.isdisjoint(_RESOURCE_PARAMETERS)
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        result: RolloutResult = self._func(task, **self._arguments(resources, rollout))
+        result: RolloutResult = self._func(self._task(task, rollout), **self._arguments(resources, rollout))
         return result
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        result: RolloutResult = await self._func(task, **self._arguments(resources, rollout))
+        result: RolloutResult = await self._func(self._task(task, rollout), **self._arguments(resources, rollout))
         return result
+
+    def _task(self, row: Any, rollout: Rollout) -> Any:
+        return as_annotated(self._func, "task", row, rollout)
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
@@ -85,24 +90,32 @@ class FunctionalLitAgent(LitAgent[Any]):
         return arguments
 
 
-def rollout(func: Func) -> FunctionalLitAgent:
+@overload
+def rollout(func: Func, *, trained_agents: str | None = None) -> FunctionalLitAgent: ...
+@overload
+def rollout(func: None = None, *, trained_agents: str | None = None) -> Callable[[Func], FunctionalLitAgent]: ...
+def rollout(
+    func: Func | None = None, *, trained_agents: str | None = None
+) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
     """An agent from a function that names what it wants."""
-    return FunctionalLitAgent(func)
+    return _decorated(func, (), True, trained_agents)
 
 
 @overload
-def llm_rollout(func: Func) -> FunctionalLitAgent: ...
+def llm_rollout(func: Func, *, strip_proxy: bool = True, trained_agents: str | None = None) -> FunctionalLitAgent: ...
 @overload
-def llm_rollout(func: None = None, *, strip_proxy: bool = True) -> Callable[[Func], FunctionalLitAgent]: ...
 def llm_rollout(
-    func: Func | None = None, *, strip_proxy: bool = True
+    func: None = None, *, strip_proxy: bool = True, trained_agents: str | None = None
+) -> Callable[[Func], FunctionalLitAgent]: ...
+def llm_rollout(
+    func: Func | None = None, *, strip_proxy: bool = True, trained_agents: str | None = None
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
     """An agent from `(task, llm[, rollout])`.
 
     Raises:
         TypeError: the function has no parameter `llm`.
     """
-    return _decorated(func, ("llm",), strip_proxy)
+    return _decorated(func, ("llm",), strip_proxy, trained_agents)
 
 
 @overload
@@ -115,17 +128,17 @@ def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent | Callable[[F
     Raises:
         TypeError: the function has no parameter `prompt_template`.
     """
-    return _decorated(func, ("prompt_template",), True)
+    return _decorated(func, ("prompt_template",), True, None)
 
 
 def _decorated(
-    func: Func | None, required: Sequence[str], strip_proxy: bool
+    func: Func | None, required: Sequence[str], strip_proxy: bool, trained_agents: str | None
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
     def decorate(inner: Func) -> FunctionalLitAgent:
         for name in required:
             if name not in inspect.signature(inner).parameters:
                 raise TypeError(f"{getattr(inner, '__qualname__', repr(inner))} needs a parameter named {name}")
-        return FunctionalLitAgent(inner, strip_proxy=strip_proxy)
+        return FunctionalLitAgent(inner, strip_proxy=strip_proxy, trained_agents=trained_agents)
 
     return decorate if func is None else decorate(func)
 

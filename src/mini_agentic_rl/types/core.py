@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from .marks import mark
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -17,6 +20,13 @@ AttemptStatus: TypeAlias = Literal["preparing", "running", "failed", "succeeded"
 WorkerStatus: TypeAlias = Literal["idle", "busy", "unknown"]
 
 TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
+
+REWARD_KEY = "reward"
+"""Key in a rollout's metadata: its final reward, where the agent or a hook sets one there."""
+OUTPUT_KEY = "output"
+"""Key in a rollout's metadata: what the agent answered."""
+TRACES_KEY = "traces"
+"""Key in a rollout's metadata: spans that the agent made itself."""
 
 
 class RolloutConfig(BaseModel):
@@ -33,7 +43,11 @@ class RolloutConfig(BaseModel):
 
 
 class Rollout(BaseModel):
-    """A task to be run, and how far it has come."""
+    """A task to be run, and how far it has come.
+
+    An agent may also make one to return it, of nothing but its input and its output: `Rollout(input=…, output=…)`. Such
+    a rollout has no id; it stands for what the agent has to say about the rollout that it was given.
+    """
 
     rollout_id: str
     input: TaskInput = Field(description="The task: one row of the data set.")
@@ -44,6 +58,38 @@ class Rollout(BaseModel):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_output(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or OUTPUT_KEY not in data or "rollout_id" in data:
+            return data
+        made = {key: data[key] for key in (OUTPUT_KEY, TRACES_KEY) if key in data}
+        rest = {key: value for key, value in data.items() if key not in made}
+        metadata = {**(data.get("metadata") or {}), **made}
+        return {"start_time": time.time(), **rest, "rollout_id": "", "metadata": metadata}
+
+    @property
+    def output(self) -> Any:
+        """What the agent answered, where it says so: `metadata["output"]`, or None."""
+        return self.metadata.get(OUTPUT_KEY)
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self.metadata[OUTPUT_KEY] = value
+
+    def mark_agent_as_trainable(self, agent_id: str) -> None:
+        """Train the LLM calls of this agent. Once an agent is marked, calls of unmarked ones are not trained.
+
+        Called from inside the rollout, the mark is recorded as a span, so it reaches an algorithm in any process.
+
+        Args:
+            agent_id: name of the agent, as its spans carry it (`gen_ai.agent.name`).
+
+        Raises:
+            ValueError: the name is empty or no string.
+        """
+        mark(self.metadata, agent_id)
 
 
 class Attempt(BaseModel):
@@ -108,13 +154,31 @@ class Triplet(BaseModel):
 
 
 class Task(BaseModel):
-    """A task as a hook sees it: the row, and the rollout that ran it."""
+    """A task together with the rollout that runs it: what an agent or a hook gets whose parameter is annotated `Task`.
+
+    The row of the data set is `input`; its columns can also be had from the task itself (`task["question"]`).
+    """
 
     rollout_id: str
     input: TaskInput
     mode: RolloutMode | None = None
     resources_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Task:
+        """The task that `rollout` runs; they share their metadata."""
+        return cls.model_construct(
+            rollout_id=rollout.rollout_id,
+            input=rollout.input,
+            mode=rollout.mode,
+            resources_id=rollout.resources_id,
+            metadata=rollout.metadata,
+        )
+
+    def __getitem__(self, column: Any) -> Any:
+        """A column of the row."""
+        return self.input[column]
 
 
 class PaginatedResult(BaseModel, Sequence[T], Generic[T]):

@@ -17,9 +17,10 @@ if TYPE_CHECKING:  # a hook sees objects of higher floors; only their names are 
 class Hook:
     """Override what you need. Every method is called with keyword arguments and may be sync or async.
 
-    A method receives the arguments that it names, out of those listed here plus `task` (the rollout's input), so the
-    shorter `on_rollout_end(self, rollout, task)` works as well. A number returned by `on_trace_end` or
-    `on_rollout_end` is emitted as the rollout's final reward; None is not.
+    A method receives the arguments that it names, out of those listed here plus `task` (the rollout's input; a
+    parameter that is annotated `Task` gets one with the row in its `input`), so the shorter `on_rollout_end(self,
+    rollout, task)` works as well. The final reward of the rollout is the number that `on_trace_end` or `on_rollout_end`
+    returns, or else the one to which it sets `rollout.metadata["reward"]`; a later hook's replaces an earlier one's.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent, runner: Runner, rollout: Rollout) -> Any:

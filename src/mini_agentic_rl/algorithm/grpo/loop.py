@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...policy import Learner, LearnerSettings
-from ...types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig
+from ...types import Dataset
 from ..evaluation import evaluate
 from ..memory import peak_memory_bytes
-from ..rollouts import FinishedRollout, count_untrainable, run_rollouts
-from ..seeds import derive_seed, tasks_of_step
+from ..resources import with_policy
+from ..seeds import tasks_of_step
 from ..serving import ServedPolicy
 from ..warm_start import warm_up
-from .batch import Group, Trajectory
 from .progress import Progress, read_progress, restore, write_checkpoint
+from .sampling import Sampled, sample_groups, trained_calls
 from .update import batch_of, group_metrics, update
 
 if TYPE_CHECKING:
     from .mini_grpo import MiniGRPO
-
-LLM_RESOURCE = "llm"
-"""Name of the resource under which the agent finds its endpoint."""
 
 _LAST = "after RL"
 
@@ -47,6 +44,7 @@ class Loop:
         self.served = served
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
+        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
         self._train_resources = ""
         self._val_resources = ""
 
@@ -94,7 +92,7 @@ class Loop:
         if server is None:
             raise RuntimeError("the policy is not served")
         sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
-        named: NamedResources = {**self.context.initial_resources, LLM_RESOURCE: server.as_resource(sampling)}
+        named = with_policy(self.context.initial_resources, server.as_resource(sampling))
         return (await self.store.add_resources(named)).resources_id
 
     async def _measure(self, name: str) -> None:
@@ -149,14 +147,14 @@ class Loop:
 
     async def _reinforce(self, learner: Learner) -> None:
         settings, progress = self.settings, self.progress
-        if settings.total_steps == 0:
+        if self.total_steps == 0:
             return
-        if progress.step < settings.total_steps:
+        if progress.step < self.total_steps:
             self._show_steps()
-        while progress.step < settings.total_steps:
+        while progress.step < self.total_steps:
             self._log(await self._step(learner))
             self.logger.advance()
-            last = progress.step == settings.total_steps
+            last = progress.step == self.total_steps
             if last or progress.step % settings.checkpoint_every == 0:
                 await self._checkpoint(learner)
             if not last and settings.eval_every and progress.step % settings.eval_every == 0:
@@ -166,23 +164,23 @@ class Loop:
             await self._measure(_LAST)
 
     def _show_steps(self) -> None:
-        self.logger.phase("reinforcement learning", self.settings.total_steps)
+        self.logger.phase("reinforcement learning", self.total_steps)
         self.logger.advance(self.progress.step)
 
     async def _step(self, learner: Learner) -> dict[str, float]:
         started = time.perf_counter()
         counters = self.policy.engine.counters
         sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
-        groups = await self._sample_groups()
+        found = await self._sample()
         sampled = time.perf_counter()
         sampled_tokens = counters.sampled_tokens - sampled_before
-        batch = batch_of(groups, self.settings)
-        figures = group_metrics(groups, batch)
+        batch = batch_of(found.groups, self.settings)
+        figures = group_metrics(found.groups, batch) | found.figures
 
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
-            found = {} if batch is None else update(learner, batch, self.settings)
+            learnt = {} if batch is None else update(learner, batch, self.settings)
             self.progress.step += 1
-            return found
+            return learnt
 
         figures |= await self.policy.run_async(learn)
         ended = time.perf_counter()
@@ -196,37 +194,26 @@ class Loop:
             "memory_gib": peak_memory_bytes() / 2**30,
         }
 
-    async def _sample_groups(self) -> list[Group]:
+    async def _sample(self) -> Sampled:
         if self.train_dataset is None:
             raise ValueError("train_dataset is empty: give MiniGRPO at least one task")
-        dataset, settings, step = self.train_dataset, self.settings, self.progress.step
-        rows = tasks_of_step(settings.seed, len(dataset), step, settings.tasks_per_step)
-        requests = [
-            EnqueueRolloutRequest(
-                input=dataset[row],
-                mode="train",
-                resources_id=self._train_resources,
-                config=RolloutConfig(timeout_seconds=settings.rollout_timeout),
-                metadata={
-                    "step": step,
-                    "group": f"{step}/{index}",
-                    "sampling_seed": derive_seed(settings.seed, "rollout", step, index, sample),
-                },
-            )
-            for index, row in enumerate(rows)
-            for sample in range(settings.samples_per_prompt)
-        ]
-        finished = await run_rollouts(self.store, requests, lambda _: None)
-        for reason, count in count_untrainable(finished).items():
+        found = await sample_groups(
+            self.context,
+            self.settings,
+            self.train_dataset,
+            step=self.progress.step,
+            resources_id=self._train_resources,
+            trained=trained_calls(self.context, self.served.name),
+        )
+        for reason, count in found.untrained.items():
             self.progress.untrained[reason] = self.progress.untrained.get(reason, 0) + count
-        size = settings.samples_per_prompt
-        return [_group(f"{step}/{i}", finished[i * size : (i + 1) * size]) for i in range(len(rows))]
+        return found
 
     def _learner_settings(self) -> LearnerSettings:
         settings = self.algorithm.learner_settings
         if settings.schedule == "constant" or settings.total_steps:
             return settings
-        steps = self.settings.total_steps * self.settings.epochs_per_batch
+        steps = self.total_steps * self.settings.epochs_per_batch
         return settings.model_copy(update={"total_steps": max(1, steps)})
 
     async def _checkpoint(self, learner: Learner) -> None:
@@ -246,13 +233,3 @@ class Loop:
     def _log(self, figures: Mapping[str, float]) -> None:
         self.logger.log(figures, step=self.progress.logged)
         self.progress.logged += 1
-
-
-def _group(task_id: str, finished: Sequence[FinishedRollout]) -> Group:
-    """The rollouts of one task that can be trained."""
-    trajectories = [
-        Trajectory(f.rollout.rollout_id, f.records, f.reward)
-        for f in finished
-        if f.untrainable is None and f.reward is not None
-    ]
-    return Group(task_id, trajectories)

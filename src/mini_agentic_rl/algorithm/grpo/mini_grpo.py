@@ -12,11 +12,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ...policy import EngineSettings, LearnerSettings, LoraSettings, PolicyError
 from ...types import Dataset
-from ..base import Algorithm
+from ..base import Algorithm, AlgorithmContext
 from ..evaluation import Evaluation
 from ..seeds import derive_seed
 from ..serving import ServedPolicy
@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 class MiniGRPO(Algorithm):
     """Trains the model that it serves.
+
+    The agent finds that model as the resource "llm", and as "main_llm"; other LLMs of the trainer's `initial_resources`
+    stay as they are, and what they are asked is not trained. `Trainer(num_epochs=…, on_failure=…)` replace the settings
+    `total_epochs` and `on_failure`.
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
@@ -45,6 +49,8 @@ class MiniGRPO(Algorithm):
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
     """
+
+    honours: ClassVar[frozenset[str]] = frozenset({"num_epochs", "on_failure"})
 
     def __init__(
         self,
@@ -76,6 +82,13 @@ class MiniGRPO(Algorithm):
         self._load_options = dict(load_options or {})
         self._keep_open = keep_open
 
+    def bind(self, context: AlgorithmContext) -> None:
+        asked = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
+        self.settings = self.settings.model_copy(
+            update={name: value for name, value in asked.items() if value is not None}
+        )
+        super().bind(context)
+
     @property
     def summary(self) -> Mapping[str, Any]:
         """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`."""
@@ -99,7 +112,8 @@ class MiniGRPO(Algorithm):
             ValueError: there is nothing to train on.
             PolicyError: the model cannot be had.
         """
-        if self.settings.total_steps > 0 and (train_dataset is None or len(train_dataset) == 0):
+        nothing = train_dataset is None or len(train_dataset) == 0
+        if nothing and self.settings.steps(1) > 0:
             raise ValueError("train_dataset is empty: give MiniGRPO at least one task")
         started = time.perf_counter()
         self.context.logger.phase("loading the model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from ...config import Settings
+from ..base import OnFailure
+from .credit import CreditMode
 from .loss import Aggregation, KLEstimator
 
 
@@ -13,6 +15,8 @@ class GRPOSettings(Settings):
 
     total_steps: int = Field(default=30, ge=0)
     """Reinforcement-learning steps."""
+    total_epochs: int | None = Field(default=None, ge=0)
+    """Passes over the training tasks, in place of `total_steps`; None takes `total_steps`."""
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=2)
@@ -35,6 +39,12 @@ class GRPOSettings(Settings):
     """How token losses are averaged: per rollout first, over all tokens, or by a constant (Dr. GRPO)."""
     normalize_advantage: bool = True
     """Divide group advantages by the group's standard deviation."""
+    credit: CreditMode = "broadcast"
+    """Which reward each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
+    alone (`last_call`), the final one plus what was emitted after the call (`per_turn`), or the discounted sum of what
+    was emitted from the call on (`discounted`)."""
+    credit_discount: float = Field(default=0.95, gt=0, le=1)
+    """Discount per call of `credit="discounted"`; 1 discounts nothing."""
     mask_truncated: bool = False
     """Leave rollouts that ended at a length bound out of the loss; they still count in their group's mean."""
     epochs_per_batch: int = Field(default=1, ge=1)
@@ -42,7 +52,12 @@ class GRPOSettings(Settings):
     max_batch_tokens: int = Field(default=450, ge=1)
     """Packed tokens per forward-backward pass; bounds the memory of learning."""
     rollout_timeout: float | None = Field(default=300.0, gt=0)
-    """Seconds after which a rollout is ended and left out."""
+    """Seconds after which a rollout is ended and has failed."""
+    on_failure: OnFailure = "drop"
+    """What becomes of a rollout that fails: it is left out of its group (`drop`), counts as reward 0 if it has called
+    the model (`zero`), or is tried again and left out when it fails for good (`retry`)."""
+    max_attempts: int = Field(default=3, ge=1)
+    """At most this many attempts at a rollout with `on_failure="retry"`."""
     eval_size: int | None = Field(default=200, ge=1)
     """How many validation tasks measure the accuracy; None takes all."""
     eval_every: int = Field(default=0, ge=0)
@@ -53,3 +68,7 @@ class GRPOSettings(Settings):
     """Seed of task order, sampling and initial adapter."""
     deterministic: bool = False
     """Sample each request alone, so that a run is repeated exactly (float32 on one CPU); slow."""
+
+    def steps(self, tasks: int) -> int:
+        """Steps of a whole run over a data set of so many tasks: the last one of an epoch may reach into the next."""
+        return self.total_steps if self.total_epochs is None else self.total_epochs * -(-tasks // self.tasks_per_step)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...policy import Learner
 from .advantage import group_centred, group_normalized, has_signal
-from .batch import Batch, Group, MicroBatch, make_batch
+from .batch import Batch, Group, MicroBatch, Trajectory, make_batch
 from .loss import GRPOLoss
 from .settings import GRPOSettings
 
@@ -65,7 +65,7 @@ def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, flo
     rewards = np.array([trajectory.reward for trajectory in trajectories], np.float64)
     figures = {
         "groups/count": float(len(groups)),
-        "groups/with_signal": float(sum(has_signal(group.rewards) for group in groups)),
+        "groups/with_signal": float(sum(has_signal(group.credits) for group in groups)),
     }
     if trajectories:
         figures |= {
@@ -75,12 +75,23 @@ def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, flo
             "rollout/calls": float(np.mean([len(t.records) for t in trajectories])),
             "rollout/truncated": float(np.mean([t.truncated for t in trajectories])),
         }
+        figures |= _dimensions(trajectories)
     if batch is not None:
         figures |= {
             "tree/tokens": float(batch.tree_tokens),
             "tree/sharing": batch.unrolled_tokens / max(1, batch.tree_tokens),
         }
     return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _dimensions(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Mean of each named reward over the rollouts that have it, where rewards have several names."""
+    by_name: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        if len(trajectory.dimensions) > 1:
+            for name, value in trajectory.dimensions.items():
+                by_name.setdefault(name, []).append(value)
+    return {f"reward/{name}/mean": float(np.mean(values)) for name, values in by_name.items()}
 
 
 def _reference(learner: Learner, micro: MicroBatch) -> np.ndarray:

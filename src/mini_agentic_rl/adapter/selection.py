@@ -1,0 +1,106 @@
+"""Which LLM calls of a rollout are trained, and why the others are not.
+
+A call is trained when all of these hold: it was not made while a reward was computed (a judge); it asked for a model
+that is being trained; its agent is among those that `trained_agents` or an adapter's `agent_match` select; and, where
+the rollout marks agents (`Rollout.mark_agent_as_trainable`), its agent is one of the marked. A condition that nobody
+set holds for every call. An agent's name is the one on the call's span, else that of the nearest agent around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..emitter.marks import find_marked_agents
+from ..emitter.readers import is_reward_span
+from ..errors import UserError
+from ..semconv import AGL_REWARD, LightningSpanAttributes
+from ..tokens import CompletionRecord
+from ..types import Span
+from .base import by_attempt
+from .hierarchy import Hierarchy
+from .records import attempt_records, is_completion
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The calls of a rollout that are trained."""
+
+    records: Sequence[CompletionRecord]
+    """In the order of the store."""
+    left_out: Mapping[str, int]
+    """How many other calls there are, by the reason why they are not trained."""
+
+    @property
+    def why_empty(self) -> str | None:
+        """Why no call is trained; None when one is, or when there is no call at all."""
+        if self.records or not self.left_out:
+            return None
+        return f"none of its LLM calls is trained: they are {'; '.join(sorted(self.left_out))}"
+
+
+@dataclass(frozen=True)
+class TrainedCalls:
+    """The conditions that hold for all rollouts.
+
+    Raises:
+        UserError: one of `agents` is no regular expression.
+    """
+
+    agents: Mapping[str, str] | None = None
+    """Regular expressions by the name of the setting that holds each; the agent's name must contain a match of all."""
+    models: Collection[str] | None = None
+    """Names of the model that is trained; None takes every model for it."""
+
+    def __post_init__(self) -> None:
+        for setting, pattern in (self.agents or {}).items():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"{setting}={pattern!r} is no regular expression: {error}") from error
+
+    def select(self, spans: Sequence[Span], marked: Collection[str] = ()) -> Selection:
+        """The calls among `spans` that are trained.
+
+        Args:
+            spans: of one rollout.
+            marked: agents that are marked elsewhere than in the spans (in the rollout's metadata).
+        """
+        names = list(dict.fromkeys([*marked, *find_marked_agents(spans)]))
+        kept: list[CompletionRecord] = []
+        left_out: Counter[str] = Counter()
+        for group in by_attempt(spans).values():
+            tree = Hierarchy(group, repair=True)
+            by_id = {span.span_id: span for span in group}
+            records = attempt_records(group, tree)
+            for record in records:
+                judging = tree.is_inside(by_id[record.metadata["span_id"]], computes_reward)
+                reason = "made while a reward was computed" if judging else self._why_not(record, names)
+                if reason is None:
+                    kept.append(record)
+                else:
+                    left_out[reason] += 1
+            unusable = sum(is_completion(span) for span in group) if not records else 0
+            if unusable:
+                left_out["without the token ids or log-probabilities that training needs"] += unusable
+        return Selection(kept, dict(left_out))
+
+    def _why_not(self, record: CompletionRecord, marked: Sequence[str]) -> str | None:
+        if self.models is not None and record.model not in self.models:
+            return f"to model {record.model!r}, which is not trained"
+        agent = record.metadata["agent_name"]
+        whose = "without an agent's name (gen_ai.agent.name)" if agent is None else f"of agent {agent!r}"
+        for setting, pattern in (self.agents or {}).items():
+            if agent is None or re.search(pattern, agent) is None:
+                return f"{whose}, which {setting}={pattern!r} does not match"
+        if marked and agent not in marked:
+            return f"{whose}, which is not marked as trainable (marked: {', '.join(marked)})"
+        return None
+
+
+def computes_reward(span: Span) -> bool:
+    """Whether LLM calls inside the span belong to a reward."""
+    operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
+    return operation == AGL_REWARD or is_reward_span(span)

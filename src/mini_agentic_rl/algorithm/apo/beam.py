@@ -1,0 +1,137 @@
+"""The prompts of a search: their family tree, their scores, and who survives. Written whole into every checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+
+_STATE = "apo.json"
+_BEST = "best_prompt.txt"
+
+
+@dataclass
+class Version:
+    """One prompt template."""
+
+    name: str
+    """`v0` is the first prompt; each further one has the next number."""
+    template: str
+    parent: str | None = None
+    """Name of the version that it was made of."""
+    round: int = 0
+    """The round that made it, from 1; 0 for the first prompt."""
+    critique: str | None = None
+    """The criticism of its parent that it answers."""
+    scores: list[tuple[int, float | None]] = field(default_factory=list)
+    """(round, mean reward on that round's validation batch); None where no rollout earned a reward."""
+    score: float | None = None
+    """Mean reward on all validation tasks; None where that was not measured."""
+
+    @property
+    def latest(self) -> float | None:
+        """Its score on the newest batch that it was tried on."""
+        return self.scores[-1][1] if self.scores else None
+
+
+@dataclass
+class Search:
+    """How far a search has come."""
+
+    versions: list[Version]
+    beam: list[str]
+    """Names of the survivors, best first."""
+    best: str
+    """Name of the version with the highest score on all validation tasks."""
+    begun: bool = False
+    """Whether the first prompt has been measured, where that is asked for."""
+    rounds: int = 0
+    """Finished rounds."""
+    logged: int = 0
+    """The next step number of the metrics."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Candidates that came to nothing, by reason."""
+    unrewarded: dict[str, int] = field(default_factory=dict)
+    """Rollouts that earned no reward, by reason."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
+
+    @classmethod
+    def begin(cls, template: str) -> Search:
+        """A search that starts from one prompt."""
+        return cls(versions=[Version("v0", template)], beam=["v0"], best="v0")
+
+    def version(self, name: str) -> Version:
+        """The version of this name."""
+        return next(version for version in self.versions if version.name == name)
+
+    def survivors(self) -> list[Version]:
+        """The beam, best first."""
+        return [self.version(name) for name in self.beam]
+
+    def parents(self, width: int) -> list[Version]:
+        """`width` parents for the next round; a beam that is not full yet is gone through again."""
+        beam = self.survivors()
+        return [beam[index % len(beam)] for index in range(width)]
+
+    def add(self, template: str, parent: Version, critique: str) -> Version | None:
+        """A new version; None where the template is that of an earlier one."""
+        if any(version.template.strip() == template.strip() for version in self.versions):
+            return None
+        version = Version(f"v{len(self.versions)}", template, parent.name, self.rounds + 1, critique)
+        self.versions.append(version)
+        return version
+
+    def select(self, candidates: Sequence[Version], width: int) -> Version:
+        """Keep the `width` best candidates by their latest score, the older one first where two are equal.
+
+        Returns:
+            The best of them.
+        """
+        ordered = sorted(candidates, key=lambda v: (v.latest is None, -(v.latest or 0.0)))
+        self.beam = [version.name for version in ordered[:width]]
+        return ordered[0]
+
+    def crown(self, leader: Version) -> bool:
+        """Make `leader` the best version if its score on all validation tasks is the highest so far."""
+        best = self.version(self.best).score
+        if leader.score is None or (best is not None and leader.score <= best):
+            return False
+        self.best = leader.name
+        return True
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+def write_search(folder: Path, search: Search) -> None:
+    """The whole state, and beside it the text of the best prompt."""
+    (folder / _STATE).write_text(json.dumps(asdict(search), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / _BEST).write_text(search.version(search.best).template, encoding="utf-8")
+
+
+def read_search(folder: Path, template: str) -> Search:
+    """The state in a checkpoint.
+
+    Raises:
+        UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.
+    """
+    path = folder / _STATE
+    if not path.is_file():
+        raise UserError(f"the checkpoint {folder} was not written by APO: choose another output_dir, or resume=False")
+    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    versions = [
+        Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
+        for version in state.pop("versions")
+    ]
+    if versions[0].template != template:
+        raise UserError(
+            f"the search in {folder} started from another prompt than initial_resources hold now: "
+            "give the same prompt, or resume=False and another output_dir"
+        )
+    return Search(versions=versions, **state)

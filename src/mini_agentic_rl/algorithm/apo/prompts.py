@@ -1,0 +1,58 @@
+"""What the critic is told. Filled in by `str.format`."""
+
+from __future__ import annotations
+
+CRITIC_ROLE = """\
+You improve the prompt template of an AI agent. The agent fills in the placeholders of the template with a task and
+follows the result. Each attempt at a task earns a reward; higher is better."""
+
+CRITIQUE = """\
+The prompt template:
+<template>
+{template}
+</template>
+
+What the agent did with it:
+
+{transcripts}
+
+{angle}
+
+Write down, in at most five short points, what about the template held the reward back and what a better template would
+say instead. Speak about the template in general: no advice that only helps one of the tasks above, and no answers to
+them. Do not write the new template."""
+
+ANGLES = (
+    "Begin with the attempts that earned least: find what in the template led to each failure.",
+    "Compare the attempts that earned most with those that earned least: find what the template should demand so that "
+    "all go like the best.",
+    "Look for what the template leaves unsaid: the form of the answer, the steps on the way, what to do in doubt.",
+)
+"""What a criticism looks at first; the children of a parent take turns, so that they differ."""
+
+EDIT = """\
+The prompt template:
+<template>
+{template}
+</template>
+
+A criticism of it:
+<criticism>
+{critique}
+</criticism>
+
+Rewrite the template so that the criticism no longer applies. {rules}
+Answer with the new template between <prompt> and </prompt> and nothing else."""
+
+EDIT_AGAIN = """\
+That template cannot be used: {reason}. {rules}
+Answer with a template that can, between <prompt> and </prompt> and nothing else."""
+
+NO_PLACEHOLDERS = "It has no placeholders, and the new one must have none either."
+
+PLACEHOLDERS = (
+    "Keep each of the placeholders {placeholders} exactly as it is written, at least once, "
+    "and add no other placeholder."
+)
+
+LITERAL_BRACES = " Write a brace that is meant as such twice: {{ and }}."

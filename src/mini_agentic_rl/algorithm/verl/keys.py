@@ -1,0 +1,273 @@
+"""The keys of a verl configuration and what becomes of each: the one table behind `VERL`.
+
+A key is in one of four groups: it sets something here (`SETTINGS`); another value than the one that holds here would
+change what is learned, and is an error (`FIXED`); it is not honoured but changes no gradient (`IGNORED`); or it is
+about machines and other parts of verl (`NO_MEANING`). A key in none of them is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .convert import Convert, modules, number, numbers, one_of, positive, text, truth, whole
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key that sets something; where several set the same, the later in the table wins. None leaves the default."""
+
+    key: str
+    target: str
+    """`grpo.NAME`, `learner.NAME`, `lora.NAME`, `load.NAME`: a field of those settings or an option of `load_model`;
+    `own.NAME`: used by `translate` itself."""
+    convert: Convert
+
+
+SETTINGS: Sequence[Setting] = (
+    Setting("data.train_batch_size", "grpo.tasks_per_step", whole),
+    Setting("data.max_response_length", "grpo.max_new_tokens", whole),
+    Setting("data.seed", "grpo.seed", whole),
+    Setting("data.tokenizer", "own.tokenizer", text),
+    Setting("data.trust_remote_code", "load.trust_remote_code", truth),
+    Setting(f"{MODEL}.path", "own.model", text),
+    Setting(f"{MODEL}.tokenizer_path", "own.tokenizer", text),
+    Setting(f"{MODEL}.trust_remote_code", "load.trust_remote_code", truth),
+    Setting(f"{MODEL}.lora_rank", "lora.r", whole),
+    Setting(f"{MODEL}.lora_alpha", "lora.alpha", whole),
+    Setting(f"{MODEL}.target_modules", "lora.target_modules", modules),
+    Setting(f"{MODEL}.lora_adapter_path", "load.adapter", text),
+    Setting(f"{MODEL}.enable_gradient_checkpointing", "learner.checkpointing", truth),
+    Setting(f"{ROLLOUT}.n", "grpo.samples_per_prompt", whole),
+    Setting(f"{ROLLOUT}.temperature", "grpo.temperature", number),
+    Setting(f"{ROLLOUT}.response_length", "grpo.max_new_tokens", whole),
+    Setting(f"{ACTOR}.clip_ratio", "grpo.clip_ratio", number),
+    Setting(f"{ACTOR}.clip_ratio_low", "grpo.clip_ratio", number),
+    Setting(f"{ACTOR}.clip_ratio_high", "grpo.clip_ratio_high", number),
+    Setting(f"{ACTOR}.ppo_epochs", "grpo.epochs_per_batch", whole),
+    Setting(f"{ACTOR}.ppo_mini_batch_size", "own.mini_batch", whole),
+    Setting(f"{ACTOR}.use_kl_loss", "own.use_kl_loss", truth),
+    Setting(f"{ACTOR}.kl_loss_coef", "grpo.kl_coef", number),
+    Setting(
+        f"{ACTOR}.kl_loss_type",
+        "grpo.kl_estimator",
+        # `+` reports the value of k1 or k3 with the gradient of k2, which is what k2 has.
+        one_of(
+            {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "k1+": "k2", "k3+": "k2"}
+        ),
+    ),
+    Setting(
+        f"{ACTOR}.loss_agg_mode",
+        "own.aggregation",
+        one_of(
+            {
+                "token-mean": "token",
+                "seq-mean-token-mean": "sequence",
+                "seq-mean-token-sum": "sum",
+                "seq-mean-token-sum-norm": "dr_grpo",
+            }
+        ),
+    ),
+    Setting(f"{ACTOR}.grad_clip", "learner.max_grad_norm", number),
+    Setting(f"{ACTOR}.ppo_max_token_len_per_gpu", "grpo.max_batch_tokens", whole),
+    Setting(f"{ACTOR}.optim.lr", "learner.learning_rate", number),
+    Setting(f"{ACTOR}.optim.weight_decay", "learner.weight_decay", number),
+    Setting(f"{ACTOR}.optim.betas", "learner.betas", numbers),
+    Setting(f"{ACTOR}.optim.lr_warmup_steps_ratio", "own.warmup_ratio", number),
+    Setting(f"{ACTOR}.optim.lr_warmup_steps", "learner.warmup_steps", positive),
+    Setting(f"{ACTOR}.optim.total_training_steps", "learner.total_steps", positive),
+    Setting(f"{ACTOR}.optim.warmup_style", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})),
+    Setting(
+        f"{ACTOR}.optim.lr_scheduler_type", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
+    ),
+    Setting("algorithm.norm_adv_by_std_in_grpo", "grpo.normalize_advantage", truth),
+    Setting("trainer.total_epochs", "grpo.total_epochs", positive),
+    Setting("trainer.total_training_steps", "grpo.total_steps", whole),
+    Setting("trainer.test_freq", "grpo.eval_every", positive),
+    Setting("trainer.save_freq", "own.save_freq", whole),
+)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A key of which one value holds here, whatever is asked for."""
+
+    key: str
+    holds: Callable[[Any], bool]
+    """Whether the value is the one that holds here."""
+    instead: str
+    """What to do about another one, or what happens instead."""
+
+
+def _is_off(value: Any) -> bool:
+    return str(value).lower() in ("false", "0", "0.0", "none", "null", "")
+
+
+def _is(*words: str) -> Callable[[Any], bool]:
+    return lambda value: str(value).lower() in words
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+FIXED: Sequence[Fixed] = (
+    Fixed(
+        "algorithm.adv_estimator",
+        _is("grpo", "advantageestimator.grpo"),
+        "there is grpo, with algorithm.norm_adv_by_std_in_grpo=False for group means without the standard deviation "
+        "(rloo up to the factor n/(n-1))",
+    ),
+    Fixed("algorithm.use_kl_in_reward", _is_off, f"set it to False and use {ACTOR}.use_kl_loss=True"),
+    Fixed("algorithm.filter_groups.enable", _is_off, "groups of equal rewards are dropped, never sampled again"),
+    Fixed("algorithm.use_pf_ppo", _is_off, "set it to False"),
+    Fixed(f"{ACTOR}.entropy_coeff", _is_off, "there is no entropy bonus: set it to 0"),
+    Fixed(f"{ACTOR}.policy_loss.loss_mode", _is("vanilla"), "there is the clipped surrogate alone: set it to vanilla"),
+    Fixed(f"{ACTOR}.optim.min_lr_ratio", _is_off, "the learning rate falls to 0: set it to 0"),
+    Fixed(f"{ACTOR}.optim.num_cycles", _is("0.5"), "the cosine falls once: set it to 0.5"),
+    Fixed(f"{ROLLOUT}.top_p", _is("1", "1.0"), "truncated sampling biases the ratios: set it to 1"),
+    Fixed(f"{ROLLOUT}.top_k", _is("-1", "0"), "truncated sampling biases the ratios: set it to -1"),
+    Fixed(f"{ROLLOUT}.do_sample", _is("true"), "greedy rollouts of one task are all alike: set it to True"),
+    Fixed(f"{ROLLOUT}.ignore_eos", _is_off, "a reply ends at its end token: set it to False"),
+    Fixed(f"{MODEL}.exclude_modules", _is_off, f"name the layers to adapt in {MODEL}.target_modules"),
+    Fixed(f"{MODEL}.custom_chat_template", _is_off, "save the template with the tokenizer"),
+    Fixed("custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
+    Fixed("reward_model.enable", _is_off, "the reward comes from the agent or from a hook"),
+    Fixed("reward_model.custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
+    Fixed("trainer.val_only", _is_off, "measure without training by `mini-agentic-rl evaluate`"),
+    Fixed("trainer.critic_warmup", _is_off, "there is no critic: set it to 0"),
+)
+
+IGNORED: Sequence[Fixed] = (
+    Fixed("data.max_prompt_length", _never, "the context length of the model bounds prompts"),
+    Fixed(f"{ROLLOUT}.prompt_length", _never, "the context length of the model bounds prompts"),
+    Fixed("data.truncation", _never, "no prompt is cut"),
+    Fixed("data.filter_overlong_prompts", _is_off, "no task is left out"),
+    Fixed("data.shuffle", _is("true"), "tasks are always shuffled, by data.seed"),
+    Fixed(f"{ACTOR}.shuffle", _is_off, "the order within a batch changes no gradient"),
+    Fixed(f"{ACTOR}.clip_ratio_c", _never, "the ratio is clipped on its two sides, without a third bound"),
+    Fixed(f"{ROLLOUT}.val_kwargs.n", _is("1"), "each validation task is tried once"),
+    Fixed(f"{ROLLOUT}.val_kwargs.temperature", _is_off, "measuring is greedy"),
+    Fixed(f"{ROLLOUT}.val_kwargs.top_p", _is("1", "1.0"), "measuring is greedy"),
+    Fixed(f"{ROLLOUT}.val_kwargs.top_k", _is("-1", "0"), "measuring is greedy"),
+    Fixed(f"{ROLLOUT}.val_kwargs.do_sample", _is_off, "measuring is greedy"),
+    Fixed("trainer.val_before_train", _is("true"), "where there are validation tasks, they are measured first"),
+    Fixed("trainer.max_actor_ckpt_to_keep", _never, "the run folder keeps the newest checkpoints"),
+    Fixed(f"{MODEL}.override_config", _never, "the model is loaded as it was saved"),
+)
+"""Keys that change no gradient. A value other than the one that holds is named in the warning, with what happens."""
+
+NO_MEANING: Sequence[str] = (
+    "agentlightning",
+    "critic",
+    "data.batch_size",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts_workers",
+    "data.image_key",
+    "data.prompt_key",
+    "data.reward_fn_key",
+    "data.return_full_prompt",
+    "data.return_raw_chat",
+    "data.return_raw_input_ids",
+    "data.train_files",
+    "data.use_shm",
+    "data.val_batch_size",
+    "data.val_files",
+    "actor_rollout_ref.hybrid_engine",
+    "actor_rollout_ref.nccl_timeout",
+    "actor_rollout_ref.ref",
+    f"{MODEL}.enable_activation_offload",
+    f"{MODEL}.external_lib",
+    f"{MODEL}.fused_kernel_options",
+    f"{MODEL}.hdfs_config_path",
+    f"{MODEL}.use_fused_kernels",
+    f"{MODEL}.use_liger",
+    f"{MODEL}.use_remove_padding",
+    f"{MODEL}.use_shm",
+    f"{ACTOR}.calculate_entropy",
+    f"{ACTOR}.checkpoint",
+    f"{ACTOR}.entropy_checkpointing",
+    f"{ACTOR}.entropy_from_logits_with_chunking",
+    f"{ACTOR}.fsdp_config",
+    f"{ACTOR}.megatron",
+    f"{ACTOR}.ppo_infer_max_token_len_per_gpu",
+    f"{ACTOR}.ppo_micro_batch_size",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{ACTOR}.strategy",
+    f"{ACTOR}.ulysses_sequence_parallel_size",
+    f"{ACTOR}.use_dynamic_bsz",
+    f"{ACTOR}.use_fused_kernels",
+    f"{ACTOR}.use_remove_padding",
+    f"{ACTOR}.use_torch_compile",
+    f"{ROLLOUT}.agent",
+    f"{ROLLOUT}.calculate_log_probs",
+    f"{ROLLOUT}.cudagraph_capture_sizes",
+    f"{ROLLOUT}.disable_log_stats",
+    f"{ROLLOUT}.dtype",
+    f"{ROLLOUT}.enable_chunked_prefill",
+    f"{ROLLOUT}.enable_prefix_caching",
+    f"{ROLLOUT}.enforce_eager",
+    f"{ROLLOUT}.engine_kwargs",
+    f"{ROLLOUT}.free_cache_engine",
+    f"{ROLLOUT}.gpu_memory_utilization",
+    f"{ROLLOUT}.layered_summon",
+    f"{ROLLOUT}.load_format",
+    f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+    f"{ROLLOUT}.log_prob_micro_batch_size",
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    f"{ROLLOUT}.log_prob_use_dynamic_bsz",
+    f"{ROLLOUT}.max_model_len",
+    f"{ROLLOUT}.max_num_batched_tokens",
+    f"{ROLLOUT}.max_num_seqs",
+    f"{ROLLOUT}.mode",
+    f"{ROLLOUT}.multi_stage_wake_up",
+    f"{ROLLOUT}.multi_turn",
+    f"{ROLLOUT}.name",
+    f"{ROLLOUT}.pipeline_model_parallel_size",
+    f"{ROLLOUT}.data_parallel_size",
+    f"{ROLLOUT}.expert_parallel_size",
+    f"{ROLLOUT}.profiler",
+    f"{ROLLOUT}.swap_space",
+    f"{ROLLOUT}.tensor_model_parallel_size",
+    f"{ROLLOUT}.update_weights_bucket_megabytes",
+    "algorithm.gamma",
+    "algorithm.lam",
+    "algorithm.kl_ctrl",
+    "algorithm.kl_penalty",
+    "algorithm.pf_ppo",
+    "custom_reward_function.name",
+    "custom_reward_function.reward_kwargs",
+    "global_profiler",
+    "ray_init",
+    "ray_kwargs",
+    "reward_model",
+    "trainer.balance_batch",
+    "trainer.default_hdfs_dir",
+    "trainer.default_local_dir",
+    "trainer.del_local_ckpt_after_load",
+    "trainer.device",
+    "trainer.esi_redundant_time",
+    "trainer.experiment_name",
+    "trainer.log_val_generations",
+    "trainer.logger",
+    "trainer.max_critic_ckpt_to_keep",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.npu_profile",
+    "trainer.profile_steps",
+    "trainer.project_name",
+    "trainer.ray_wait_register_center_timeout",
+    "trainer.resume_from_path",
+    "trainer.resume_mode",
+    "trainer.rollout_data_dir",
+    "trainer.use_legacy_worker_impl",
+    "trainer.validation_data_dir",
+    "transfer_queue",
+)
+"""Keys, and roots of keys, about machines, engines and parts of verl that have no counterpart in one process. Data
+sets, run folder, resuming and loggers are given to the `Trainer`."""

@@ -1,0 +1,96 @@
+"""`VERL`: the loop of Mini-GRPO under a configuration that was written for verl."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...errors import UserError
+from ...policy import LearnerSettings, LoraSettings
+from ...types import Dataset
+from ..grpo import GRPOSettings, MiniGRPO
+from .plan import Plan, translate
+
+logger = logging.getLogger(__name__)
+
+
+class VERL(MiniGRPO):
+    """`MiniGRPO` with the settings that a verl configuration asks for.
+
+    A key that is left out keeps Mini-GRPO's default, not verl's; without `model.lora_rank` that is an adapter of low
+    rank, and 0 trains every weight. Keys that are not honoured are named in one warning.
+
+    Args:
+        config: nested mappings as in verl's YAML, dotted keys, or both; an OmegaConf `DictConfig` is one. None takes
+            Mini-GRPO's defaults.
+        **options: arguments of `MiniGRPO`; they win over the configuration.
+
+    Raises:
+        UserError: a value that would change what is learned cannot be honoured; the message names its key.
+    """
+
+    def __init__(self, config: Mapping[Any, Any] | None = None, **options: Any) -> None:
+        self.config = config
+        self.plan: Plan = translate(config or {})
+        chosen = _arguments(self.plan) | options
+        if "total_steps" in options:
+            chosen.setdefault("total_epochs", None)
+        super().__init__(**chosen)
+        if self.plan.warning is not None:
+            logger.warning("%s", self.plan.warning)
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """The loop of `MiniGRPO`, with epochs counted on `train_dataset`.
+
+        Raises:
+            UserError: `data.train_batch_size` is more than there are tasks.
+            ValueError: there is nothing to train on.
+            PolicyError: the model cannot be had.
+        """
+        if train_dataset is not None and len(train_dataset) > 0:
+            self.settings, self.learner_settings = self._counted(len(train_dataset))
+        await super().run(train_dataset, val_dataset)
+
+    def _counted(self, tasks: int) -> tuple[GRPOSettings, LearnerSettings]:
+        """The settings with their steps counted: as in verl, an epoch holds whole batches only."""
+        settings, learner = self.settings, self.learner_settings
+        if settings.total_epochs is not None:
+            per_epoch = tasks // settings.tasks_per_step
+            if per_epoch == 0:
+                raise UserError(
+                    f"data.train_batch_size={settings.tasks_per_step} is more than the {tasks} tasks of train_dataset"
+                )
+            steps = settings.total_epochs * per_epoch
+            settings = settings.model_copy(update={"total_steps": steps, "total_epochs": None})
+        if self.plan.warmup_ratio is not None:
+            steps = settings.total_steps * settings.epochs_per_batch
+            learner = learner.model_copy(update={"warmup_steps": int(self.plan.warmup_ratio * steps)})
+        return settings, learner
+
+
+def _arguments(planned: Plan) -> dict[str, Any]:
+    """Keyword arguments of `MiniGRPO`."""
+    arguments: dict[str, Any] = {}
+    if planned.model is not None:
+        arguments["model"] = planned.model
+    if planned.tokenizer is not None:
+        arguments["tokenizer"] = planned.tokenizer
+    arguments["settings"] = _valid(GRPOSettings, "grpo", planned.grpo, planned.sources)
+    arguments["learner"] = _valid(LearnerSettings, "learner", planned.learner, planned.sources)
+    arguments["lora"] = None if planned.lora is None else _valid(LoraSettings, "lora", planned.lora, planned.sources)
+    if planned.load:
+        arguments["load_options"] = dict(planned.load)
+    return arguments
+
+
+def _valid(kind: Any, room: str, values: Mapping[str, Any], sources: Mapping[str, str]) -> Any:
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        key = sources.get(f"{room}.{name}", name)
+        raise UserError(f"{key}={values.get(name)!r} cannot be honoured: {first['msg']}") from None

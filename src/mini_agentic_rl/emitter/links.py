@@ -1,0 +1,108 @@
+"""Links and tags: how a span names other spans that it is about, and words that it can be found by.
+
+A link is a pair (key, value): it means every span whose attribute `key` has that value; the keys `span_id` and
+`trace_id` mean the span's own ids. A span with several links means the spans that fit all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from opentelemetry.sdk.trace import ReadableSpan
+from pydantic import BaseModel
+
+from ..semconv import LightningSpanAttributes
+from ..types import Attributes, Span
+
+_LINK = LightningSpanAttributes.LINK.value
+_TAG = LightningSpanAttributes.TAG.value
+_LINK_KEY = re.compile(re.escape(_LINK) + r"\.(\d+)\.key_match")
+_TAG_KEY = re.compile(re.escape(_TAG) + r"\.(\d+)")
+
+
+class LinkedSpan(Protocol):
+    """Anything with attributes; `Span` and `ReadableSpan` have ids as well."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any] | None: ...
+
+
+SpanT = TypeVar("SpanT", bound=LinkedSpan)
+
+
+class SpanLink(BaseModel):
+    """One condition on the spans that are meant."""
+
+    key_match: str
+    """Name of an attribute, or `span_id`, or `trace_id`."""
+    value_match: str
+    """Its value, as text."""
+
+
+def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
+    """The attributes of a span that means all spans with these attributes: `{"gen_ai.response.id": "resp-1"}`.
+
+    Raises:
+        TypeError: a value is no string, number or truth value.
+    """
+    flat: Attributes = {}
+    for number, (key, value) in enumerate(links.items()):
+        if not isinstance(value, str | int | float):
+            raise TypeError(f"the link {key!r} must have a plain value, not {type(value).__name__}")
+        flat[f"{_LINK}.{number}.key_match"] = str(key)
+        flat[f"{_LINK}.{number}.value_match"] = str(value)
+    return flat
+
+
+def make_tag_attributes(tags: Iterable[str]) -> Attributes:
+    """The attributes of a span with these tags.
+
+    Raises:
+        TypeError: `tags` is one string, or a tag is none.
+    """
+    words = [tags] if isinstance(tags, str) else list(tags)
+    if isinstance(tags, str) or not all(isinstance(word, str) for word in words):
+        raise TypeError(f"tags must be a list of strings, not {tags!r}")
+    return {f"{_TAG}.{number}": word for number, word in enumerate(words)}
+
+
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[SpanLink]:
+    """The links of a span, in their order."""
+    numbers = sorted(int(match[1]) for key in attributes if (match := _LINK_KEY.fullmatch(key)))
+    return [
+        SpanLink(
+            key_match=str(attributes[f"{_LINK}.{number}.key_match"]),
+            value_match=str(attributes.get(f"{_LINK}.{number}.value_match", "")),
+        )
+        for number in numbers
+    ]
+
+
+def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """The tags of a span, in their order."""
+    numbers = sorted(int(match[1]) for key in attributes if (match := _TAG_KEY.fullmatch(key)))
+    return [str(attributes[f"{_TAG}.{number}"]) for number in numbers]
+
+
+def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
+    """Those of `spans` that fit every link, in the order given; no link fits all."""
+    return [span for span in spans if all(_fits(span, link) for link in links)]
+
+
+def _fits(span: LinkedSpan, link: SpanLink) -> bool:
+    ids = _ids(span)
+    if link.key_match in ids:
+        return ids[link.key_match] == link.value_match
+    value = (span.attributes or {}).get(link.key_match)
+    return value is not None and str(value) == link.value_match
+
+
+def _ids(span: LinkedSpan) -> dict[str, str]:
+    if isinstance(span, Span):
+        return {"span_id": span.span_id, "trace_id": span.trace_id}
+    context = span.get_span_context() if isinstance(span, ReadableSpan) else None
+    if context is None:
+        return {}
+    return {"span_id": f"{context.span_id:016x}", "trace_id": f"{context.trace_id:032x}"}

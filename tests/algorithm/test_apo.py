@@ -1,0 +1,398 @@
+"""APO against a critic on a real socket: it improves the prompt, survives what a critic does wrong, and resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from critic_server import SEED_PROMPT, TASKS, WORDS, completion, critic, good_critic, optimise, polite_agent
+from openai import AsyncOpenAI
+
+from mini_agentic_rl import (
+    APO,
+    InMemoryLightningStore,
+    PromptTemplate,
+    SharedMemoryExecutionStrategy,
+    Trainer,
+    emit_message,
+    prompt_rollout,
+)
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.llm_proxy import LLMProxy
+
+SCRIPT = Path(__file__).parent / "critic_server.py"
+
+
+def test_the_prompt_gets_better_round_by_round_and_the_best_is_kept():
+    store = InMemoryLightningStore()
+    with critic(good_critic) as (client, asked):
+        algorithm = optimise(client, trainer={"store": store})
+    best = algorithm.get_best_prompt()
+    summary = algorithm.summary
+    assert sum(word in best.template for word in WORDS) == 3
+    assert best.template.startswith(SEED_PROMPT.template)
+    assert (summary["score"], summary["rounds"]) == (0.75, 3)
+    assert summary["best_prompt"] == best.template
+    assert summary["unrewarded"] == {}
+    assert {body["model"] for body in asked} == {"gpt-5-mini", "gpt-4.1-mini"}
+    history = summary["history"]
+    assert [row["version"] for row in history] == [f"v{index}" for index in range(len(history))]
+    assert history[0]["score"] == 0.0
+    for row in history[1:]:
+        parent = next(other for other in history if other["version"] == row["parent"])
+        assert parent["round"] < row["round"]
+        assert row["template"] == f"{parent['template']} Do it {row['critique'].removeprefix('say: ')}."
+    published = asyncio.run(store.get_latest_resources())
+    assert published.resources == {"prompt": best}
+
+
+def test_candidates_of_a_round_are_compared_on_the_same_tasks():
+    store = InMemoryLightningStore()
+    with critic(good_critic) as (client, _):
+        optimise(client, beam_rounds=1, trainer={"store": store})
+    rollouts = asyncio.run(store.query_rollouts())
+    compared: dict[str, Counter[tuple[str, int]]] = {}
+    for rollout in rollouts:
+        if rollout.metadata["purpose"] == "round 1: validation":
+            row = (rollout.input["question"], rollout.metadata["sampling_seed"])
+            compared.setdefault(rollout.metadata["prompt"], Counter())[row] += 1
+    first, *others = compared.values()
+    assert len(compared) >= 2
+    assert len(first) == 3
+    assert all(other == first for other in others)
+
+
+def test_the_critic_reads_tasks_rewards_and_what_the_agent_said():
+    @prompt_rollout
+    async def talkative(task, prompt_template):
+        emit_message(f"thinking about {task['question']}")
+        if task["question"] == "3 + 1":
+            raise RuntimeError("cannot count to four")
+        return 0.5
+
+    with critic(good_critic) as (client, asked):
+        algorithm = optimise(client, agent=talkative, beam_rounds=1, gradient_batch_size=6)
+    questions = [body["messages"][-1]["content"] for body in asked if body["model"] == "gpt-5-mini"]
+    for question in questions:
+        assert question.count("### Attempt") == 6
+        assert 'Task: {"question": "3 + 1"}' in question
+        assert "thinking about 2 + 1" in question
+        assert "Reward: 0.5" in question
+        assert "cannot count to four" in question
+    (reason,) = algorithm.summary["unrewarded"]
+    assert "cannot count to four" in reason
+
+
+def test_behind_a_proxy_the_critic_reads_the_conversation():
+    def upstream(body):
+        return completion("forty-two") if body["model"] == "answerer" else good_critic(body)
+
+    @prompt_rollout
+    async def asks(task, prompt_template, resources, rollout):
+        llm = resources["llm"]
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        async with AsyncOpenAI(api_key="none", base_url=url) as client:
+            said = prompt_template.format(question=task["question"])
+            await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": said}])
+        return 0.5
+
+    with critic(upstream) as (client, asked):
+        proxy = LLMProxy(model_list=[{"model_name": "answerer", "base_url": str(client.base_url), "api_key": "none"}])
+        optimise(client, agent=asks, beam_rounds=1, trainer={"llm_proxy": proxy})
+        assert not proxy.is_running()
+    questions = [body["messages"][-1]["content"] for body in asked if body["model"] == "gpt-5-mini"]
+    assert questions
+    for question in questions:
+        assert question.count("[assistant] forty-two") == 2
+        assert "[user] Answer" in question
+
+
+def test_a_long_transcript_is_cut_in_its_middle():
+    @prompt_rollout
+    async def verbose(task, prompt_template):
+        emit_message("begin " + "x" * 5000 + " end of it")
+        return 0.5
+
+    with critic(good_critic) as (client, asked):
+        optimise(client, agent=verbose, beam_rounds=1, transcript_characters=400)
+    questions = [body["messages"][-1]["content"] for body in asked if body["model"] == "gpt-5-mini"]
+    assert all("characters left out" in question and "end of it" in question for question in questions)
+    assert max(map(len, questions)) < 2600
+
+
+def test_without_a_first_measurement_the_first_leader_is_the_best():
+    with critic(good_critic) as (client, _):
+        algorithm = optimise(client, beam_rounds=1, run_initial_validation=False)
+    summary = algorithm.summary
+    assert summary["history"][0]["score"] is None
+    assert summary["best_version"] != "v0"
+    assert summary["score"] == 0.25
+
+
+class Flaky:
+    """Goes through what can go wrong, one thing a call, and answers well in between."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self.faults = [
+            lambda: (429, {"error": {"message": "slow down"}}),
+            lambda: (500, {"error": {"message": "down"}}),
+            lambda: (200, {"object": "chat.completion"}),
+            lambda: (200, b"<html>not json"),
+            lambda: (200, [1, 2]),
+            lambda: completion(None),
+            lambda: (time.sleep(0.6), completion("late"))[1],
+        ]
+
+    def __call__(self, body):
+        with self._lock:
+            call, self._calls = self._calls, self._calls + 1
+        return good_critic(body) if call % 2 else self.faults[call // 2 % len(self.faults)]()
+
+
+def test_whatever_a_critic_does_wrong_costs_only_its_candidate():
+    with critic(Flaky()) as (client, _):
+        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=0.3, critic_concurrency=4)
+    summary = algorithm.summary
+    assert summary["rounds"] == 3
+    assert summary["score"] > 0
+    reasons = " | ".join(summary["rejected"])
+    for word in ("RateLimitError", "InternalServerError", "malformed answer", "empty answer", "Timeout"):
+        assert word in reasons
+
+
+def test_a_critic_that_never_answers_well_leaves_the_first_prompt():
+    with critic(lambda body: (503, {"error": {"message": "down"}})) as (client, _):
+        algorithm = optimise(client, beam_rounds=2)
+    assert algorithm.get_best_prompt() == SEED_PROMPT
+    assert algorithm.summary["rounds"] == 2
+    assert sum(algorithm.summary["rejected"].values()) == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change(status):
+    with (
+        critic(lambda body: (status, {"error": {"message": "no"}})) as (client, _),
+        pytest.raises(UserError, match=r"gradient_model='gpt-5-mini'.*api_key"),
+    ):
+        optimise(client)
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("Answer.", "it lost the placeholder {question}"),
+        ("Answer {question} for {person}.", "nothing fills in its placeholder {person}"),
+        ('Answer {question} as {"a": 1}.', "nothing fills in its placeholder"),
+        ("Answer {question} with a }.", "placeholders cannot be read"),
+        ("Answer {question} or {}.", "nothing fills in its placeholder {}"),
+        ("Answer {{question}}.", "it lost the placeholder {question}"),
+        ("Answer {question.missing!x}.", "cannot be filled in"),
+    ],
+)
+def test_a_rewritten_prompt_that_cannot_be_filled_in_is_rejected_with_the_reason(template, reason):
+    def careless(body):
+        question = body["messages"][1]["content"]
+        return completion(f"<prompt>{template}</prompt>") if "<criticism>" in question else good_critic(body)
+
+    with critic(careless) as (client, asked):
+        algorithm = optimise(client, beam_rounds=1, beam_width=1, branch_factor=1)
+    assert algorithm.get_best_prompt() == SEED_PROMPT
+    (rejected,) = algorithm.summary["rejected"]
+    assert reason in rejected
+    again = [body for body in asked if len(body["messages"]) > 2]
+    assert len(again) == 1
+    assert reason in again[0]["messages"][-1]["content"]
+
+
+def test_a_rejected_prompt_may_be_mended():
+    def learns(body):
+        question = body["messages"][-1]["content"]
+        if "<criticism>" in question:
+            return completion("<prompt>Answer carefully.</prompt>")
+        if "cannot be used" in question:
+            return completion("```\nAnswer {question} carefully.\n```")
+        return good_critic(body)
+
+    with critic(learns) as (client, _):
+        algorithm = optimise(client, beam_rounds=1, beam_width=1, branch_factor=1)
+    assert algorithm.get_best_prompt().template == "Answer {question} carefully."
+    assert algorithm.summary["rejected"] == {}
+
+
+def test_a_jinja_template_keeps_its_variables():
+    @prompt_rollout
+    async def agent(task, prompt_template):
+        return float("carefully" in prompt_template.format(question=task["question"]))
+
+    answers = iter(["Answer {{ other }} carefully.", "Answer {% if question %}{{ question }}{% endif %} carefully."])
+
+    def writes(body):
+        return completion(next(answers)) if body["model"] == "gpt-4.1-mini" else good_critic(body)
+
+    seed = PromptTemplate(template="Answer {{ question }}.", engine="jinja")
+    with critic(writes) as (client, asked):
+        algorithm = optimise(
+            client,
+            agent=agent,
+            trainer={"initial_resources": {"prompt": seed}},
+            beam_rounds=1,
+            beam_width=1,
+            branch_factor=1,
+        )
+    assert algorithm.summary["score"] == 1.0
+    assert algorithm.get_best_prompt().engine == "jinja"
+    assert "it lost the placeholder {{ question }}" in asked[-1]["messages"][-1]["content"]
+
+
+def test_rollouts_that_hang_are_given_up_and_count_as_zero():
+    @prompt_rollout
+    async def slow(task, prompt_template):
+        if task["question"] == "0 + 1":
+            await asyncio.sleep(60)
+        return 1.0
+
+    with critic(good_critic) as (client, _):
+        started = time.monotonic()
+        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=0.4)
+    assert time.monotonic() - started < 20
+    assert algorithm.summary["score"] == pytest.approx(5 / 6)
+    assert sum(algorithm.summary["unrewarded"].values()) == 1
+
+
+def test_rollouts_that_never_get_their_turn_are_cancelled():
+    @prompt_rollout
+    async def slow(task, prompt_template):
+        await asyncio.sleep(0.25)
+        return 1.0
+
+    store = InMemoryLightningStore()
+    with critic(good_critic) as (client, _):
+        algorithm = optimise(
+            client,
+            agent=slow,
+            beam_rounds=0,
+            rollout_batch_timeout=0.4,
+            trainer={"store": store, "strategy": SharedMemoryExecutionStrategy(n_runners=1)},
+        )
+    statuses = Counter(rollout.status for rollout in asyncio.run(store.query_rollouts()))
+    assert statuses["cancelled"] >= 4
+    assert algorithm.summary["unrewarded"]["not ended within rollout_batch_timeout"] == statuses["cancelled"]
+
+
+@pytest.mark.parametrize(("on_failure", "score"), [("zero", 5 / 6), ("drop", 1.0), ("retry", 1.0)])
+def test_what_a_failed_rollout_counts_is_a_setting_of_the_algorithm_or_the_trainer(on_failure, score):
+    @prompt_rollout
+    async def shaky(task, prompt_template, rollout):
+        if task["question"] == "0 + 1" and rollout.attempt.sequence_id == 1:
+            raise RuntimeError("a bad day")
+        return 1.0
+
+    for given in ({"on_failure": on_failure}, {"trainer": {"on_failure": on_failure}}):
+        with critic(good_critic) as (client, _):
+            algorithm = optimise(client, agent=shaky, beam_rounds=0, **given)
+        assert algorithm.summary["score"] == pytest.approx(score)
+        assert sum(algorithm.summary["unrewarded"].values()) == (on_failure != "retry")
+
+
+def test_without_any_reward_no_prompt_is_called_better():
+    @prompt_rollout
+    async def unrewarded(task, prompt_template):
+        return None
+
+    with critic(good_critic) as (client, _):
+        algorithm = optimise(client, agent=unrewarded, beam_rounds=1)
+    assert algorithm.get_best_prompt() == SEED_PROMPT
+    assert algorithm.summary["score"] is None
+    assert list(algorithm.summary["unrewarded"]) == ["no reward: neither the agent nor a hook gave one"]
+
+
+def _without_times(algorithm):
+    return json.loads(json.dumps({key: value for key, value in algorithm.summary.items() if key != "seconds"}))
+
+
+def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
+    killed = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path), "2"], capture_output=True, timeout=100, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step_1"
+    with critic(good_critic) as (client, _):
+        unbroken = optimise(client)
+        resumed = optimise(client, trainer={"output_dir": tmp_path, "store": None, "resume": True})
+    assert _without_times(resumed) == _without_times(unbroken)
+    assert unbroken.summary["rounds"] == 3
+    for written in ("checkpoints/step_3/best_prompt.txt", "adapter/best_prompt.txt"):
+        assert (tmp_path / written).read_text() == unbroken.get_best_prompt().template
+
+
+def test_a_finished_search_that_is_resumed_only_gives_its_result(tmp_path):
+    with critic(good_critic) as (client, asked):
+        first = optimise(client, beam_rounds=1, trainer={"output_dir": tmp_path})
+        calls = len(asked)
+        again = optimise(client, beam_rounds=1, trainer={"output_dir": tmp_path, "resume": True})
+    assert len(asked) == calls
+    assert _without_times(again) == _without_times(first)
+
+
+def test_a_search_is_not_resumed_from_another_prompt(tmp_path):
+    with critic(good_critic) as (client, _):
+        optimise(client, beam_rounds=1, trainer={"output_dir": tmp_path})
+        other = {"prompt": PromptTemplate(template="Say {question}.")}
+        with pytest.raises(UserError, match="started from another prompt"):
+            optimise(client, trainer={"output_dir": tmp_path, "resume": True, "initial_resources": other})
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "message"),
+    [
+        ({}, {}, "no prompt template: give Trainer"),
+        ({"a": SEED_PROMPT, "b": SEED_PROMPT}, {}, "templates a, b: choose one with APO"),
+        ({"a": SEED_PROMPT}, {"prompt_name": "c"}, "prompt_name='c'"),
+    ],
+)
+def test_a_missing_or_ambiguous_prompt_is_said_with_the_setting_to_change(resources, settings, message):
+    with critic(good_critic) as (client, _), pytest.raises(UserError, match=message):
+        optimise(client, trainer={"initial_resources": resources}, **settings)
+
+
+def test_one_of_several_prompts_is_chosen_by_name_and_the_others_stay():
+    other = PromptTemplate(template="never changed")
+
+    @prompt_rollout
+    async def agent(task, resources, prompt_template):
+        assert resources["other"] == other
+        return float("carefully" in resources["prompt"].template)
+
+    store = InMemoryLightningStore()
+    with critic(good_critic) as (client, _):
+        algorithm = optimise(
+            client,
+            agent=agent,
+            prompt_name="prompt",
+            trainer={"store": store, "initial_resources": {"other": other, "prompt": SEED_PROMPT}},
+        )
+    assert algorithm.summary["score"] == 1.0
+    latest = asyncio.run(store.get_latest_resources())
+    assert latest.resources == {"other": other, "prompt": algorithm.get_best_prompt()}
+
+
+def test_both_data_sets_are_needed_and_asking_too_early_is_an_error():
+    with critic(good_critic) as (client, _):
+        algorithm = APO[dict[str, str]](client)
+        with pytest.raises(ValueError, match="APO has not run"):
+            algorithm.get_best_prompt()
+        trainer = Trainer(algorithm=algorithm, initial_resources={"prompt": SEED_PROMPT}, n_runners=1)
+        with pytest.raises(UserError, match="val_dataset"):
+            trainer.fit(polite_agent, TASKS)
+        with pytest.raises(ValueError, match="beam_widht"):
+            APO(client, beam_widht=3)

@@ -1,0 +1,240 @@
+"""Which reward each call is trained with: the formulae by hand, and what holds for every group of rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized, has_signal
+from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
+from mini_agentic_rl.algorithm.grpo.credit import Credit, Rewards, assign, read_rewards, returns, stack, turn_numbers
+from mini_agentic_rl.emitter import emit_reward
+from mini_agentic_rl.tokens import CompletionRecord
+from mini_agentic_rl.types import Span
+
+
+def _call(sequence_id: int, prompt: list[int], output: list[int], response_id: str = "") -> CompletionRecord:
+    return CompletionRecord(
+        np.array(prompt, np.int64),
+        np.array(output, np.int64),
+        np.full(len(output), -0.5, np.float32),
+        sequence_id=sequence_id,
+        response_id=response_id,
+    )
+
+
+def _turns(count: int, first: int = 10, every: int = 2) -> list[CompletionRecord]:
+    """A conversation of `count` calls, two sampled tokens each, whose spans have every `every`-th number."""
+    records: list[CompletionRecord] = []
+    context = [1, 2]
+    for turn in range(count):
+        output = [first + turn, 3]
+        records.append(_call(1 + turn * every, list(context), output, f"resp-{first}-{turn}"))
+        context += [*output, 4]
+    return records
+
+
+def _reward(sequence_id: int, value: Any, **more: Any) -> Span:
+    return Span.from_core_fields(emit_reward(value, propagate=False, **more), sequence_id=sequence_id)
+
+
+# What spans say
+
+
+def test_a_reward_belongs_to_the_last_call_before_it_and_a_returned_one_to_the_rollout() -> None:
+    records = _turns(3, every=4)  # calls at 1, 5 and 9
+    spans = [
+        _reward(0, 9.0),
+        _reward(2, 0.25),
+        _reward(3, 0.25),
+        _reward(6, {"format": 5.0, "right": -1.0}, primary_key="right"),
+        _reward(10, 0.5),
+        _reward(11, 2.0, final=True),
+    ]
+    rewards = read_rewards(spans, records, last=2.0)
+    assert rewards.turns_T.tolist() == [0.5, -1.0, 0.5]
+    assert (rewards.whole, rewards.last) == (2.0, 2.0)
+
+
+def test_of_several_rewards_of_the_rollout_the_last_counts() -> None:
+    rewards = read_rewards([_reward(5, 1.0, final=True), _reward(6, 0.0, final=True)], _turns(1), last=0.0)
+    assert (rewards.turns_T.tolist(), rewards.whole) == ([0.0], 0.0)
+
+
+def test_the_choices_of_one_response_are_one_call() -> None:
+    records = [_call(1, [1], [2], "a"), _call(2, [1], [3], "a"), _call(4, [1, 3], [5], "b"), _call(5, [6], [7])]
+    assert turn_numbers(records).tolist() == [0, 0, 1, 2]
+    rewards = read_rewards([_reward(3, 0.5), _reward(6, 1.0)], records, last=1.0)
+    assert rewards.turns_T.tolist() == [0.5, 0.0, 1.0]
+    assert assign("per_turn", records, rewards).column_R.tolist() == [0, 0, 1, 2]
+    assert assign("last_call", records[:2], rewards).column_R.tolist() == [0, 0]
+
+
+# The formulae
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "columns"),
+    [
+        ("broadcast", [4.0], [0, 0, 0]),
+        ("last_call", [4.0], [-1, -1, 0]),
+        ("per_turn", [2.5, 1.0, 2.0], [0, 1, 2]),
+        # 0.5 - 0.5 * 1 + 0.25 * (0 + 2), then -1 + 0.5 * 2, then 0 + 2
+        ("discounted", [0.5, 0.0, 2.0], [0, 1, 2]),
+    ],
+)
+def test_each_mode_follows_its_formula(mode: Any, values: list[float], columns: list[int]) -> None:
+    rewards = Rewards(np.array([0.5, -1.0, 0.0]), whole=2.0, last=4.0)
+    credit = assign(mode, _turns(3), rewards, discount=0.5)
+    assert credit.values_C.tolist() == values
+    assert credit.column_R.tolist() == columns
+
+
+def test_returns_are_the_discounted_sums_written_out() -> None:
+    turns, whole, gamma = np.array([1.0, 2.0, 3.0, 4.0]), 5.0, 0.9
+    expected = [sum(gamma ** (k - t) * turns[k] for k in range(t, 4)) + gamma ** (3 - t) * whole for t in range(4)]
+    assert returns(turns, whole, gamma) == pytest.approx(expected)
+
+
+# What is compared with what
+
+
+def test_a_rollout_that_ended_earlier_stands_with_its_last_number() -> None:
+    long, short = Credit(np.array([1.0, 2.0, 3.0]), np.arange(3)), Credit(np.array([7.0]), np.array([0]))
+    assert stack([long, short]).tolist() == [[1.0, 2.0, 3.0], [7.0, 7.0, 7.0]]
+    assert stack([short, short]).shape == (2,)
+
+
+numbers = st.sampled_from([0.0, 0.1, 0.7, 1.0, -0.3])
+
+
+@given(st.lists(st.tuples(numbers, st.integers(1, 5)), min_size=2, max_size=6), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_where_only_the_rollout_is_rewarded_per_turn_is_broadcast(
+    ended: list[tuple[float, int]], normalize: bool
+) -> None:
+    advantage = group_normalized if normalize else group_centred
+    final = np.array([reward for reward, _ in ended])
+    credits = [Credit(np.full(turns, reward), np.arange(turns)) for reward, turns in ended]
+    stacked = stack(credits)
+    assert has_signal(stacked) == has_signal(final)
+    found = advantage(stacked).reshape(len(ended), -1)
+    for column in range(found.shape[1]):
+        np.testing.assert_allclose(found[:, column], advantage(final), atol=1e-9)
+
+
+@given(st.lists(st.lists(numbers, min_size=1, max_size=4), min_size=2, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_advantages_of_each_turn_sum_to_zero_over_the_group(values: list[list[float]]) -> None:
+    stacked = stack([Credit(np.array(row), np.arange(len(row))) for row in values])
+    for advantage in (group_centred, group_normalized):
+        np.testing.assert_allclose(advantage(stacked).sum(axis=0), 0.0, atol=1e-9)
+
+
+def test_rollouts_with_equal_rewards_turn_by_turn_have_no_signal() -> None:
+    alike = stack([Credit(np.array([0.1, 0.7, 0.3]), np.arange(3))] * 3)
+    assert not has_signal(alike)
+    assert not group_normalized(alike).any()
+    one_turn_differs = alike.copy()
+    one_turn_differs[0, 1] = 1.0
+    found = group_normalized(one_turn_differs)
+    assert has_signal(one_turn_differs)
+    assert np.flatnonzero(found.any(axis=0)).tolist() == [1]
+
+
+def test_the_scale_is_one_for_the_group_so_that_small_turns_stay_small() -> None:
+    stacked = np.array([[0.01, 1.0], [0.0, 0.0]])
+    found = group_normalized(stacked)
+    assert found[0, 0] / found[0, 1] == pytest.approx(0.01)
+    assert float((found**2).mean()) == pytest.approx(1.0, rel=1e-4)
+
+
+# From credit to what the learner gets
+
+
+def _batch(group: Group, **more: Any) -> Any:
+    options = {"max_length": 9, "max_tree_tokens": 99, "mask_truncated": False, "keep_zero_advantage": False}
+    return make_batch([group], group_normalized, "sequence", **{**options, **more})
+
+
+def _by_token(batch: Any) -> dict[int, float]:
+    """Advantage of each sampled token, by its id; the ids of first tokens of calls are all different."""
+    found: dict[int, float] = {}
+    for micro in batch.micro_batches(10**6):
+        ids = micro.packed.tokens_T[micro.packed.token_S]
+        found.update({int(t): float(a) for t, a in zip(ids, micro.advantages_S, strict=True) if t >= 10})
+    return found
+
+
+def _group(mode: Any, *rewards: Rewards) -> Group:
+    trajectories = []
+    for index, reward in enumerate(rewards):
+        records = _turns(reward.turns_T.size, first=10 * (index + 1))
+        credit = assign(mode, records, reward, discount=0.5)
+        trajectories.append(Trajectory(str(index), records, reward.last, credit))
+    return Group("task", trajectories)
+
+
+def _ends(turns: list[float], whole: float) -> Rewards:
+    return Rewards(np.array(turns), whole, whole)
+
+
+def test_each_call_is_trained_with_its_own_advantage() -> None:
+    group = _group("per_turn", _ends([1.0, 0.0, 0.0], 0.0), _ends([0.0, 1.0, 0.0], 0.0), _ends([0.0], 0.0))
+    stacked = np.array([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 0]])
+    expected = group_normalized(stacked)
+    found = _by_token(_batch(group))
+    assert found[10] == pytest.approx(expected[0, 0])
+    assert found[11] == pytest.approx(expected[0, 1])
+    assert found[20] == pytest.approx(expected[1, 0])
+    assert found[21] == pytest.approx(expected[1, 1])
+    assert found[30] == pytest.approx(expected[2, 0])
+    assert not {12, 22} & set(found)  # the third turn was worth the same to all: it carries no gradient
+    kept = _by_token(_batch(group, keep_zero_advantage=True))
+    assert (kept[12], kept[22]) == (0.0, 0.0)
+
+
+def test_last_call_trains_the_last_call_alone_and_each_rollout_weighs_the_same() -> None:
+    group = _group("last_call", _ends([0.0] * 3, 1.0), _ends([0.0], 0.0), _ends([0.0] * 2, 0.0))
+    batch = _batch(group)
+    advantages = group_normalized(np.array([1.0, 0.0, 0.0]))
+    assert _by_token(batch) == pytest.approx({12: advantages[0], 20: advantages[1], 31: advantages[2]})
+    (micro,) = batch.micro_batches(10**6)
+    totals = [float(micro.weights_S[micro.packed.trajectory_S == index].sum()) for index in range(3)]
+    np.testing.assert_allclose(totals, [1 / 3] * 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["broadcast", "per_turn", "discounted"])
+def test_each_rollout_weighs_the_same_however_many_calls_it_made(mode: Any) -> None:
+    (micro,) = _batch(
+        _group(mode, _ends([0.3, 0.0, 0.2, 0.0], 1.0), _ends([0.0], 0.0)), keep_zero_advantage=True
+    ).micro_batches(10**6)
+    totals = [float(micro.weights_S[micro.packed.trajectory_S == index].sum()) for index in range(2)]
+    np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
+
+
+def test_cutting_a_group_into_trees_leaves_every_calls_advantage() -> None:
+    group = _group("discounted", _ends([1.0, 0.0, 0.0], 1.0), _ends([0.0, 1.0], 0.0), _ends([0.5] * 4, 0.0))
+    whole, cut = _batch(group), _batch(group, max_tree_tokens=1)
+    assert (len(whole.trees), len(cut.trees)) == (1, 3)
+    assert _by_token(cut) == _by_token(whole)
+
+
+def test_a_call_that_sampled_nothing_shifts_no_advantage() -> None:
+    records = [_call(1, [1, 2], [10, 3], "a"), _call(2, [1, 2, 10, 3, 4], [], "b"), _call(3, [1, 5], [12, 3], "c")]
+    credit = assign("per_turn", records, _ends([1.0, 5.0, -1.0], 0.0))
+    other = _turns(3, first=20)
+    group = Group(
+        "task",
+        [
+            Trajectory("a", records, 0.0, credit),
+            Trajectory("b", other, 0.0, assign("per_turn", other, _ends([0.0] * 3, 0.0))),
+        ],
+    )
+    found = _by_token(_batch(group))
+    expected = group_normalized(np.array([[1.0, 5.0, -1.0], [0.0] * 3]))
+    assert (found[10], found[12]) == pytest.approx((expected[0, 0], expected[0, 2]))

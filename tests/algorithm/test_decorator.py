@@ -1,0 +1,182 @@
+"""`@algo` and the base class: who gets what, and what may block."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mini_agentic_rl import (
+    Algorithm,
+    InMemoryLightningStore,
+    PromptTemplate,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    Trainer,
+    algo,
+    rollout,
+)
+from mini_agentic_rl.algorithm import AlgorithmContext
+
+RESOURCES = {"p": PromptTemplate(template="x")}
+
+
+@rollout
+async def agent(task):
+    return float(task)
+
+
+def test_a_function_gets_what_it_names():
+    seen = {}
+
+    @algo
+    async def everything(*, store, train_dataset, val_dataset, llm_proxy, adapter, initial_resources, logger):
+        seen.update(locals())
+
+    store, adapter = InMemoryLightningStore(), TraceToMessages()
+    trainer = Trainer(algorithm=everything, store=store, adapter=adapter, initial_resources=RESOURCES, n_runners=1)
+    trainer.fit(agent, [1], val_dataset=[2])
+    assert (seen["train_dataset"], seen["val_dataset"]) == ([1], [2])
+    assert (seen["store"], seen["adapter"], seen["initial_resources"]) == (store, adapter, RESOURCES)
+    assert seen["llm_proxy"] is None
+    assert seen["logger"] is trainer.logger
+
+
+def test_keywords_take_everything_and_a_default_is_left_alone():
+    seen = {}
+
+    @algo
+    def open_ended(store, patience=3, **rest):
+        seen.update(rest, store=store, patience=patience)
+
+    Trainer(algorithm=open_ended, n_runners=1).fit(agent, [1])
+    assert seen["patience"] == 3
+    assert seen["train_dataset"] == [1]
+    names = {"store", "patience", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger"}
+    assert set(seen) == names
+    assert seen["initial_resources"] is None
+    assert isinstance(seen["adapter"], TracerTraceToTriplet)
+
+
+def test_an_argument_that_cannot_be_given_is_refused_at_once():
+    with pytest.raises(TypeError, match="'wisdom'"):
+
+        @algo
+        def wants(store, wisdom): ...
+
+
+def test_a_data_set_that_the_function_does_not_take_is_refused():
+    @algo
+    async def without_val(store, train_dataset): ...
+
+    Trainer(algorithm=without_val, n_runners=1).fit(agent, [1])
+    with pytest.raises(TypeError, match="takes no val_dataset"):
+        Trainer(algorithm=without_val, n_runners=1).fit(agent, [1], val_dataset=[2])
+
+
+def test_the_decorated_function_is_still_itself():
+    @algo
+    def named(store):
+        """What it does."""
+        return store
+
+    assert named(7) == 7
+    assert (named.__name__, named.__doc__) == ("named", "What it does.")
+    assert not named.is_async()
+
+    @algo
+    async def coroutine(store): ...
+
+    assert coroutine.is_async()
+
+
+def test_a_sync_algorithm_may_block_and_may_run_a_loop_of_its_own():
+    rewards = []
+
+    @algo
+    def blocking(store, train_dataset):
+        async def work():
+            queued = [await store.enqueue_rollout(input=task, mode="train") for task in train_dataset]
+            ids = [one.rollout_id for one in queued]
+            ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=20)
+            rewards.extend(one.status for one in ended)
+
+        asyncio.run(work())
+
+    Trainer(algorithm=blocking, n_runners=2).fit(agent, [1, 2, 3])
+    assert rewards == ["succeeded"] * 3
+
+
+class Waits(Algorithm):
+    """Blocks until somebody on the event loop lets it go. Sets nothing up, like many a class of users."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def run(self, train_dataset=None, val_dataset=None):
+        if not self.gate.wait(20):
+            raise TimeoutError("the loop was blocked")
+        if train_dataset is None:
+            raise LookupError("no tasks")
+        return len(train_dataset)
+
+
+async def test_a_sync_run_leaves_the_event_loop_to_others():
+    algorithm = Waits()
+    asyncio.get_running_loop().call_later(0.05, algorithm.gate.set)
+    assert await algorithm.execute([1, 2]) == 2
+    with pytest.raises(LookupError, match="no tasks"):
+        await algorithm.execute()
+
+
+async def test_a_cancelled_sync_run_is_given_up_at_once():
+    algorithm = Waits()
+    task = asyncio.ensure_future(algorithm.execute([1]))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    algorithm.gate.set()
+
+
+def test_without_a_trainer_the_setters_give_what_is_needed():
+    algorithm, store, adapter = Waits(), InMemoryLightningStore(), TraceToMessages()
+    with pytest.raises(ValueError, match="no store yet"):
+        algorithm.get_store()
+    with pytest.raises(ValueError, match="no adapter"):
+        algorithm.get_adapter()
+    with pytest.raises(ValueError, match="no trainer"):
+        algorithm.get_trainer()
+    assert algorithm.get_llm_proxy() is None
+    assert algorithm.get_initial_resources() is None
+    algorithm.set_adapter(adapter)
+    algorithm.set_initial_resources(RESOURCES)
+    algorithm.set_store(store)
+    assert algorithm.get_adapter() is adapter
+    assert algorithm.get_store() is store
+    assert algorithm.get_initial_resources() == RESOURCES
+    other = TracerTraceToTriplet()
+    algorithm.set_adapter(other)
+    assert algorithm.context.adapter is other
+
+
+def test_what_was_set_before_stays_where_the_trainer_has_nothing_to_give():
+    algorithm, store = Waits(), InMemoryLightningStore()
+    algorithm.set_initial_resources(RESOURCES)
+    algorithm.bind(AlgorithmContext(store=store))
+    assert algorithm.get_initial_resources() == RESOURCES
+    algorithm.bind(AlgorithmContext(store=store, initial_resources={"q": PromptTemplate(template="y")}))
+    assert set(algorithm.get_initial_resources()) == {"q"}
+    assert Waits().get_initial_resources() is None
+
+
+def test_algorithms_that_train_no_weights_need_no_torch():
+    code = (
+        "import sys; from mini_agentic_rl import APO, Baseline, Algorithm, algo; "
+        "print([name for name in ('torch', 'transformers', 'peft') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
