@@ -18,10 +18,12 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "TraceAdapter",
         "TraceToMessages",
         "TraceToRecords",
+        "TraceToTokenTree",
         "TraceToTripletBase",
         "TracerTraceToTriplet",
+        "TrainedCalls",
     ),
-    "algorithm": ("Algorithm", "Baseline", "FastAlgorithm", "GRPOSettings", "MiniGRPO", "algo"),
+    "algorithm": ("APO", "VERL", "Algorithm", "Baseline", "FastAlgorithm", "GRPOSettings", "MiniGRPO", "algo"),
     "config": ("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"),
     "emitter": (
         "emit_annotation",
@@ -39,8 +41,11 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "operation",
     ),
     "execution": ("ExecutionEvent", "ExecutionStrategy", "SharedMemoryExecutionStrategy", "ThreadingEvent"),
+    "execution.client_server": ("ClientServerExecutionStrategy",),
+    "execution.events": ("MultiprocessingEvent",),
     "gateway.server": ("MiniLLMServer",),
     "litagent": ("LitAgent", "llm_rollout", "prompt_rollout", "rollout"),
+    "llm_proxy": ("LLMProxy",),
     "logging": ("setup_logging",),
     "reward": ("reward",),
     "runner": ("LitAgentRunner", "LoggingHook", "Runner"),
@@ -52,6 +57,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "LightningStoreThreaded",
         "SqlLightningStore",
     ),
+    "store.client_server": ("LightningStoreClient", "LightningStoreServer"),
+    "store.mongo": ("MongoLightningStore",),
     "tokens": ("CompletionRecord", "TokenTree"),
     "tracer": (
         "DummyTracer",
@@ -59,6 +66,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "Tracer",
         "clear_active_tracer",
         "get_active_tracer",
+        "init",
         "set_active_tracer",
     ),
     "trainer": ("Trainer",),
@@ -99,7 +107,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
+    globals().setdefault(name, value)  # `reward` is the name of a module as well, which can be called like the function
     return value
 
 

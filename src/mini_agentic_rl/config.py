@@ -19,7 +19,7 @@ class Settings(BaseModel):
 
 
 class LightningEnvVar(Enum):
-    """Environment variables that choose how an execution strategy runs."""
+    """Environment variables that choose how an execution strategy runs, and how the store is reached."""
 
     AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
     """Which side this process runs: `algorithm`, `runner` or `both`."""
@@ -29,6 +29,8 @@ class LightningEnvVar(Enum):
     """Port of the store server."""
     AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
     """Whether the strategy wraps the store in a server and clients itself."""
+    AGL_API_KEY = "AGL_API_KEY"
+    """Bearer token of the store server; needed where it listens on anything but this computer's loopback."""
 
 
 _TRUE = ("1", "true", "yes", "on")

@@ -1,4 +1,12 @@
-"""The reward functions under their older module name."""
+"""The reward functions under their older module name.
+
+The decorator `reward` and this module share a name at the top of the package; so that either will do, the module can be
+called as the decorator.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from .emitter.reward import (
     emit_reward,
@@ -19,3 +27,11 @@ __all__ = [
     "is_reward_span",
     "reward",
 ]
+
+
+class _Decorator(ModuleType):
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return reward(*args, **keywords)
+
+
+sys.modules[__name__].__class__ = _Decorator

@@ -28,6 +28,8 @@ class LightningSpanAttributes(Enum):
     """Prefixes and names of span attributes."""
 
     REWARD = "agentlightning.reward"
+    REWARD_SCOPE = "agentlightning.reward_scope"
+    """`rollout` on the reward of a whole rollout; absent on the reward of the last call before it."""
     LINK = "agentlightning.link"
     TAG = "agentlightning.tag"
     MESSAGE_BODY = "agentlightning.message.body"
@@ -37,6 +39,8 @@ class LightningSpanAttributes(Enum):
     OPERATION_NAME = "agentlightning.operation.name"
     OPERATION_INPUT = "agentlightning.operation.input"
     OPERATION_OUTPUT = "agentlightning.operation.output"
+    TRAINABLE_AGENT = "agentlightning.trainable_agent"
+    """Name of an agent whose calls are trained, on an annotation."""
 
 
 class CompletionSpanAttributes:

@@ -65,6 +65,8 @@ class TrainSettings(ModelSettings):
 
     total_steps: int = Field(default=9, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
+    total_epochs: int | None = Field(default=None, ge=0, json_schema_extra=_RL)
+    """Passes over the training tasks, in place of the number of steps."""
     tasks_per_step: int = Field(default=12, ge=1, json_schema_extra=_RL)
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
@@ -85,6 +87,13 @@ class TrainSettings(ModelSettings):
     """Clip the probability ratio to [1 - this, 1 + this] (PPO, Schulman et al. 2017, equation 7)."""
     loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="sequence", json_schema_extra=_RL)
     """How token losses are averaged: over all tokens, per sequence first, or by a constant (Dr. GRPO)."""
+    credit: Literal["broadcast", "last_call", "per_turn", "discounted"] = Field(
+        default="broadcast", json_schema_extra=_RL
+    )
+    """Which reward each call of a rollout is trained with: the final one, the final one for the last call alone, the
+    final one plus what was emitted after the call, or the discounted sum of what was emitted from the call on."""
+    credit_discount: float = Field(default=0.95, gt=0, le=1, json_schema_extra=_RL)
+    """Discount per call of `--credit discounted`."""
     epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
     """How often each batch of rollouts is trained on."""
     max_batch_tokens: int = Field(default=450, ge=1, json_schema_extra=_RL)
@@ -94,7 +103,12 @@ class TrainSettings(ModelSettings):
     n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)
     """Rollouts that run at the same time."""
     rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra=_RL)
-    """Seconds after which a rollout is ended and left out."""
+    """Seconds after which a rollout is ended and has failed."""
+    on_failure: Literal["drop", "zero", "retry"] = Field(default="drop", json_schema_extra=_RL)
+    """What becomes of a rollout that fails: it is left out, counts as reward 0 if it has called the model, or is tried
+    again."""
+    max_attempts: int = Field(default=3, ge=1, json_schema_extra=_RL)
+    """At most this many attempts at a rollout with `--on-failure retry`."""
 
     output_dir: Path = Field(default=Path("outputs/math-agent"), json_schema_extra=_RUN)
     """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""

@@ -1,11 +1,13 @@
 """Tracers: what an agent emits becomes spans of the attempt that is running, in the store.
 
 `OtelTracer` makes OpenTelemetry spans with parents; `DummyTracer` writes flat spans and costs next to nothing.
+`init` turns on OpenTelemetry tracing for the process.
 """
 
 from .base import SpanRecordingContext, Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
 from .dummy import DummyTracer
 from .otel import OtelTracer
+from .process import init
 from .trace import Trace
 
 __all__ = [
@@ -16,5 +18,6 @@ __all__ = [
     "Tracer",
     "clear_active_tracer",
     "get_active_tracer",
+    "init",
     "set_active_tracer",
 ]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ..errors import UserError
 from ..store.base import LightningStore
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
 from .trace import Trace
@@ -23,11 +25,44 @@ logger = logging.getLogger(__name__)
 _active_tracer: ContextVar[Tracer | None] = ContextVar("active_tracer", default=None)
 _current_trace: ContextVar[Trace | None] = ContextVar("current_trace", default=None)
 _last_trace: ContextVar[Trace | None] = ContextVar("last_trace", default=None)
+_process_tracer: list[Tracer] = []
+"""At most one: the tracer of tasks that have none of their own."""
+_init_arguments: list[tuple[str | None, str | None]] = []
+"""At most one: what `init` was called with."""
 
 
 def get_active_tracer() -> Tracer | None:
-    """The tracer of the running task, or None outside every trace."""
-    return _active_tracer.get()
+    """The tracer of the running task; outside every trace that of the process, if `init` has set one up, else None."""
+    return _active_tracer.get() or (_process_tracer[0] if _process_tracer else None)
+
+
+def set_process_tracer(tracer: Tracer) -> None:
+    """Make `tracer` the one of tasks that have none of their own."""
+    _process_tracer[:] = [tracer]
+
+
+def remember_init(endpoint: str | None, api_key: str | None) -> None:
+    """`init` was called with these: processes that this one sends a tracer to call it as well."""
+    _init_arguments[:] = [(endpoint, api_key)]
+
+
+def recipe_of(tracer: Tracer) -> tuple[Callable[..., Tracer], tuple[Any, ...]]:
+    """How another process makes a tracer like this one, for `__reduce__`; its class is called without arguments."""
+    return _make_again, (type(tracer), *_init_arguments)
+
+
+def _make_again(kind: type[Tracer], init_arguments: tuple[str | None, str | None] | None = None) -> Tracer:
+    if init_arguments is not None:
+        from .process import init
+
+        endpoint, api_key = init_arguments
+        init(endpoint, api_key=api_key)
+    return kind()
+
+
+def get_open_trace() -> Trace | None:
+    """The trace that is open in this task, whoever's it is."""
+    return _current_trace.get()
 
 
 def set_active_tracer(tracer: Tracer) -> None:
@@ -67,8 +102,20 @@ class SpanRecordingContext(ABC):
         """What has been recorded so far."""
 
 
+class OpenSpan(SpanRecordingContext):
+    """A span as its tracer sees it."""
+
+    @abstractmethod
+    def inside(self) -> AbstractContextManager[Any]:
+        """A block whose spans are children of this one."""
+
+    @abstractmethod
+    def end(self, end_time: float) -> None:
+        """Record the span as it is, with its end in seconds since the epoch."""
+
+
 class Tracer(ABC):
-    """Makes spans and brings them to the store. Subclasses say how a span is made."""
+    """Makes spans and brings them to the store. Subclasses say how a span is begun."""
 
     def __init__(self) -> None:
         self._store: LightningStore | None = None
@@ -110,6 +157,12 @@ class Tracer(ABC):
         async with self._bound(trace, self._root_again(trace)):
             yield trace
 
+    @contextmanager
+    def joined(self, trace: Trace) -> Iterator[Trace]:
+        """Go on with a trace that another process has opened; `trace.root` is the root that it has there."""
+        with self._visible(trace), self._root_again(trace):
+            yield trace
+
     def get_last_trace(self) -> list[Span]:
         """The spans of the trace that is open in this task, else of the one that ended last; those that have ended.
 
@@ -129,6 +182,18 @@ class Tracer(ABC):
         with self._visible(trace), self._root(trace, _name_of(func)):
             return func(*args, **kwargs)
 
+    def get_langchain_handler(self) -> Any:
+        """A callback handler that makes spans of what LangChain and LangGraph run, in the trace that is open then.
+
+        Raises:
+            UserError: LangChain is not installed.
+        """
+        try:
+            from .langchain import LangChainHandler
+        except ImportError as error:
+            raise UserError("get_langchain_handler needs LangChain: pip install langchain-core") from error
+        return LangChainHandler(self)
+
     @contextmanager
     def lifespan(self, store: LightningStore | None = None) -> Iterator[Tracer]:
         """Use this tracer by hand: it is the active one, and `trace_context` without a store writes to this one."""
@@ -141,7 +206,6 @@ class Tracer(ABC):
             self._store = previous_store
             _active_tracer.set(previous)
 
-    @abstractmethod
     def create_span(
         self,
         name: str,
@@ -154,16 +218,46 @@ class Tracer(ABC):
         Raises:
             RuntimeError: no trace of this tracer is open in this task.
         """
+        at = time.time() if timestamp is None else timestamp
+        span = self._begin(name, attributes or {}, at)
+        if status is not None:
+            span.record_status(status.status_code, status.description)
+        span.end(at)
+        return SpanCoreFields(
+            name=name,
+            attributes=dict(attributes or {}),
+            status=status or TraceStatus(),
+            start_time=at,
+            end_time=at,
+        )
 
-    @abstractmethod
+    @contextmanager
     def operation_context(
         self,
         name: str,
         attributes: Attributes | None = None,
         start_time: float | None = None,
         end_time: float | None = None,
-    ) -> AbstractContextManager[SpanRecordingContext]:
+    ) -> Iterator[SpanRecordingContext]:
         """A span around what runs inside; an exception that leaves it is recorded and raised again.
+
+        Raises:
+            RuntimeError: no trace of this tracer is open in this task.
+        """
+        span = self._begin(name, attributes or {}, time.time() if start_time is None else start_time)
+        try:
+            with span.inside():
+                yield span
+        except Exception as error:
+            span.record_exception(error)
+            span.record_status("ERROR", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            span.end(time.time() if end_time is None else end_time)
+
+    @abstractmethod
+    def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
+        """An open span below what is open in this task.
 
         Raises:
             RuntimeError: no trace of this tracer is open in this task.

@@ -8,20 +8,24 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from ..types import Attributes, Event, Span, SpanCoreFields, TraceStatus
-from .base import SpanRecordingContext, Tracer
+from .base import OpenSpan, Tracer, recipe_of
 from .trace import Trace
 
 _parent_id: ContextVar[str | None] = ContextVar("dummy_parent_id", default=None)
 
 
-class _OpenSpan(SpanRecordingContext):
-    def __init__(self, core: SpanCoreFields) -> None:
-        self.core = core
+class _OpenSpan(OpenSpan):
+    def __init__(self, trace: Trace, core: SpanCoreFields) -> None:
+        self._trace = trace
+        self._core = core
+        self._span_id = uuid.uuid4().hex[:16]
+        self._parent_id = _parent_id.get()
 
     def record_attributes(self, attributes: Attributes) -> None:
-        self.core.attributes.update(attributes)
+        self._core.attributes.update(attributes)
 
     def record_exception(self, exception: BaseException) -> None:
         stack = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
@@ -30,75 +34,48 @@ class _OpenSpan(SpanRecordingContext):
             "exception.message": str(exception),
             "exception.stacktrace": stack,
         }
-        self.core.events.append(Event(name="exception", attributes=attributes, timestamp=time.time()))
+        self._core.events.append(Event(name="exception", attributes=attributes, timestamp=time.time()))
 
     def record_status(self, status_code: str, description: str | None = None) -> None:
-        self.core.status = TraceStatus(status_code=status_code, description=description)
+        self._core.status = TraceStatus(status_code=status_code, description=description)
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return self.core
+        return self._core
+
+    def inside(self) -> AbstractContextManager[None]:
+        return _parent(self._span_id)
+
+    def end(self, end_time: float) -> None:
+        self._core.end_time = end_time
+        span = Span.from_core_fields(
+            self._core, trace_id=self._trace.root, span_id=self._span_id, parent_id=self._parent_id
+        )
+        self._trace.record(span)
 
 
 class DummyTracer(Tracer):
     """Writes `Span` objects directly. Operations are parents of what is emitted inside them."""
 
-    def create_span(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
-        trace = self._require_trace(name)
-        now = time.time() if timestamp is None else timestamp
-        core = SpanCoreFields(
-            name=name,
-            attributes=dict(attributes or {}),
-            status=status or TraceStatus(),
-            start_time=now,
-            end_time=now,
-        )
-        trace.record(Span.from_core_fields(core, trace_id=trace.root, parent_id=_parent_id.get()))
-        return core
+    def __reduce__(self) -> tuple[Any, ...]:
+        return recipe_of(self)
 
-    @contextmanager
-    def operation_context(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        start_time: float | None = None,
-        end_time: float | None = None,
-    ) -> Iterator[SpanRecordingContext]:
+    def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         trace = self._require_trace(name)
-        started = time.time() if start_time is None else start_time
-        open_span = _OpenSpan(SpanCoreFields(name=name, attributes=dict(attributes or {}), start_time=started))
-        span_id, parent_id = uuid.uuid4().hex[:16], _parent_id.get()
-        _parent_id.set(span_id)
-        try:
-            yield open_span
-        except Exception as error:
-            open_span.record_exception(error)
-            open_span.record_status("ERROR", f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            _parent_id.set(parent_id)
-            open_span.core.end_time = time.time() if end_time is None else end_time
-            trace.record(
-                Span.from_core_fields(open_span.core, trace_id=trace.root, span_id=span_id, parent_id=parent_id)
-            )
-
-    @contextmanager
-    def _no_parent(self) -> Iterator[None]:
-        parent_id = _parent_id.get()
-        _parent_id.set(None)
-        try:
-            yield
-        finally:
-            _parent_id.set(parent_id)
+        return _OpenSpan(trace, SpanCoreFields(name=name, attributes=dict(attributes), start_time=start_time))
 
     def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
         trace.root = uuid.uuid4().hex
-        return self._no_parent()
+        return _parent(None)
 
     def _root_again(self, trace: Trace) -> AbstractContextManager[None]:
-        return self._no_parent()
+        return _parent(None)
+
+
+@contextmanager
+def _parent(span_id: str | None) -> Iterator[None]:
+    before = _parent_id.get()
+    _parent_id.set(span_id)
+    try:
+        yield
+    finally:
+        _parent_id.set(before)

@@ -7,9 +7,10 @@ along, give the library `OtelTracer.provider`.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -21,8 +22,11 @@ from opentelemetry.trace import NonRecordingSpan, Status, StatusCode, set_span_i
 
 from ..semconv import LightningResourceAttributes
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
-from .base import SpanRecordingContext, Tracer
+from .base import OpenSpan, Tracer, recipe_of
 from .trace import Trace
+
+TRACER_NAME: Final = LightningResourceAttributes.TRACER_NAME.value
+"""Resource attribute of every span that comes from the provider of an `OtelTracer`."""
 
 _UNLIMITED = SpanLimits(
     max_attributes=SpanLimits.UNSET,
@@ -34,16 +38,22 @@ _UNLIMITED = SpanLimits(
 )
 
 
-class _Router(SpanProcessor):
-    """Hands each ended span to the trace that was open where the span started."""
+class TraceRouter(SpanProcessor):
+    """Hands each span, when it ends, to the trace that was open where it started.
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    Args:
+        open_trace: the trace that is open in the calling task, if any.
+        elsewhere: gets the spans that no trace was open for.
+    """
+
+    def __init__(self, open_trace: Callable[[], Trace | None], elsewhere: SpanProcessor | None = None) -> None:
+        self._open_trace = open_trace
+        self._elsewhere = elsewhere
         self._lock = threading.Lock()
-        self._trace_of: dict[int, Trace] = {}
+        self._trace_of: WeakValueDictionary[int, Trace] = WeakValueDictionary()  # spans may outlive their trace unended
 
     def on_start(self, span: SdkSpan, parent_context: otel_context.Context | None = None) -> None:
-        trace, context = self._tracer._open_trace(), span.get_span_context()
+        trace, context = self._open_trace(), span.get_span_context()
         if trace is not None and context is not None:
             with self._lock:
                 self._trace_of[context.span_id] = trace
@@ -56,17 +66,21 @@ class _Router(SpanProcessor):
             trace = self._trace_of.pop(context.span_id, None)
         if trace is not None:
             trace.record(Span.from_opentelemetry(span, trace.rollout_id, trace.attempt_id, 0))
+        elif self._elsewhere is not None:
+            self._elsewhere.on_end(span)
 
-    def forget(self, trace: Trace) -> None:
-        """Drop the spans of an ended trace that were never ended themselves."""
-        with self._lock:
-            for span_id in [span_id for span_id, owner in self._trace_of.items() if owner is trace]:
-                del self._trace_of[span_id]
+    def shutdown(self) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return True if self._elsewhere is None else self._elsewhere.force_flush(timeout_millis)
 
 
-class _OpenSpan(SpanRecordingContext):
-    def __init__(self, span: SdkSpan) -> None:
+class _OpenSpan(OpenSpan):
+    def __init__(self, span: otel.Span, name: str) -> None:
         self._span = span
+        self._name = name
 
     def record_attributes(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
@@ -78,7 +92,24 @@ class _OpenSpan(SpanRecordingContext):
         self._span.set_status(_otel_status(TraceStatus(status_code=status_code, description=description)))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return _core_fields(self._span)
+        if not isinstance(self._span, ReadableSpan):  # the sampler of a provider that is not ours left it out
+            return SpanCoreFields(name=self._name)
+        stored = Span.from_opentelemetry(self._span, "", "", 0)
+        return SpanCoreFields(
+            name=stored.name,
+            attributes=stored.attributes,
+            status=stored.status,
+            start_time=stored.start_time,
+            end_time=stored.end_time,
+            links=stored.links,
+            events=stored.events,
+        )
+
+    def inside(self) -> AbstractContextManager[otel.Span]:
+        return otel.use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    def end(self, end_time: float) -> None:
+        self._span.end(end_time=_nanoseconds(end_time))
 
 
 class OtelTracer(Tracer):
@@ -90,69 +121,28 @@ class OtelTracer(Tracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=Resource({LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}),
-            shutdown_on_exit=False,
-            span_limits=_UNLIMITED,
-        )
+        self.provider = make_provider(Resource({TRACER_NAME: "mini_agentic_rl"}), shutdown_on_exit=False)
         """The provider whose spans reach the store."""
-        self._router = _Router(self)
-        self.provider.add_span_processor(self._router)
-        self._otel = self.provider.get_tracer("mini_agentic_rl")
-        if isinstance(self._otel, otel.NoOpTracer):
-            raise RuntimeError("OTEL_SDK_DISABLED is set, so OtelTracer records nothing: unset it, or use DummyTracer")
+        self.provider.add_span_processor(TraceRouter(self._open_trace))
+        self._otel = tracer_of(self.provider)
 
-    def create_span(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is a tracer of its own, with a provider of its own."""
+        return recipe_of(self)
+
+    def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         self._require_trace(name)
-        at = _nanoseconds(time.time() if timestamp is None else timestamp)
-        span = self._start(name, attributes, at)
-        if status is not None:
-            span.set_status(_otel_status(status))
-        span.end(end_time=at)
-        return SpanCoreFields(
-            name=name,
-            attributes=dict(attributes or {}),
-            status=status or TraceStatus(),
-            start_time=at / 1e9,
-            end_time=at / 1e9,
-        )
+        return self._start(name, attributes, start_time)
 
-    @contextmanager
-    def operation_context(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        start_time: float | None = None,
-        end_time: float | None = None,
-    ) -> Iterator[SpanRecordingContext]:
-        self._require_trace(name)
-        span = self._start(name, attributes, None if start_time is None else _nanoseconds(start_time))
-        try:
-            with otel.use_span(span, end_on_exit=False):
-                yield _OpenSpan(span)
-        finally:
-            span.end(end_time=None if end_time is None else _nanoseconds(end_time))
-
-    def _start(self, name: str, attributes: Attributes | None, start_time: int | None) -> SdkSpan:
-        span = self._otel.start_span(name, attributes=attributes, start_time=start_time)
-        assert isinstance(span, SdkSpan)  # the provider is ours and samples everything
-        return span
+    def _start(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
+        span = self._otel.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
+        return _OpenSpan(span, name)
 
     @contextmanager
     def _root(self, trace: Trace, name: str) -> Iterator[None]:
-        try:
-            with self._otel.start_as_current_span(name, context=otel_context.Context()) as span:
-                trace.root = span.get_span_context()
-                yield
-        finally:
-            self._router.forget(trace)
+        with self._otel.start_as_current_span(name, context=otel_context.Context()) as span:
+            trace.root = span.get_span_context()
+            yield
 
     @contextmanager
     def _root_again(self, trace: Trace) -> Iterator[None]:
@@ -161,7 +151,25 @@ class OtelTracer(Tracer):
             yield
         finally:
             otel_context.detach(token)
-            self._router.forget(trace)
+
+
+def make_provider(resource: Resource, *, shutdown_on_exit: bool) -> TracerProvider:
+    """A provider that samples everything and cuts nothing off."""
+    return TracerProvider(
+        sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=shutdown_on_exit, span_limits=_UNLIMITED
+    )
+
+
+def tracer_of(provider: TracerProvider) -> otel.Tracer:
+    """A tracer of the OpenTelemetry SDK.
+
+    Raises:
+        RuntimeError: the environment switches the SDK off.
+    """
+    tracer = provider.get_tracer("mini_agentic_rl")
+    if isinstance(tracer, otel.NoOpTracer):
+        raise RuntimeError("OTEL_SDK_DISABLED is set, so OtelTracer records nothing: unset it, or use DummyTracer")
+    return tracer
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -171,16 +179,3 @@ def _nanoseconds(seconds: float) -> int:
 def _otel_status(status: TraceStatus) -> Status:
     code = StatusCode[status.status_code]
     return Status(code, status.description if code is StatusCode.ERROR else None)
-
-
-def _core_fields(span: ReadableSpan) -> SpanCoreFields:
-    stored = Span.from_opentelemetry(span, "", "", 0)
-    return SpanCoreFields(
-        name=stored.name,
-        attributes=stored.attributes,
-        status=stored.status,
-        start_time=stored.start_time,
-        end_time=stored.end_time,
-        links=stored.links,
-        events=stored.events,
-    )

@@ -3,168 +3,271 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..algorithm.base import Algorithm, AlgorithmContext, Checkpoints
+from ..adapter import TraceAdapter, TracerTraceToTriplet
+from ..algorithm.base import Algorithm, AlgorithmContext, OnFailure
 from ..algorithm.baseline import Baseline, FastAlgorithm
-from ..algorithm.rollouts import cancel_leftovers
-from ..execution import ExecutionEvent, ExecutionStrategy, SharedMemoryExecutionStrategy
+from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
 from ..metrics import MetricsLogger
-from ..runner import LitAgentRunner
+from ..runner import Runner
 from ..store.base import LightningStore
-from ..store.memory import InMemoryLightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
+from .components import Component, build, build_all, build_any
+from .inputs import read_inputs
+from .parts import (
+    is_external,
+    make_runner,
+    make_store,
+    make_strategy,
+    run_store,
+    runners_of,
+    runs_algorithm,
+    usual_store,
+)
+from .run import AlgorithmSide, Run, RunnerSide, StopSwitch
 from .run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
+
+_ALGORITHMS = {
+    "baseline": "mini_agentic_rl.algorithm.Baseline",
+    "grpo": "mini_agentic_rl.algorithm.MiniGRPO",
+    "verl": "mini_agentic_rl.algorithm.VERL",
+}
+_TRACERS = {"otel": "mini_agentic_rl.tracer.OtelTracer", "dummy": "mini_agentic_rl.tracer.DummyTracer"}
 
 
 class Trainer:
     """Runs an algorithm and its runners.
 
+    `algorithm`, `store`, `strategy`, `tracer`, `adapter`, `runner`, `llm_proxy` and each hook are components: the part
+    itself, its class, a factory, a dotted path, a short name, or `{"type": one of these, **keywords}`.
+
     Args:
-        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
-        agent: what is trained; may instead be given to `fit`.
-        hooks: code around each rollout, in order.
-        store: where rollouts and spans go; None takes SQLite in `output_dir`, or memory without one.
-        n_runners: how many rollouts run at once.
+        dev: `fit` does what `dev` does.
+        n_runners: how many rollouts run at once; None takes 8, or what a strategy given as an instance has.
         max_rollouts: a runner ends after this many; None never does.
-        strategy: how runners are run; None runs them in this process.
-        tracer: makes the spans.
         initial_resources: resources that the agent gets besides those of the algorithm.
+        tracer: makes the spans; None takes an `OtelTracer`.
+        adapter: turns spans into what the algorithm reads; None takes a `TracerTraceToTriplet`.
+        store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
+            takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
+        runner: claims rollouts and runs the agent; None takes a `LitAgentRunner`.
+        strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own. None takes "cs"
+            where `port` or one of the variables AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and
+            AGL_SERVER_PORT is given, else "shm".
+        port: port of the store server of "cs".
+        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
+        llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
+        hooks: code around each rollout, in order.
+        agent: what is trained; may instead be given to `fit`, `dev` and `train`.
+        train_dataset, val_dataset: the tasks; may instead be given to `fit`, `dev` and `train`.
+        num_epochs: how often to go through the training tasks, instead of the algorithm's own setting.
+        on_failure: what becomes of a failed rollout, instead of the algorithm's own setting: "drop" leaves it out,
+            "zero" counts it as reward 0, "retry" runs it again.
+        resources: another name of `initial_resources`.
         output_dir: folder of the run: checkpoints, adapter, rollouts. None writes nothing.
         logger: where metrics go.
         resume: go on from the latest checkpoint in `output_dir`.
-        dev: `fit` does what `dev` does.
 
     Raises:
+        UserError: a component, by keyword, that cannot be had.
         ValueError: a setting that cannot work, by name.
     """
 
     def __init__(
         self,
         *,
-        algorithm: Algorithm | None = None,
-        agent: LitAgent[Any] | None = None,
-        hooks: Hook | Sequence[Hook] = (),
-        store: LightningStore | None = None,
-        n_runners: int = 8,
+        dev: bool = False,
+        n_runners: int | None = None,
         max_rollouts: int | None = None,
-        strategy: ExecutionStrategy | None = None,
-        tracer: Tracer | None = None,
         initial_resources: NamedResources | None = None,
+        tracer: Component[Tracer] | None = None,
+        adapter: Component[TraceAdapter[Any]] | None = None,
+        store: Component[LightningStore] | Path | None = None,
+        runner: Component[Runner] | None = None,
+        strategy: Component[ExecutionStrategy] | None = None,
+        port: int | None = None,
+        algorithm: Component[Algorithm] | None = None,
+        llm_proxy: Any = None,
+        hooks: Component[Hook] | Sequence[Component[Hook]] = (),
+        agent: Any = None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+        num_epochs: int | None = None,
+        on_failure: OnFailure | None = None,
+        resources: NamedResources | None = None,
         output_dir: str | Path | None = None,
         logger: MetricsLogger | None = None,
         resume: bool = False,
-        dev: bool = False,
     ) -> None:
-        if n_runners < 1:
+        if n_runners is not None and n_runners < 1:
             raise ValueError(f"n_runners must be 1 or more, not {n_runners}: without a runner no rollout is ever run")
+        if num_epochs is not None and num_epochs < 1:
+            raise ValueError(f"num_epochs must be 1 or more, not {num_epochs}")
+        if on_failure is not None and on_failure not in get_args(OnFailure):
+            raise ValueError(f"on_failure must be 'drop', 'zero' or 'retry', not {on_failure!r}")
         if resume and output_dir is None:
             raise ValueError("resume needs output_dir: the folder whose checkpoints to go on from")
-        self.algorithm = algorithm
-        self.agent = agent
-        self.hooks = [hooks] if isinstance(hooks, Hook) else list(hooks)
-        self.n_runners = n_runners
+        if initial_resources is not None and resources is not None:
+            raise ValueError("initial_resources and resources are two names of one thing: give one of them")
+        self.is_dev = dev
         self.max_rollouts = max_rollouts
-        self.strategy = strategy or SharedMemoryExecutionStrategy(n_runners=n_runners)
-        self.tracer = tracer
-        self.initial_resources = dict(initial_resources or {})
+        self.num_epochs = num_epochs
+        self.on_failure = on_failure
+        self.initial_resources: NamedResources = dict(initial_resources or resources or {})
         self.folder = None if output_dir is None else RunFolder(output_dir)
-        self.store = store
         self.logger = logger or MetricsLogger()
         self.resume = resume
-        self.is_dev = dev
+        self.port = port
+        self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
+        self.adapter: TraceAdapter[Any] = build(
+            "adapter",
+            TracerTraceToTriplet if adapter is None else adapter,
+            TraceAdapter,
+            untyped="mini_agentic_rl.adapter.TracerTraceToTriplet",
+        )
+        self.runner = make_runner(runner, tracer=self.tracer, max_rollouts=max_rollouts)
+        self.strategy = make_strategy(strategy, n_runners=n_runners, port=port)
+        self.n_runners = runners_of(self.strategy, n_runners)
+        self.store = make_store(store, self.folder) if store is not None else usual_store(self.folder)
+        """Where rollouts and spans go; None where each run opens the one in `output_dir`."""
+        self._has_own_store = store is None and not is_external(self.store)
+        self.algorithm: Algorithm | None = (
+            None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
+        )
+        self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
+        self.hooks: list[Hook] = build_all("hooks", hooks, Hook)
+        self.inputs = read_inputs(agent, train_dataset, val_dataset)
+        """What `fit`, `dev` and `train` take where they are given nothing else."""
+
+    @property
+    def agent(self) -> LitAgent[Any] | None:
+        """The agent that the trainer was given."""
+        return self.inputs.agent
 
     def fit(
         self,
-        agent: LitAgent[Any] | Dataset[Any],
+        agent: Any = None,
         train_dataset: Dataset[Any] | None = None,
-        *,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
         """Train: `fit(agent, train_dataset, val_dataset=…)`, or `fit(train_dataset)` with the agent given before.
 
-        Returns when the algorithm has ended. Not callable from inside a running event loop.
+        The agent is a `LitAgent`, its class, or a function that tries a task. Returns when the algorithm has ended.
+
+        Raises:
+            ValueError: there is no agent.
+            RuntimeError: called from inside a running event loop.
+            Exception: whatever the algorithm raised.
+        """
+        self._plan("fit", self.is_dev, agent, train_dataset, val_dataset).execute()
+
+    def dev(
+        self,
+        agent: Any = None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Try an agent out: as `fit` with the `Baseline`, or with the trainer's algorithm if that is a fast one."""
+        self._plan("dev", True, agent, train_dataset, val_dataset).execute()
+
+    async def train(
+        self,
+        agent: Any = None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> dict[str, Any]:
+        """`fit` for code that runs in an event loop; returns the algorithm's summary.
+
+        The run has a thread of its own. Cancelling the caller, as Ctrl-C does, stops the run; what an algorithm does
+        when it is interrupted, such as writing a checkpoint, is done before this raises.
 
         Raises:
             ValueError: there is no agent.
             Exception: whatever the algorithm raised.
         """
-        if isinstance(agent, LitAgent):
-            chosen = agent
-        elif self.agent is not None and train_dataset is None:
-            chosen, train_dataset = self.agent, agent
-        else:
+        run = self._plan("train", self.is_dev, agent, train_dataset, val_dataset)
+        await run.execute_async()
+        return dict(run.algorithm_side.algorithm.summary)
+
+    def _plan(self, method: str, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Run:
+        if method != "train":
+            _refuse_running_loop(method)
+        chosen, train, val = read_inputs(agent, train_dataset, val_dataset).filled_from(self.inputs)
+        if chosen is None:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
-        algorithm = self._algorithm()
-        if self.is_dev and not isinstance(algorithm, FastAlgorithm):
-            algorithm = Baseline()
-        self._run(chosen, algorithm, train_dataset, val_dataset)
+        with_algorithm = runs_algorithm(self.strategy)
+        algorithm = self._algorithm(dev) if with_algorithm else Baseline()  # of no use here: no torch for runners
+        if with_algorithm:
+            self._warn_of_settings(algorithm)
+        store = run_store(self.folder, self.strategy) if self.store is None else self.store
+        chosen.set_trainer(self)
+        algorithm.set_trainer(self)
+        switch = StopSwitch()
+        context_on = partial(
+            AlgorithmContext,
+            logger=self.logger,
+            checkpoints=self.folder,
+            resume=self.resume,
+            initial_resources=self.initial_resources,
+            n_runners=self.n_runners,
+            adapter=self.adapter,
+            llm_proxy=self.llm_proxy,
+            num_epochs=self.num_epochs,
+            on_failure=self.on_failure,
+            trained_agents=chosen.trained_agents,
+        )
+        return Run(
+            self.strategy,
+            store,
+            AlgorithmSide(algorithm, context_on, train, val, switch),
+            RunnerSide(self.runner, chosen, self.hooks, switch),
+            runs_algorithm=with_algorithm,
+            cancels_leftovers=with_algorithm and (self.resume or self._has_own_store),
+            closes_store=self.store is None,
+        )
 
-    def dev(
-        self,
-        agent: LitAgent[Any],
-        train_dataset: Dataset[Any] | None = None,
-        *,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Try an agent out: as `fit` with the `Baseline`, or with the trainer's algorithm if that is a fast one."""
-        algorithm = self.algorithm if isinstance(self.algorithm, FastAlgorithm) else Baseline()
-        self._run(agent, algorithm, train_dataset, val_dataset)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A trainer stays in its process: an agent that is sent to another one arrives without it."""
+        return _nothing, ()
 
-    def _algorithm(self) -> Algorithm:
+    def _algorithm(self, dev: bool) -> Algorithm:
+        if dev:
+            return self.algorithm if isinstance(self.algorithm, FastAlgorithm) else Baseline()
         if self.algorithm is None:
             from ..algorithm import MiniGRPO
 
             self.algorithm = MiniGRPO()
         return self.algorithm
 
-    def _run(
-        self,
-        agent: LitAgent[Any],
-        algorithm: Algorithm,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-    ) -> None:
-        runner = LitAgentRunner(self.tracer, max_rollouts=self.max_rollouts)
-        checkpoints: Checkpoints | None = self.folder
-        store = self.store or self._default_store()
-        context = AlgorithmContext(
-            store=store,
-            logger=self.logger,
-            checkpoints=checkpoints,
-            resume=self.resume,
-            initial_resources=self.initial_resources,
-            n_runners=self.n_runners,
-        )
+    def _warn_of_settings(self, algorithm: Algorithm) -> None:
+        for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
+            if value is not None and name not in algorithm.honours:
+                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, _label(algorithm))
 
-        async def algorithm_side(_: LightningStore, __: ExecutionEvent) -> None:
-            algorithm.bind(context)
-            result = algorithm.run(train_dataset=train_dataset, val_dataset=val_dataset)
-            if inspect.isawaitable(result):
-                await result
 
-        async def runner_side(shared: LightningStore, index: int, event: ExecutionEvent) -> None:
-            with runner.run_context(agent=agent, store=shared, hooks=self.hooks, worker_id=index):
-                await runner.iter(event=event)
+def _nothing() -> None:
+    return None
 
-        if self.resume:
-            left = asyncio.run(cancel_leftovers(store))  # before a runner claims what the old run left
-            if left:
-                logger.info("%d unfinished rollouts of the old run cancelled", left)
-        self.strategy.execute(algorithm_side, runner_side, store)
 
-    def _default_store(self) -> LightningStore:
-        if self.folder is None:
-            return InMemoryLightningStore()
-        from ..store.sql import SqlLightningStore
+def _label(algorithm: Algorithm) -> str:
+    return str(getattr(algorithm, "__name__", type(algorithm).__name__))
 
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        return SqlLightningStore(self.folder.rollouts_path)
+
+def _refuse_running_loop(method: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"Trainer.{method} runs event loops of its own and cannot be called from inside one: "
+        "use `await trainer.train(agent, train_dataset, val_dataset=…)`"
+    )

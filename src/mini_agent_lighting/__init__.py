@@ -1,0 +1,16 @@
+"""The older import name of `mini_agentic_rl`.
+
+`import mini_agent_lighting` gives that very package, and every module under this name is the module object of the same
+name there, imported when it is asked for. Names that only the older package had are in `finder.OLDER_NAMES`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import mini_agentic_rl
+
+from . import finder
+
+finder.install()
+sys.modules[__name__] = mini_agentic_rl

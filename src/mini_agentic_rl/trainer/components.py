@@ -1,0 +1,155 @@
+"""Component specs: the ways in which a person may name a part, made into the part.
+
+A spec is the part itself, its class, a factory (anything callable that returns one), a dotted path of one of these
+("package.module.Name" or "package.module:Name"), a short name where the part has some, or a mapping
+`{"type": spec, **keywords}`. Classes and factories are called with the keywords given, and with those of the trainer's
+own settings that they name as parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from ..errors import UserError
+
+T = TypeVar("T")
+
+Component: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
+
+_SHOWN_CHARACTERS = 80
+
+
+def build(
+    keyword: str,
+    spec: Component[Any],
+    kind: type[Any],
+    *,
+    names: Mapping[str, str] | None = None,
+    untyped: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
+    """The part that `spec` names.
+
+    Args:
+        keyword: the trainer's keyword, for messages.
+        kind: what the part has to be an instance of.
+        names: short name to dotted path.
+        untyped: dotted path of the class that a mapping without "type" means; None refuses such a mapping.
+        settings: keywords handed to a class or factory that names them, unless the spec gives them itself.
+
+    Raises:
+        UserError: the spec names nothing, or something else; the message names the keyword and what was given.
+        Exception: whatever the part's own constructor raised.
+    """
+    made = _make(keyword, spec, kind, names or {}, untyped, settings or {})
+    if not isinstance(made, kind):
+        _refuse(keyword, spec, f"that is of type {type(made).__name__}, not {kind.__name__}")
+    return made
+
+
+def build_any(keyword: str, spec: Any, *, untyped: str | None = None, settings: Mapping[str, Any] | None = None) -> Any:
+    """As `build` for a part of any type: only classes and functions are called, another object is the part itself."""
+    if isinstance(spec, str):
+        spec = load(keyword, spec)
+    if isinstance(spec, (Mapping, type)) or inspect.isroutine(spec):
+        return _make(keyword, spec, None, {}, untyped, settings or {})
+    return spec
+
+
+def build_all(keyword: str, specs: Component[Any] | Sequence[Component[Any]], kind: type[Any]) -> list[Any]:
+    """One part or several, in order.
+
+    Raises:
+        UserError: as `build`.
+    """
+    several = list(specs) if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
+    return [build(keyword, spec, kind) for spec in several]
+
+
+def load(keyword: str, path: str, names: Mapping[str, str] | None = None) -> Any:
+    """What a dotted path or a short name stands for.
+
+    Raises:
+        UserError: there is no such thing, or its module cannot be imported.
+    """
+    names = names or {}
+    full = names.get(path, path)
+    module_name, _, attributes = full.partition(":") if ":" in full else full.rpartition(".")
+    if not module_name or not attributes:
+        known = f"one of {', '.join(map(repr, names))}, or " if names else ""
+        _refuse(keyword, path, f"expected {known}a dotted path like 'package.module.Name'")
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:  # a module of the user's may fail in any way
+        _refuse(keyword, path, f"{module_name} cannot be imported: {type(error).__name__}: {error}", error)
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            _refuse(keyword, path, f"{module_name} has no {attributes!r}", error)
+    return found
+
+
+def _make(
+    keyword: str,
+    spec: Any,
+    kind: type[Any] | None,
+    names: Mapping[str, str],
+    untyped: str | None,
+    settings: Mapping[str, Any],
+) -> Any:
+    """`spec`, made once: an instance stays what it is, whatever can be called is called."""
+    given: dict[str, Any] = {}
+    target = spec
+    if kind is not None and isinstance(spec, kind):
+        return spec
+    if isinstance(spec, Mapping):
+        given = {name: value for name, value in spec.items() if name != "type"}
+        target = spec.get("type", untyped)
+        if target is None:
+            _refuse(keyword, spec, "the mapping has no 'type': a class, a factory, a dotted path or a short name")
+    if isinstance(target, str):
+        target = load(keyword, target, names)
+    if kind is not None and isinstance(target, kind):
+        if given:
+            _refuse(keyword, spec, f"{', '.join(given)} cannot be given to a {kind.__name__} that exists already")
+        return target
+    if not callable(target):
+        expected = "a component" if kind is None else kind.__name__
+        _refuse(
+            keyword,
+            spec,
+            f"expected {expected}: itself, its class, a factory, a dotted path or a mapping with 'type'",
+        )
+    return _call(keyword, spec, target, given, settings)
+
+
+def _call(
+    keyword: str, spec: Any, target: Callable[..., Any], given: dict[str, Any], settings: Mapping[str, Any]
+) -> Any:
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # builtins that tell nothing of their parameters
+        return target(**given)
+    named = {
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    keywords = {**{name: value for name, value in settings.items() if name in named}, **given}
+    try:
+        signature.bind(**keywords)
+    except TypeError as error:
+        label = getattr(target, "__qualname__", type(target).__name__)
+        _refuse(keyword, spec, f"{label} cannot be made like this: {error}", error)
+    return target(**keywords)
+
+
+def _refuse(keyword: str, spec: Any, why: str, cause: Exception | None = None) -> NoReturn:
+    shown = repr(spec)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = f"{shown[:_SHOWN_CHARACTERS]}…"
+    raise UserError(f"Trainer({keyword}={shown}): {why}") from cause

@@ -1,0 +1,188 @@
+"""One run: the algorithm's side, the runners' side, and the switch that ends both from outside.
+
+The sides are objects and not closures, so that a strategy may send them to other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..algorithm.base import Algorithm, AlgorithmContext
+from ..algorithm.rollouts import cancel_leftovers
+from ..execution import ExecutionEvent, ExecutionStrategy
+from ..litagent import LitAgent
+from ..runner import Runner
+from ..store.base import LightningStore
+from ..types import Dataset, Hook
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 1.0
+
+
+class StopSwitch:
+    """Ends a run from another thread, once a side of it runs in this process; pressed before that, as soon as it does.
+
+    Each of the two methods writes before it reads what the other one writes, so neither can miss the other.
+    """
+
+    def __init__(self) -> None:
+        self._pressed = False
+        self._event: ExecutionEvent | None = None
+
+    def connect(self, event: ExecutionEvent) -> None:
+        """`event` ends the run."""
+        self._event = event
+        if self._pressed:
+            event.set()
+
+    def press(self) -> bool:
+        """End the run; False if no side of it runs in this process yet."""
+        self._pressed = True
+        if self._event is not None:
+            self._event.set()
+        return self._event is not None
+
+
+@dataclass
+class AlgorithmSide:
+    """Runs the algorithm to its end, or until the event is set: then it is cancelled and may write a checkpoint."""
+
+    algorithm: Algorithm
+    context_on: Callable[[LightningStore], AlgorithmContext]
+    """What the algorithm gets, but for the store, which each process reaches in its own way."""
+    train_dataset: Dataset[Any] | None
+    val_dataset: Dataset[Any] | None
+    switch: StopSwitch
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        self.switch.connect(event)
+        work = asyncio.ensure_future(self._run(store))
+        stop = asyncio.ensure_future(event.wait_async())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            await _end(work)
+        await work
+
+    async def _run(self, store: LightningStore) -> None:
+        context = self.context_on(store)
+        if context.llm_proxy is not None:
+            _record_in(store, context.llm_proxy)
+        self.algorithm.bind(context)
+        await self.algorithm.execute(self.train_dataset, self.val_dataset)
+
+
+@dataclass
+class RunnerSide:
+    """Runs the runner of one number until the event is set."""
+
+    runner: Runner
+    agent: LitAgent[Any]
+    hooks: Sequence[Hook]
+    switch: StopSwitch
+
+    async def __call__(self, store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        self.switch.connect(event)
+        with self.runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=index):
+            await self.runner.iter(event=event)
+
+
+@dataclass
+class Run:
+    """Both sides, the store between them, and the strategy that says where they run."""
+
+    strategy: ExecutionStrategy
+    store: LightningStore
+    algorithm_side: AlgorithmSide
+    runner_side: RunnerSide
+    runs_algorithm: bool = True
+    """Whether the algorithm is part of this start of the program, and not runners alone."""
+    cancels_leftovers: bool = False
+    """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
+    closes_store: bool = False
+
+    def execute(self) -> None:
+        """Run to the end of the algorithm. Not callable from inside a running event loop.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        try:
+            if self.cancels_leftovers:
+                left = asyncio.run(cancel_leftovers(self.store))
+                if left:
+                    logger.info("%d unfinished rollouts of an earlier run cancelled", left)
+            self.strategy.execute(self.algorithm_side, self.runner_side, self.store)
+        finally:
+            if self.closes_store:
+                asyncio.run(self.store.close())
+
+    async def execute_async(self) -> None:
+        """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
+
+        A run of nothing but runner processes is not waited for: they end when this process does.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        work = in_thread(self.execute, "trainer")
+        work.add_done_callback(_look_at)
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done() and (self.algorithm_side.switch.press() or self.runs_algorithm):
+                await asyncio.wait({work}, timeout=_LOOK_SECONDS)
+            raise
+
+
+def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """What `call` returns or raises in a daemon thread that has the caller's context variables."""
+    result: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            result.set_result(context.run(call))
+        except BaseException as error:  # raised again where the future is awaited
+            result.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return asyncio.wrap_future(result)
+
+
+async def _end(work: asyncio.Future[None]) -> None:
+    """Cancel `work`, and wait for its end.
+
+    A strategy may cancel this side for the same event. What the algorithm does at its end, such as writing a
+    checkpoint, is not to be cut short by that.
+    """
+    work.cancel()
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+
+
+def _look_at(work: asyncio.Future[None]) -> None:
+    """Who has stopped a run does not ask what it raised then."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _record_in(store: LightningStore, llm_proxy: Any) -> None:
+    """A proxy of ours that has no store records in this one."""
+    from ..gateway.llm_proxy import LLMProxy
+
+    if isinstance(llm_proxy, LLMProxy) and llm_proxy.get_store() is None:
+        llm_proxy.set_store(store)

@@ -1,0 +1,286 @@
+"""The names and signatures that code written for agent-lightning 0.3 relies on, under both import names."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from urllib.request import urlopen
+
+import pytest
+
+import mini_agent_lighting
+import mini_agentic_rl as agl
+
+MODULES = (
+    *("types", "store", "store.base", "store.memory", "store.threading", "store.client_server", "store.utils"),
+    *("runner", "litagent", "litagent.decorator"),
+    *("emitter", "emitter.annotation", "emitter.exception", "emitter.message", "emitter.object", "emitter.reward"),
+    *("adapter", "adapter.triplet", "adapter.messages", "tracer", "tracer.base", "tracer.dummy", "tracer.otel"),
+    *("execution", "execution.base", "execution.client_server", "execution.events", "execution.shared_memory"),
+    *("trainer", "algorithm", "semconv", "reward", "config", "logging", "llm_proxy", "env_var"),
+)
+
+EXPORTS = (
+    *("Adapter", "TraceAdapter", "OtelTraceAdapter", "TraceToTripletBase", "TracerTraceToTriplet"),
+    *("LlmProxyTraceToTriplet", "TraceToMessages"),
+    *("Algorithm", "algo", "FastAlgorithm", "Baseline", "APO", "VERL"),
+    *("emit_reward", "emit_message", "emit_object", "emit_exception", "emit_annotation", "operation", "reward"),
+    *("get_reward_value", "get_rewards_from_span", "is_reward_span", "find_reward_spans", "find_final_reward"),
+    *("get_message_value", "get_object_value"),
+    *("ExecutionStrategy", "ClientServerExecutionStrategy", "SharedMemoryExecutionStrategy"),
+    *("ExecutionEvent", "ThreadingEvent", "MultiprocessingEvent"),
+    *("LitAgent", "rollout", "llm_rollout", "prompt_rollout", "Runner", "LitAgentRunner"),
+    *("LightningStore", "LightningStoreCapabilities", "LightningStoreStatistics"),
+    *("LightningStoreClient", "LightningStoreServer", "InMemoryLightningStore", "LightningStoreThreaded"),
+    *("Tracer", "OtelTracer", "DummyTracer", "get_active_tracer", "set_active_tracer", "clear_active_tracer"),
+    *("Trainer", "LLMProxy", "setup_logging"),
+    *("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"),
+    *("Rollout", "Attempt", "AttemptedRollout", "RolloutConfig", "EnqueueRolloutRequest", "Worker", "Triplet", "Task"),
+    *("Span", "SpanCoreFields", "PaginatedResult", "Dataset", "Hook"),
+    *("LLM", "ProxyLLM", "PromptTemplate", "NamedResources", "Resource", "ResourcesUpdate"),
+    *("MiniGRPO", "MiniLLMServer", "SqlLightningStore", "MongoLightningStore", "TokenTree", "init"),
+)
+
+ROLLOUT_FIELDS = "input mode resources_id config metadata"
+PAGE_FIELDS = "sort_by sort_order limit offset"
+
+# What is called, how many arguments it takes by position after `self`, and which by keyword.
+SIGNATURES = {
+    "LightningStore.start_rollout": (1, f"{ROLLOUT_FIELDS} worker_id"),
+    "LightningStore.enqueue_rollout": (1, ROLLOUT_FIELDS),
+    "LightningStore.enqueue_many_rollouts": (1, ""),
+    "LightningStore.dequeue_rollout": (0, "worker_id"),
+    "LightningStore.dequeue_many_rollouts": (0, "limit worker_id"),
+    "LightningStore.start_attempt": (1, "rollout_id worker_id"),
+    "LightningStore.add_span": (1, ""),
+    "LightningStore.add_many_spans": (1, ""),
+    "LightningStore.add_otel_span": (3, "rollout_id attempt_id readable_span sequence_id"),
+    "LightningStore.get_next_span_sequence_id": (2, "rollout_id attempt_id"),
+    "LightningStore.get_many_span_sequence_ids": (1, ""),
+    "LightningStore.query_rollouts": (
+        0,
+        f"status_in rollout_id_in rollout_id_contains filter_logic {PAGE_FIELDS}",
+    ),
+    "LightningStore.query_attempts": (1, f"rollout_id {PAGE_FIELDS}"),
+    "LightningStore.query_resources": (0, PAGE_FIELDS),
+    "LightningStore.query_workers": (0, PAGE_FIELDS),
+    "LightningStore.query_spans": (
+        2,
+        "rollout_id attempt_id trace_id span_id parent_id name trace_id_contains span_id_contains parent_id_contains "
+        f"name_contains filter_logic {PAGE_FIELDS}",
+    ),
+    "LightningStore.get_rollout_by_id": (1, "rollout_id"),
+    "LightningStore.get_latest_attempt": (1, "rollout_id"),
+    "LightningStore.get_resources_by_id": (1, "resources_id"),
+    "LightningStore.get_latest_resources": (0, ""),
+    "LightningStore.get_worker_by_id": (1, "worker_id"),
+    "LightningStore.add_resources": (1, "resources"),
+    "LightningStore.update_resources": (2, "resources_id resources"),
+    "LightningStore.update_rollout": (1, f"rollout_id {ROLLOUT_FIELDS} status"),
+    "LightningStore.update_attempt": (2, "rollout_id attempt_id status worker_id last_heartbeat_time metadata"),
+    "LightningStore.update_worker": (1, "worker_id heartbeat_stats"),
+    "LightningStore.wait_for_rollouts": (0, "rollout_ids timeout"),
+    "LightningStore.statistics": (0, ""),
+    "LightningStore.otlp_traces_endpoint": (0, ""),
+    "InMemoryLightningStore": (0, "scan_debounce_seconds"),
+    "LightningStoreThreaded": (1, "store"),
+    "LightningStoreServer": (3, "store host port"),
+    "LightningStoreClient": (1, "server_address"),
+    "LitAgent": (0, "trained_agents"),
+    "LitAgent.rollout": (3, "task resources rollout"),
+    "LitAgent.rollout_async": (3, "task resources rollout"),
+    "LitAgent.training_rollout": (3, "task resources rollout"),
+    "LitAgent.training_rollout_async": (3, "task resources rollout"),
+    "LitAgent.validation_rollout": (3, "task resources rollout"),
+    "LitAgent.validation_rollout_async": (3, "task resources rollout"),
+    "LitAgent.is_async": (0, ""),
+    "llm_rollout": (1, "func strip_proxy"),
+    "prompt_rollout": (1, "func"),
+    "rollout": (1, ""),
+    "Hook.on_rollout_start": (0, "agent runner rollout"),
+    "Hook.on_trace_start": (0, "agent runner tracer rollout"),
+    "Hook.on_trace_end": (0, "agent runner tracer rollout"),
+    "Hook.on_rollout_end": (0, "agent runner rollout spans"),
+    "LitAgentRunner": (1, "tracer max_rollouts poll_interval heartbeat_interval"),
+    "LitAgentRunner.iter": (0, "event"),
+    "LitAgentRunner.step": (1, "input resources mode event"),
+    "LitAgentRunner.run_context": (0, "agent store hooks worker_id"),
+    "Tracer.trace_context": (1, "name store rollout_id attempt_id"),
+    "Tracer.get_last_trace": (0, ""),
+    "Tracer.trace_run": (1, "func"),
+    "Tracer.trace_run_async": (1, "func"),
+    "Tracer.create_span": (4, "name attributes timestamp status"),
+    "Tracer.operation_context": (4, "name attributes start_time end_time"),
+    "Tracer.lifespan": (1, "store"),
+    "Tracer.get_langchain_handler": (0, ""),
+    "emit_reward": (1, "reward primary_key attributes propagate"),
+    "emit_message": (1, "message attributes propagate"),
+    "emit_object": (1, "object attributes propagate"),
+    "emit_exception": (1, "exception attributes propagate"),
+    "emit_annotation": (1, "annotation propagate"),
+    "operation": (1, "fn name propagate anything_else"),
+    "TracerTraceToTriplet": (
+        0,
+        "repair_hierarchy llm_call_match agent_match exclude_llm_call_in_reward reward_match",
+    ),
+    "TraceToMessages": (0, ""),
+    "Trainer": (
+        0,
+        "dev n_runners max_rollouts initial_resources tracer adapter store runner strategy port algorithm llm_proxy "
+        "hooks",
+    ),
+    "Trainer.fit": (2, "agent train_dataset val_dataset"),
+    "Trainer.dev": (2, "agent train_dataset val_dataset"),
+    "SharedMemoryExecutionStrategy": (0, "n_runners main_thread join_timeout"),
+    "ClientServerExecutionStrategy": (
+        0,
+        "role server_host server_port n_runners graceful_timeout terminate_timeout main_process managed_store "
+        "allowed_exit_codes",
+    ),
+    "Baseline": (0, "n_epochs train_split polling_interval max_queue_length span_verbosity"),
+    "APO": (
+        1,
+        "async_openai_client gradient_model apply_edit_model diversity_temperature gradient_batch_size val_batch_size "
+        "beam_width branch_factor beam_rounds rollout_batch_timeout run_initial_validation",
+    ),
+    "APO.get_best_prompt": (0, ""),
+    "VERL": (1, "config"),
+    "LLMProxy": (2, "port model_list store host num_retries"),
+    "ProxyLLM.get_base_url": (2, "rollout_id attempt_id"),
+    "LLM.get_base_url": (2, ""),
+    "Span.from_opentelemetry": (4, "src rollout_id attempt_id sequence_id"),
+    "Span.from_attributes": (0, "attributes rollout_id attempt_id sequence_id name"),
+    "Span.from_core_fields": (1, "core rollout_id attempt_id sequence_id"),
+    "Runner.run_context": (0, "agent store hooks worker_id"),
+    "setup_logging": (1, "level console color propagate submodule_levels extra_handlers formatter apply_to files"),
+}
+
+FIELDS = {
+    "Rollout": "rollout_id input start_time end_time mode resources_id status config metadata",
+    "Attempt": "rollout_id attempt_id sequence_id start_time end_time status worker_id last_heartbeat_time metadata",
+    "AttemptedRollout": "rollout_id attempt",
+    "RolloutConfig": "timeout_seconds unresponsive_seconds max_attempts retry_condition",
+    "EnqueueRolloutRequest": ROLLOUT_FIELDS,
+    "Worker": "worker_id status heartbeat_stats last_heartbeat_time last_dequeue_time last_busy_time last_idle_time "
+    "current_rollout_id current_attempt_id",
+    "Triplet": "prompt response reward metadata",
+    "Span": "rollout_id attempt_id sequence_id trace_id span_id parent_id name status attributes events links "
+    "start_time end_time context parent resource",
+    "LLM": "endpoint model api_key sampling_parameters",
+    "PromptTemplate": "template engine",
+    "ResourcesUpdate": "resources_id create_time update_time version resources",
+    "PaginatedResult": "items limit offset total",
+}
+
+OLDER_MODULES = {
+    "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
+    "algorithm.fast": "algorithm.baseline",
+    "litagent.litagent": "litagent.agent",
+    "runner.agent": "runner.agent_runner",
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_one_object_under_both_names(name):
+    module = import_module(f"mini_agentic_rl.{name}")
+    assert import_module(f"mini_agent_lighting.{name}") is module
+    assert module.__name__ == module.__spec__.name == f"mini_agentic_rl.{name}"
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_name_can_be_had_from_the_top_under_both_names(name):
+    value = getattr(import_module("mini_agentic_rl"), name)
+    assert getattr(import_module("mini_agent_lighting"), name) is value
+    assert name in dir(agl)
+    assert name in agl.__all__
+
+
+def test_everything_can_be_imported_at_once():
+    names: dict[str, object] = {}
+    exec("from mini_agent_lighting import *", names)
+    assert set(EXPORTS) <= set(names)
+
+
+def _named(path):
+    target = agl
+    for part in path.split("."):
+        target = getattr(target, part)
+    return target
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_a_signature_takes_what_callers_pass(path):
+    target = _named(path)
+    positional, keywords = SIGNATURES[path][0], SIGNATURES[path][1].split()
+    signature = inspect.signature(target)
+    this = [None] if next(iter(signature.parameters), None) == "self" else []
+    in_order = list(signature.bind_partial(*this, *[None] * positional).arguments)[len(this) :]
+    if keywords:
+        assert in_order == keywords[:positional]
+        signature.bind(*this, **dict.fromkeys(keywords))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_type_has_the_fields_that_callers_read(name):
+    assert set(FIELDS[name].split()) <= set(getattr(agl, name).model_fields)
+
+
+@pytest.mark.parametrize("old", OLDER_MODULES)
+def test_a_module_that_has_moved_is_found_under_its_older_name(old):
+    new = import_module(f"mini_agentic_rl.{OLDER_MODULES[old]}")
+    assert import_module(f"mini_agent_lighting.{old}") is new
+    assert new.__spec__.name == new.__name__
+
+
+def test_the_older_name_is_the_package_itself():
+    assert mini_agent_lighting is agl
+    assert sys.modules["mini_agent_lighting"].__spec__.name == "mini_agentic_rl"
+
+
+def test_what_was_pickled_under_the_older_name_is_read():
+    assert pickle.loads(b"cmini_agent_lighting.types.core\nRolloutConfig\n.") is agl.RolloutConfig
+
+
+@pytest.mark.parametrize("name", ["nothing", "algorithm.nothing", "algorithm.nothing.deeper", "utils.nothing"])
+def test_a_module_that_does_not_exist_is_named_in_the_error(name):
+    with pytest.raises(ModuleNotFoundError, match=r"mini_agent_lighting\."):
+        import_module(f"mini_agent_lighting.{name}")
+
+
+def test_the_older_name_imports_nothing_heavy():
+    program = (
+        "import sys, mini_agent_lighting; from mini_agent_lighting import Trainer; import mini_agent_lighting.types; "
+        "print(*[name for name in ('torch', 'transformers', 'peft', 'fastapi') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_both_the_module_and_the_function_called_reward_decorate():
+    program = (
+        "import {first}; from mini_agentic_rl import reward; import mini_agentic_rl.reward as module; "
+        "from mini_agentic_rl import DummyTracer; t = DummyTracer(); "
+        "print(t.trace_run(reward(lambda: 0.5)), t.trace_run(module.reward(lambda: 0.25)), callable(module))"
+    )
+    for first in ("mini_agentic_rl.reward", "mini_agentic_rl"):
+        command = [sys.executable, "-c", program.format(first=first)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["0.5", "0.25", "True"], done.stderr
+
+
+def test_the_model_server_runs_as_a_module_under_the_older_name(tiny_folder):
+    options = ["--model", tiny_folder, "--port", "0"]
+    command = [sys.executable, "-m", "mini_agent_lighting.utils.mini_llm_server", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        address = next(found[0] for line in process.stderr if (found := re.findall(r"http://[\w.:]+/v1", line)))
+        with urlopen(f"{address}/models", timeout=10) as answer:
+            assert json.load(answer)["data"]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130

@@ -1,0 +1,166 @@
+"""Parts of the trainer by instance, class, factory, dotted path, short name and mapping."""
+
+from __future__ import annotations
+
+import logging
+
+import agents_for_trainer as parts
+import pytest
+
+from mini_agentic_rl import (
+    Baseline,
+    ClientServerExecutionStrategy,
+    DummyTracer,
+    InMemoryLightningStore,
+    LightningStoreClient,
+    LitAgentRunner,
+    LLMProxy,
+    OtelTracer,
+    SharedMemoryExecutionStrategy,
+    SqlLightningStore,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    Trainer,
+)
+from mini_agentic_rl.errors import UserError
+
+THERE = InMemoryLightningStore()
+
+FORMS = {
+    "store": [
+        (THERE, InMemoryLightningStore),
+        (InMemoryLightningStore, InMemoryLightningStore),
+        (parts.make_store, InMemoryLightningStore),
+        ("memory", InMemoryLightningStore),
+        ("agents_for_trainer.make_store", InMemoryLightningStore),
+        ("mini_agentic_rl.store.memory:InMemoryLightningStore", InMemoryLightningStore),
+        ({"type": "memory", "scan_debounce_seconds": 1.0}, InMemoryLightningStore),
+        ({"type": InMemoryLightningStore}, InMemoryLightningStore),
+        ("http://127.0.0.1:4747", LightningStoreClient),
+    ],
+    "tracer": [("dummy", DummyTracer), (DummyTracer, DummyTracer), ({"type": "otel"}, OtelTracer)],
+    "adapter": [
+        (None, TracerTraceToTriplet),
+        (TraceToMessages(), TraceToMessages),
+        ({"agent_match": "solver"}, TracerTraceToTriplet),
+        ("mini_agentic_rl.adapter.TraceToMessages", TraceToMessages),
+    ],
+    "runner": [
+        (None, LitAgentRunner),
+        (parts.CountingRunner, parts.CountingRunner),
+        ({"poll_interval": 1.0}, LitAgentRunner),
+        ("agents_for_trainer.CountingRunner", parts.CountingRunner),
+    ],
+    "strategy": [
+        (None, SharedMemoryExecutionStrategy),
+        ("shm", SharedMemoryExecutionStrategy),
+        (SharedMemoryExecutionStrategy, SharedMemoryExecutionStrategy),
+        ("cs", ClientServerExecutionStrategy),
+        ({"type": "cs", "role": "algorithm"}, ClientServerExecutionStrategy),
+        (lambda n_runners: SharedMemoryExecutionStrategy(n_runners), SharedMemoryExecutionStrategy),
+    ],
+    "algorithm": [
+        (Baseline(), Baseline),
+        (Baseline, Baseline),
+        ("baseline", Baseline),
+        ({"type": "agents_for_trainer:Forgetful"}, parts.Forgetful),
+    ],
+    "llm_proxy": [
+        (THERE, InMemoryLightningStore),
+        ({"model_list": []}, LLMProxy),
+        (LLMProxy, LLMProxy),
+        (parts.make_store, InMemoryLightningStore),
+    ],
+}
+
+
+@pytest.mark.parametrize(("keyword", "spec", "kind"), [(k, *form) for k, forms in FORMS.items() for form in forms])
+def test_a_part_is_made_from_each_form(keyword, spec, kind):
+    trainer = Trainer(**{keyword: spec, "n_runners": 3})
+    made = getattr(trainer, keyword)
+    assert type(made) is kind
+    if keyword == "strategy":
+        assert made.n_runners == 3
+
+
+def test_settings_of_the_trainer_reach_a_part_that_names_them_and_those_of_the_mapping_win():
+    tracer = DummyTracer()
+    trainer = Trainer(tracer=tracer, max_rollouts=7, runner={"type": LitAgentRunner, "poll_interval": 2.0})
+    assert trainer.runner.tracer is tracer
+    assert trainer.runner._max_rollouts == 7
+    strategy = Trainer(n_runners=2, port=9999, strategy={"type": "cs", "n_runners": 5, "server_host": "::1"}).strategy
+    assert (strategy.n_runners, strategy.server_port, strategy.server_host) == (5, 9999, "::1")
+
+
+def test_hooks_are_components_too():
+    seen = parts.Seen()
+    trainer = Trainer(hooks=[seen, parts.Seen, "agents_for_trainer.Seen", {"type": parts.Seen}])
+    assert trainer.hooks[0] is seen
+    assert [type(hook) for hook in trainer.hooks] == [parts.Seen] * 4
+
+
+def test_a_file_is_a_store(tmp_path):
+    for spec in (f"sqlite:///{tmp_path}/a.db", tmp_path / "b.db", str(tmp_path / "c.db")):
+        assert isinstance(Trainer(store=spec).store, SqlLightningStore)
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".db"}
+    assert Trainer(store="sqlite", output_dir=tmp_path).store.path == tmp_path / "rollouts.db"
+
+
+@pytest.mark.parametrize(
+    ("keyword", "spec", "message"),
+    [
+        ("strategy", "shmm", r"Trainer\(strategy='shmm'\).*'shm', 'cs'"),
+        ("strategy", "no.such.module.Name", r"Trainer\(strategy='no\.such\.module\.Name'\).*cannot be imported"),
+        ("strategy", "mini_agentic_rl.execution.Nothing", r"Trainer\(strategy=.*has no 'Nothing'"),
+        ("strategy", {"n_runners": 2}, r"Trainer\(strategy=\{'n_runners': 2\}\).*no 'type'"),
+        ("tracer", InMemoryLightningStore(), r"Trainer\(tracer=.*expected Tracer:"),
+        ("tracer", InMemoryLightningStore, r"Trainer\(tracer=.*of type InMemoryLightningStore, not Tracer"),
+        ("store", "agents_for_trainer.NOT_A_PART", r"Trainer\(store=.*expected LightningStore"),
+        ("store", "sqlite", r"Trainer\(store='sqlite'\) needs output_dir"),
+        ("store", "gopher://here", r"gopher"),
+        ("store", {"type": "memory", "colour": 1}, r"Trainer\(store=.*InMemoryLightningStore cannot be made.*colour"),
+        ("store", {"type": THERE, "colour": 1}, r"Trainer\(store=.*colour cannot be given"),
+        ("algorithm", 3, r"Trainer\(algorithm=3\).*expected Algorithm"),
+        ("hooks", [parts.Seen, 3], r"Trainer\(hooks=3\)"),
+        ("agent", "agents_for_trainer.Nobody", r"Trainer\(agent=.*has no 'Nobody'"),
+        ("llm_proxy", "nowhere", r"Trainer\(llm_proxy='nowhere'\)"),
+    ],
+)
+def test_what_names_no_part_is_told_with_its_keyword(keyword, spec, message):
+    with pytest.raises(UserError, match=message):
+        Trainer(**{keyword: spec})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("AGL_CURRENT_ROLE", "algorithm"),
+        ("AGL_SERVER_PORT", "4848"),
+        ("AGL_SERVER_HOST", "localhost"),
+        ("AGL_MANAGED_STORE", "1"),
+    ],
+)
+def test_the_environment_asks_for_processes(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    strategy = Trainer().strategy
+    assert isinstance(strategy, ClientServerExecutionStrategy)
+    assert isinstance(Trainer(strategy="shm").strategy, SharedMemoryExecutionStrategy)
+
+
+def test_a_port_asks_for_processes_or_is_warned_of(caplog):
+    strategy = Trainer(port=4949).strategy
+    assert isinstance(strategy, ClientServerExecutionStrategy)
+    assert strategy.server_port == 4949
+    with caplog.at_level(logging.WARNING):
+        Trainer(port=4949, strategy="shm")
+        Trainer(n_runners=4, strategy=SharedMemoryExecutionStrategy(2))
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "Trainer(port=4949) has no effect",
+        "Trainer(n_runners=4) has no effect",
+    ]
+
+
+def test_the_number_of_runners_is_that_of_the_strategy():
+    assert Trainer(strategy=SharedMemoryExecutionStrategy(5)).n_runners == 5
+    assert Trainer(n_runners=3).n_runners == 3
+    assert Trainer().n_runners == 8
