@@ -7,31 +7,38 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: train test lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
 
-test: $(INSTALLED)
+test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(INSTALLED)
+format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-install: $(INSTALLED)
+install: $(INSTALLED_DEV)
 
+# Training needs none of the tools that checking and testing need.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $(INSTALLED) $@
 
 # Trained runs in outputs/ stay.
 clean:
