@@ -99,8 +99,8 @@ def _commands(text: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-@pytest.mark.parametrize("page", READMES)
-def test_the_commands_of_the_readme_exist(page):
+@pytest.mark.parametrize("page", [*READMES, "docs/framework.md"])
+def test_the_commands_of_a_page_exist(page):
     commands = list(_commands((ROOT / page).read_text(encoding="utf-8")))
     assert len(commands) >= 5
     for words in commands:
@@ -126,7 +126,7 @@ def test_both_readmes_hold_the_same_python():
         compile(block, "README", "exec")
 
 
-@pytest.mark.parametrize("page", [*READMES, "CONTRIBUTING.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", [*READMES, "CONTRIBUTING.md", "docs/architecture.md", "docs/framework.md"])
 def test_the_make_targets_and_links_of_a_page_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
-from mini_agentic_rl.store.client import LightningStoreClient
+from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
 
 AGL = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]

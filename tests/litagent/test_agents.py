@@ -163,3 +163,14 @@ def test_wrong_signatures_are_refused_at_once() -> None:
         prompt_rollout()(lambda task, llm: None)
     with pytest.raises(TypeError, match="'judge'"):
         rollout(lambda task, judge: None)
+
+
+async def test_the_model_of_the_decorator_stands_in_where_the_resources_hold_none() -> None:
+    @rollout(model=LLM(name="openai/gpt-4o-mini"), tokenizer=LLM(name="openai/gpt-4o-mini", tokenizer_only=True))
+    async def agent(task: str, llm: LLM, tokenizer: LLM) -> str:
+        return f"{llm.model} at {llm.endpoint}, {tokenizer.model}"
+
+    trained = {"llm": LLM(endpoint="http://here/v1", model="policy")}
+    assert not agent.needs_resources("train")
+    assert await agent.rollout_async("1+1", {}, None) == "gpt-4o-mini at https://api.openai.com/v1, gpt-4o-mini"
+    assert await agent.rollout_async("1+1", trained, None) == "policy at http://here/v1, gpt-4o-mini"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
-from mini_agentic_rl.store.client import LightningStoreClient
+from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import TERMINAL_ROLLOUT_STATUSES, EnqueueRolloutRequest, RolloutConfig, Span
 
 ROUNDS = int(os.environ.get("STORE_CRASH_ROUNDS", "3"))

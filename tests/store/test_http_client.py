@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, route
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError
 from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.store.http import route
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
 
 from .test_contract import span_of

@@ -30,12 +30,20 @@ class FunctionalLitAgent(LitAgent[Any]):
             rollout.
         strip_proxy: give the function a plain `LLM` whose endpoint is the rollout's own URL.
         trained_agents: that of `LitAgent`.
+        defaults: resources by parameter name, for where the rollout's resources hold none of that kind.
 
     Raises:
         TypeError: the first parameter is not `task`, or one has another name and no default.
     """
 
-    def __init__(self, func: Func, *, strip_proxy: bool = True, trained_agents: str | None = None) -> None:
+    def __init__(
+        self,
+        func: Func,
+        *,
+        strip_proxy: bool = True,
+        trained_agents: str | None = None,
+        defaults: NamedResources | None = None,
+    ) -> None:
         super().__init__(trained_agents=trained_agents)
         parameters = inspect.signature(func).parameters
         label = getattr(func, "__qualname__", repr(func))
@@ -44,13 +52,14 @@ class FunctionalLitAgent(LitAgent[Any]):
         unknown = [
             name
             for name, parameter in parameters.items()
-            if name not in _KNOWN and parameter.default is inspect.Parameter.empty
+            if name not in (*_KNOWN, *(defaults or ())) and parameter.default is inspect.Parameter.empty
         ]
         if unknown:
             raise TypeError(f"{label} asks for {unknown[0]!r}; on offer are {', '.join(_KNOWN)}")
         self._func = func
         self._parameters = frozenset(parameters)
         self._strip_proxy = strip_proxy
+        self._defaults: NamedResources = defaults or {}
         functools.update_wrapper(self, func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +70,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         return self.rollout_async if inspect.iscoroutinefunction(self._func) else self.rollout
 
     def needs_resources(self, mode: RolloutMode | None) -> bool:
-        return not self._parameters.isdisjoint(_RESOURCE_PARAMETERS)
+        return not self._parameters.isdisjoint(set(_RESOURCE_PARAMETERS) - set(self._defaults))
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
         result: RolloutResult = self._func(self._task(task, rollout), **self._arguments(resources, rollout))
@@ -77,28 +86,52 @@ class FunctionalLitAgent(LitAgent[Any]):
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
         if "llm" in self._parameters:
-            llm = _pick(resources, LLM, "llm")
+            llm = self._pick(resources, LLM, "llm")
             if self._strip_proxy and isinstance(llm, ProxyLLM) and isinstance(rollout, AttemptedRollout):
                 llm = llm.for_rollout(rollout.rollout_id, rollout.attempt.attempt_id)
             arguments["llm"] = llm
         if "prompt_template" in self._parameters:
-            arguments["prompt_template"] = _pick(resources, PromptTemplate, "prompt_template")
+            arguments["prompt_template"] = self._pick(resources, PromptTemplate, "prompt_template")
+        if "tokenizer" in self._parameters and "tokenizer" in self._defaults:
+            arguments["tokenizer"] = resources.get("tokenizer", self._defaults["tokenizer"])
         if "resources" in self._parameters:
             arguments["resources"] = resources
         if "rollout" in self._parameters:
             arguments["rollout"] = rollout
         return arguments
 
+    def _pick(self, resources: NamedResources, kind: type[ResourceT], name: str) -> ResourceT:
+        for candidate in (resources.get(name), *resources.values(), self._defaults.get(name)):
+            if isinstance(candidate, kind):
+                return candidate
+        held = ", ".join(f"{key}: {type(value).__name__}" for key, value in resources.items()) or "nothing"
+        raise ValueError(f"the agent asks for {name!r}, but the resources hold no {kind.__name__} (they hold {held})")
+
 
 @overload
-def rollout(func: Func, *, trained_agents: str | None = None) -> FunctionalLitAgent: ...
-@overload
-def rollout(func: None = None, *, trained_agents: str | None = None) -> Callable[[Func], FunctionalLitAgent]: ...
 def rollout(
-    func: Func | None = None, *, trained_agents: str | None = None
+    func: Func, *, trained_agents: str | None = None, model: LLM | None = None, tokenizer: LLM | None = None
+) -> FunctionalLitAgent: ...
+@overload
+def rollout(
+    func: None = None, *, trained_agents: str | None = None, model: LLM | None = None, tokenizer: LLM | None = None
+) -> Callable[[Func], FunctionalLitAgent]: ...
+def rollout(
+    func: Func | None = None,
+    *,
+    trained_agents: str | None = None,
+    model: LLM | None = None,
+    tokenizer: LLM | None = None,
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
-    """An agent from a function that names what it wants."""
-    return _decorated(func, (), True, trained_agents)
+    """An agent from a function that names what it wants.
+
+    `model` is the `llm` of runs whose resources hold none: an algorithm that trains puts its own model in its place.
+    `tokenizer` is handed to a parameter of that name.
+    """
+    defaults: NamedResources = {
+        name: value for name, value in (("llm", model), ("tokenizer", tokenizer)) if value is not None
+    }
+    return _decorated(func, (), True, trained_agents, defaults)
 
 
 @overload
@@ -132,23 +165,16 @@ def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent | Callable[[F
 
 
 def _decorated(
-    func: Func | None, required: Sequence[str], strip_proxy: bool, trained_agents: str | None
+    func: Func | None,
+    required: Sequence[str],
+    strip_proxy: bool,
+    trained_agents: str | None,
+    defaults: NamedResources | None = None,
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
     def decorate(inner: Func) -> FunctionalLitAgent:
         for name in required:
             if name not in inspect.signature(inner).parameters:
                 raise TypeError(f"{getattr(inner, '__qualname__', repr(inner))} needs a parameter named {name}")
-        return FunctionalLitAgent(inner, strip_proxy=strip_proxy, trained_agents=trained_agents)
+        return FunctionalLitAgent(inner, strip_proxy=strip_proxy, trained_agents=trained_agents, defaults=defaults)
 
     return decorate if func is None else decorate(func)
-
-
-def _pick(resources: NamedResources, kind: type[ResourceT], name: str) -> ResourceT:
-    preferred = resources.get(name)
-    if isinstance(preferred, kind):
-        return preferred
-    for resource in resources.values():
-        if isinstance(resource, kind):
-            return resource
-    held = ", ".join(f"{key}: {type(value).__name__}" for key, value in resources.items()) or "nothing"
-    raise ValueError(f"the agent asks for {name!r}, but the resources hold no {kind.__name__} (they hold {held})")

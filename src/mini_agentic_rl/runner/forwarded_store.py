@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import itertools
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..store.base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from ..store.base import LightningStore, LightningStoreCapabilities
+from ..store.forwarding import ForwardingStore, forward_methods
 from .processes import Channel
 
 
-class ForwardedStore(LightningStore):
+class ForwardedStore(ForwardingStore):
     """Callable from every thread and event loop of its process. Every async method of the contract is forwarded, under
     its own signature (see the end of this module), except `close`: the store belongs to the other process.
     """
@@ -75,19 +74,4 @@ def _settle(future: asyncio.Future[Any], succeeded: bool, value: Any) -> None:
         future.set_exception(value)
 
 
-def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, name)
-
-    async def forward(self: ForwardedStore, *args: Any, **kwargs: Any) -> Any:
-        return await self._forward(name, args, kwargs)
-
-    forward.__name__ = name
-    forward.__qualname__ = f"{ForwardedStore.__name__}.{name}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
-    return forward
-
-
-for _name in STORE_METHODS:
-    if _name not in vars(ForwardedStore):
-        setattr(ForwardedStore, _name, _forwarding(_name))
+forward_methods(ForwardedStore)

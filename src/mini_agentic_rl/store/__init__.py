@@ -18,8 +18,8 @@ from .memory import InMemoryLightningStore
 from .threading import LightningStoreThreaded
 
 if TYPE_CHECKING:
-    from .mongo import MongoLightningStore
-    from .sql import SqlLightningStore
+    from .mongo.store import MongoLightningStore
+    from .sql.store import SqlLightningStore
 
 _HOME = {"MongoLightningStore": "mongo", "SqlLightningStore": "sql"}
 

@@ -1,6 +1,6 @@
 """A store over HTTP: the server that shares one, and the client that is one."""
 
-from .client import LightningStoreClient
-from .server import LightningStoreServer
+from .http.client import LightningStoreClient
+from .http.server import LightningStoreServer
 
 __all__ = ["LightningStoreClient", "LightningStoreServer"]

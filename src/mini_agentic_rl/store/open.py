@@ -45,15 +45,15 @@ def open_store(
 
         return InMemoryLightningStore()
     if scheme in ("http", "https"):
-        from .client import LightningStoreClient
+        from .http.client import LightningStoreClient
 
         return LightningStoreClient(text, api_key=api_key, retry_seconds=retry_seconds)
     if scheme.partition("+")[0] in ("postgresql", "postgres"):
-        from .sql import SqlLightningStore
+        from .sql.store import SqlLightningStore
 
         return SqlLightningStore(text)
     if scheme in ("mongodb", "mongodb+srv"):
-        from .mongo import MongoLightningStore
+        from .mongo.store import MongoLightningStore
 
         database = urlsplit(text).path.strip("/")
         return MongoLightningStore(text, database=database) if database else MongoLightningStore(text)
@@ -65,7 +65,7 @@ def open_store(
 
 
 def _open_file(name: str, *, create: bool) -> LightningStore:
-    from .sql import SqlLightningStore
+    from .sql.store import SqlLightningStore
 
     path = Path(name).expanduser()
     if path.is_dir():

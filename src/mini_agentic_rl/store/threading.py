@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .base import LightningStore, LightningStoreCapabilities
+from .forwarding import ForwardingStore, forward_methods
 from .vocabulary import LightningStoreError
 
 T = TypeVar("T")
@@ -64,11 +64,10 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-class LightningStoreThreaded(LightningStore):
+class LightningStoreThreaded(ForwardingStore):
     """A store, made callable from every thread and event loop: each call runs in one event-loop thread.
 
-    Every async method of the contract is forwarded, under its own signature; see the end of this module. A call that is
-    cancelled on the way may have been carried out.
+    Every async method of the contract is forwarded. A call that is cancelled on the way may have been carried out.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -92,20 +91,8 @@ class LightningStoreThreaded(LightningStore):
             await self._thread.call(self.store.close())
             await asyncio.to_thread(self._thread.stop)
 
-
-def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, name)
-
-    async def forward(self: LightningStoreThreaded, *args: Any, **kwargs: Any) -> Any:
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await self._thread.call(getattr(self.store, name)(*args, **kwargs))
 
-    forward.__name__ = name
-    forward.__qualname__ = f"{LightningStoreThreaded.__name__}.{name}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
-    return forward
 
-
-for _name in STORE_METHODS:
-    if _name not in vars(LightningStoreThreaded):
-        setattr(LightningStoreThreaded, _name, _forwarding(_name))
+forward_methods(LightningStoreThreaded)

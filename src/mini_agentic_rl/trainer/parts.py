@@ -105,7 +105,7 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
     """The store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens none."""
     if folder is None or not runs_algorithm(strategy):
         return InMemoryLightningStore()
-    from ..store.sql import SqlLightningStore
+    from ..store.sql.store import SqlLightningStore
 
     folder.path.mkdir(parents=True, exist_ok=True)
     return SqlLightningStore(folder.rollouts_path)

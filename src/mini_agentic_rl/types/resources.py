@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
+
+OPENAI_ENDPOINT: Final = "https://api.openai.com/v1"
 
 
 class Resource(BaseModel):
@@ -18,12 +20,21 @@ class LLM(Resource):
     """An OpenAI-compatible endpoint and the model to ask for there."""
 
     resource_type: Literal["llm"] = "llm"
-    endpoint: str = Field(description="Base URL, ending in /v1 as a rule.")
-    model: str = Field(description="Model name to send.")
+    endpoint: str = Field(default=OPENAI_ENDPOINT, description="Base URL, ending in /v1 as a rule.")
+    model: str = Field(description='Model name to send; `name="openai/…"` is another way to give it.')
     api_key: str | None = Field(default=None, description="API key; None where the endpoint needs none.")
     sampling_parameters: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments for the completion call (temperature, max_tokens, ...)."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        """`name` is the model, with or without the provider."""
+        if isinstance(values, dict) and "name" in values and "model" not in values:
+            rest = {key: value for key, value in values.items() if key != "name"}
+            return {**rest, "model": str(values["name"]).removeprefix("openai/")}
+        return values
 
     def get_base_url(self, *_: Any) -> str:
         """The URL to give an OpenAI client as `base_url`."""
@@ -34,6 +45,7 @@ class ProxyLLM(LLM):
     """An endpoint behind our gateway: each attempt of each rollout has its own URL there."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # type: ignore[assignment]  # the tag of the union below
+    endpoint: str = Field(description="Base URL of the gateway.")
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None, *_: Any) -> str:
         """The rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.

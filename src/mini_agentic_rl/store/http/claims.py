@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..types import AttemptedRollout
-from .base import LightningStore
+from ...types import AttemptedRollout
+from ..base import LightningStore
 from .json_text import encode
 
 logger = logging.getLogger(__name__)

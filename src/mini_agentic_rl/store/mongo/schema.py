@@ -19,7 +19,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from .vocabulary import LightningStoreError
+from ..vocabulary import LightningStoreError
 
 SCHEMA_VERSION: Final = 1
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, or_, select, true
 
-from ..types import Attempt, Rollout
-from . import lifecycle
-from .query import Condition, Kind, Query
-from .sql_dialect import any_of, contains
-from .sql_rows import Row, attempt_of, resources_of, rollout_of, span_of, worker_of
-from .sql_schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
+from ...types import Attempt, Rollout
+from .. import lifecycle
+from ..query import Condition, Kind, Query
+from ..rows import Row, attempt_of, resources_of, rollout_of, span_of, worker_of
+from .dialect import any_of, contains
+from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _PREFIX: Final = "attempt_"
 _TABLES: Final[dict[Kind, Table]] = {

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import UserError
-from .database import DatabaseStore
-from .tables import Tables
-from .waiting import Changes
+from ...errors import UserError
+from ..database import DatabaseStore
+from ..tables import Tables
+from ..waiting import Changes
 
 if TYPE_CHECKING:
-    from .mongo_connection import MongoConnection
+    from .connection import MongoConnection
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class MongoLightningStore(DatabaseStore):
 
 def _connection_type() -> type[MongoConnection]:
     try:
-        from .mongo_connection import MongoConnection
+        from .connection import MongoConnection
     except ModuleNotFoundError as error:
         if error.name not in ("pymongo", "bson"):
             raise

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from ..config import LightningEnvVar, resolve_str_env_var
-from ..errors import UserError
-from ..types import AttemptedRollout, Rollout, Span
+from ...config import LightningEnvVar, resolve_str_env_var
+from ...errors import UserError
+from ...types import AttemptedRollout, Rollout, Span
+from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
+from ..forwarding import ForwardingStore, forward_methods
 from . import wire
-from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, LightningStoreError
 from .claims import give_back
-from .client_connection import Connection
+from .connection import Connection
 from .route import HOLD_SECONDS, Route
 
 _CLAIM: Final = wire.route_of("dequeue_many_rollouts")
@@ -30,7 +30,7 @@ _NUMBERS: Final = wire.route_of("get_many_span_sequence_ids")
 _GIVING_BACK_SECONDS: Final = 5.0
 
 
-class LightningStoreClient(LightningStore):
+class LightningStoreClient(ForwardingStore):
     """The store of a `LightningStoreServer`, or of an agent-lightning 0.3 store server.
 
     It may be used from any thread and event loop, pickled to another process, and taken over a fork. Methods of the
@@ -147,6 +147,10 @@ class LightningStoreClient(LightningStore):
             await self._connection.run(self._gave_back())
         await self._connection.close()
 
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        route = wire.route_of(name)
+        return await self._call(route, route.arguments_of(args, kwargs))
+
     async def _call(self, route: Route, arguments: Mapping[str, Any], waiting: float = 0.0) -> Any:
         body = b"" if route.method == "GET" else route.body_of(arguments)
         return await self._connection.run(self._ask(route, arguments, body, waiting))
@@ -234,23 +238,5 @@ def _told(answer: bytes) -> tuple[str, str]:
     return (detail if isinstance(detail, str) else json.dumps(detail)), error_type
 
 
-def _forwarding(route: Route) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, route.call)
-
-    async def forward(self: LightningStoreClient, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(route, route.arguments_of(args, kwargs))
-
-    forward.__name__ = route.call
-    forward.__qualname__ = f"{LightningStoreClient.__name__}.{route.call}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
-    return forward
-
-
 # The others are made of these by the contract itself: enqueue_rollout of enqueue_many_rollouts, and so on.
-for _name in STORE_METHODS:
-    if _name not in vars(LightningStoreClient) and _name != _ONE_SPAN.call:
-        for _route in wire.ROUTES:
-            if _route.call == _name:
-                setattr(LightningStoreClient, _name, _forwarding(_route))
-                break
+forward_methods(LightningStoreClient, {route.call for route in wire.ROUTES} & set(STORE_METHODS) - {_ONE_SPAN.call})

@@ -20,13 +20,13 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from .mongo_news import foreign_news, news_mark
-from .mongo_schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
-from .mongo_tables import MongoTables
-from .mongo_transactions import DURABLE, TRANSIENT, UNKNOWN_OUTCOME, run_transaction
-from .tables import Tables
-from .vocabulary import LightningStoreError
-from .waiting import Changes
+from ..tables import Tables
+from ..vocabulary import LightningStoreError
+from ..waiting import Changes
+from .news import foreign_news, news_mark
+from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
+from .tables import MongoTables
+from .transactions import DURABLE, TRANSIENT, UNKNOWN_OUTCOME, run_transaction
 
 T = TypeVar("T")
 

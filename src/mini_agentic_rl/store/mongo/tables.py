@@ -9,12 +9,10 @@ from pymongo import ASCENDING, DESCENDING, ReturnDocument
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
-from . import lifecycle
-from .mongo_query import COLLECTION_OF, filter_of, sort_of
-from .mongo_schema import ATTEMPTS, COUNTERS, RESOURCES, ROLLOUTS, SPANS, STATE, THE_LOCK, WORKERS
-from .query import Kind, Query
-from .sql_rows import (
+from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from .. import lifecycle
+from ..query import Kind, Query
+from ..rows import (
     Values,
     attempt_columns,
     attempt_of,
@@ -27,7 +25,9 @@ from .sql_rows import (
     worker_columns,
     worker_of,
 )
-from .vocabulary import LightningStoreStatistics
+from ..vocabulary import LightningStoreStatistics
+from .query import COLLECTION_OF, filter_of, sort_of
+from .schema import ATTEMPTS, COUNTERS, RESOURCES, ROLLOUTS, SPANS, STATE, THE_LOCK, WORKERS
 
 _QUEUED: Final = {"queue_position": {"$gt": 0}}
 _LIMITED: Final = {"deadline": {"$gt": 0}}

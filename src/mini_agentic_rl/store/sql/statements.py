@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ClauseElement, Connection, Dialect, Select
 from sqlalchemy.dialects import sqlite
 
-from .sql_rows import Row, Values
+from ..rows import Row, Values
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
 

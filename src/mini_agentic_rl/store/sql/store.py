@@ -17,14 +17,14 @@ from sqlalchemy import URL, Connection, RootTransaction
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .database import DatabaseStore
-from .sql_backend import WRITES, Backend
-from .sql_migrations import prepare
-from .sql_postgres import PostgresBackend
-from .sql_sqlite import SqliteBackend, Synchronous
-from .sql_tables import SqlTables
-from .tables import Tables
-from .waiting import Changes
+from ..database import DatabaseStore
+from ..tables import Tables
+from ..waiting import Changes
+from .backend import WRITES, Backend
+from .migrations import prepare
+from .postgres import PostgresBackend
+from .sqlite import SqliteBackend, Synchronous
+from .tables import SqlTables
 
 T = TypeVar("T")
 

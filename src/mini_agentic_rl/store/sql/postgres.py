@@ -15,10 +15,10 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from .database import READERS
-from .sql_backend import WRITES, Backend
-from .vocabulary import LightningStoreError
-from .waiting import Changes
+from ..database import READERS
+from ..vocabulary import LightningStoreError
+from ..waiting import Changes
+from .backend import WRITES, Backend
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,20 +8,21 @@ import inspect
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ..config import LightningEnvVar, resolve_str_env_var
-from ..serving import ServerStartError, ServerThread
+from ...config import LightningEnvVar, resolve_str_env_var
+from ...serving import ServerStartError, ServerThread
+from ..base import LightningStore, LightningStoreCapabilities
+from ..forwarding import ForwardingStore, forward_methods
+from ..threading import LightningStoreThreaded
 from . import wire
-from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .answers import LongPolls
+from .app import create_app
 from .client import LightningStoreClient
+from .gate import is_loopback
 from .json_text import encode
-from .server_answers import LongPolls
-from .server_app import create_app
-from .server_gate import is_loopback
-from .threading import LightningStoreThreaded
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_m
 _ALIVE_CHECK_SECONDS: Final = 1.0
 
 
-class LightningStoreServer(LightningStore):
+class LightningStoreServer(ForwardingStore):
     """Shares a store with other processes and machines, over the routes of `wire` and OTLP.
 
     In the process that made it, its methods are those of the store it shares; every async method of the contract is
@@ -149,23 +150,11 @@ class LightningStoreServer(LightningStore):
             self._client = LightningStoreClient(self.endpoint, api_key=self._api_key)
         return self._client
 
-
-def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, name)
-    signature = inspect.signature(contract)
-
-    async def forward(self: LightningStoreServer, *args: Any, **kwargs: Any) -> Any:
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in _KEPT_AS_JSON:  # whoever claims it is in another process
+            signature = inspect.signature(getattr(LightningStore, name))
             encode(dict(signature.bind(None, *args, **kwargs).arguments), "")
         return await getattr(self._target(), name)(*args, **kwargs)
 
-    forward.__name__ = name
-    forward.__qualname__ = f"{LightningStoreServer.__name__}.{name}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
-    return forward
 
-
-for _name in STORE_METHODS:
-    if _name not in vars(LightningStoreServer):
-        setattr(LightningStoreServer, _name, _forwarding(_name))
+forward_methods(LightningStoreServer)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from .mongo_schema import THE_LOCK
+from .schema import THE_LOCK
 
 logger = logging.getLogger(__name__)
 

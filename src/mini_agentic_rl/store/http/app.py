@@ -14,15 +14,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from ..base import LightningStore, LightningStoreError
 from . import wire
-from .base import LightningStore, LightningStoreError
+from .answers import Answer, LongPolls, RememberedAnswers, failure, response_of
+from .body import BodyError, body_of
 from .claims import fail_unsendable
+from .gate import Gate
 from .openapi import document
 from .otlp import PROTOBUF, export_response, status_message
 from .route import Route
-from .server_answers import Answer, LongPolls, RememberedAnswers, failure, response_of
-from .server_body import BodyError, body_of
-from .server_gate import Gate
 
 logger = logging.getLogger(__name__)
 

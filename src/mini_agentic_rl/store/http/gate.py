@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import wire
-from .server_answers import failure, response_of
+from .answers import failure, response_of
 
 _NO_KEY: Final = failure(
     401, "wrong or missing API key: send it as 'Authorization: Bearer KEY' (AGL_API_KEY)", "Unauthorized"

@@ -23,9 +23,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
-from ..semconv import LightningResourceAttributes
-from ..types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
-from .base import LightningStore
+from ...semconv import LightningResourceAttributes
+from ...types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from ..base import LightningStore
 
 logger = logging.getLogger(__name__)
 

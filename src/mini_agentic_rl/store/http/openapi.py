@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
+from ..base import LightningStore
 from . import wire
-from .base import LightningStore
 from .route import Route
 
 _MODEL: Final = "#/components/schemas/{model}"

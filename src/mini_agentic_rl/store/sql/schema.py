@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import Column, ColumnElement, Float, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
-from .sql_dialect import Count, ExactText
+from .dialect import Count, ExactText
 
 METADATA: Final = MetaData()
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from sqlalchemy import Connection, insert, inspect, select, text, update
 
-from .sql_schema import METADATA, VERSION
-from .vocabulary import LightningStoreError
+from ..vocabulary import LightningStoreError
+from .schema import METADATA, VERSION
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from ..threading import LoopThread
+from ..vocabulary import LightningStoreError
 from . import wire
-from .threading import LoopThread
-from .vocabulary import LightningStoreError
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from .waiting import Changes
+from ..waiting import Changes
 
 WRITES: Final = "agl_writes"
 """Execution option of the connection that writes: its transactions begin by excluding other writers."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING
 
-from .mongo_schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
-from .query import Condition, Kind, Query
+from ..query import Condition, Kind, Query
+from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 COLLECTION_OF: Final[dict[Kind, str]] = {
     "rollout": ROLLOUTS,

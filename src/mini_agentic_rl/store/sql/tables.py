@@ -8,12 +8,10 @@ from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, func, insert, select, update
 
-from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
-from . import lifecycle
-from .query import Query
-from .sql_dialect import any_of, insert_new, insert_or_replace, stored_columns
-from .sql_query import ROLLOUTS_WITH_LATEST, item_of, page_of, rollout_and_latest, total_of
-from .sql_rows import (
+from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from .. import lifecycle
+from ..query import Query
+from ..rows import (
     Values,
     attempt_columns,
     attempt_of,
@@ -24,9 +22,11 @@ from .sql_rows import (
     worker_columns,
     worker_of,
 )
-from .sql_schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
-from .sql_statements import Session, Statement
-from .vocabulary import LightningStoreStatistics
+from ..vocabulary import LightningStoreStatistics
+from .dialect import any_of, insert_new, insert_or_replace, stored_columns
+from .query import ROLLOUTS_WITH_LATEST, item_of, page_of, rollout_and_latest, total_of
+from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
+from .statements import Session, Statement
 
 # Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
 _THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")

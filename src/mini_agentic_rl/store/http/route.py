@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
 
-from ..types import AttemptedRollout, PaginatedResult, Rollout
-from .base import UNSET, LightningStore, Unset
+from ...types import AttemptedRollout, PaginatedResult, Rollout
+from ..base import UNSET, LightningStore, Unset
 from .json_text import decode, encode, encode_list
 
 HOLD_SECONDS: Final = 25.0

@@ -1,0 +1,5 @@
+"""The store in MongoDB."""
+
+from .store import MongoLightningStore
+
+__all__ = ["MongoLightningStore"]
