@@ -32,7 +32,7 @@ install: $(INSTALLED_DEV)
 # Training needs none of the tools that checking and testing need.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
 	touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt
