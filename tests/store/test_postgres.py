@@ -216,6 +216,22 @@ def own_server() -> Iterator[PostgresServer]:
     made.remove()
 
 
+async def test_a_wait_bears_with_a_server_that_comes_back_and_not_with_one_that_stays_away(
+    own_server: PostgresServer,
+) -> None:
+    store = SqlLightningStore(own_server.url("postgres"))
+    rollout = await store.start_rollout("a")
+    own_server.stop()
+    with pytest.raises(LightningStoreError, match="does not answer"):
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.3)
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20))
+    await asyncio.sleep(0.5)
+    own_server.start()
+    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    assert [ended.status for ended in await waiting] == ["succeeded"]
+    await store.close()
+
+
 async def test_a_store_goes_on_after_its_server_was_restarted(own_server: PostgresServer) -> None:
     store, other = SqlLightningStore(own_server.url("postgres")), SqlLightningStore(own_server.url("postgres"))
     claimed = await store.start_rollout("a")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from ..types import (
     Attempt,
@@ -28,11 +29,16 @@ from . import lifecycle
 from .base import UNSET, LightningStore, LightningStoreStatistics, Unset
 from .ledger import Ledger
 from .query import Condition, Query, conditions
+from .vocabulary import StoreUnreachableError
 from .waiting import FOR_EVER, Switchboard, monotonic_of
 
 T = TypeVar("T")
 Order = Literal["asc", "desc"]
 Logic = Literal["and", "or"]
+
+_AWAY_SECONDS: Final = 30.0
+"""How long a waiting call bears with a server that does not answer: about as long as a restart takes."""
+_RETRY_SECONDS: Final = 0.2
 
 
 class LedgerStore(LightningStore):
@@ -86,7 +92,7 @@ class LedgerStore(LightningStore):
         end = time.monotonic() + timeout
         with self._switchboard.listen(work=True) as listener:
             while True:
-                queued, deadline = await self._look(lambda ledger: ledger.tables.has_queued())
+                queued, deadline = await self._look_patiently(lambda ledger: ledger.tables.has_queued(), end)
                 if queued or time.monotonic() >= end:
                     return queued
                 await listener.wait(min(end, deadline))
@@ -224,7 +230,7 @@ class LedgerStore(LightningStore):
         wanted = list(dict.fromkeys(rollout_ids))
         with self._switchboard.listen(rollout_ids=wanted) as listener:
             while True:
-                ended, deadline = await self._look(lambda ledger: ledger.ended(wanted))
+                ended, deadline = await self._look_patiently(lambda ledger: ledger.ended(wanted), end)
                 if len(ended) == len(wanted) or time.monotonic() >= end:
                     return ended
                 self._switchboard.settle(listener, [rollout.rollout_id for rollout in ended])
@@ -277,6 +283,17 @@ class LedgerStore(LightningStore):
 
     async def _select(self, query: Query) -> PaginatedResult[Any]:
         return await self._read(lambda ledger: ledger.tables.select(query))
+
+    async def _look_patiently(self, operation: Callable[[Ledger], T], end: float) -> tuple[T, float]:
+        """`_look`, tried again while the store's server is away: for a while, and not past `end` (`time.monotonic`)."""
+        give_up = min(end, time.monotonic() + _AWAY_SECONDS)
+        while True:
+            try:
+                return await self._look(operation)
+            except StoreUnreachableError:
+                if time.monotonic() >= give_up:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
         """The answer now, and the time (of `time.monotonic`) at which an attempt may go past a limit unnoticed."""

@@ -12,6 +12,10 @@ class LightningStoreError(UserError, RuntimeError):
     """The store cannot serve: locked, full, damaged, closed or of another version. The message says what to do."""
 
 
+class StoreUnreachableError(LightningStoreError):
+    """The store's server does not answer at the moment."""
+
+
 class Unset(enum.Enum):
     """Type of `UNSET`, the value of an argument that leaves a field as it is (None may be a value of the field)."""
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ..database import READERS
-from ..vocabulary import LightningStoreError
+from ..vocabulary import LightningStoreError, StoreUnreachableError
 from ..waiting import Changes
 from .backend import WRITES, Backend
 
@@ -31,6 +31,10 @@ _LOOK_SECONDS: Final = 5.0
 _BEGIN_WRITE: Final = f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({_LOCK})"
 _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_AWAY: Final = (
+    "the server does not answer; start it, or correct host and port of the store URL. What was being written may have "
+    "been written or not"
+)
 _ADVICE_BY_STATE: Final = {
     "25006": "it can only be read there: name the primary server in the store URL",
     "25P03": "this process stood still for longer than busy_timeout_seconds amid a write, which was undone",
@@ -123,7 +127,9 @@ class PostgresBackend(Backend):
         reason = str(cause).strip().replace("\n", " ")
         if isinstance(cause, self._value_error):
             return ValueError(f"PostgreSQL cannot keep this: {reason}")
-        return LightningStoreError(f"the store {self.name}: {self._advice(cause, reason)} ({reason})")
+        advice = self._advice(cause, reason)
+        kind = StoreUnreachableError if advice is _AWAY else LightningStoreError
+        return kind(f"the store {self.name}: {advice} ({reason})")
 
     def _advice(self, error: Any, reason: str) -> str:
         if error.sqlstate == "55P03":
@@ -139,10 +145,7 @@ class PostgresBackend(Backend):
                 if any(word in line for word in words):
                     return advice
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
-            return (
-                "the server does not answer; start it, or correct host and port of the store URL. What was being "
-                "written may have been written or not"
-            )
+            return _AWAY
         return "PostgreSQL refused"
 
 
