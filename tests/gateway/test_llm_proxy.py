@@ -75,6 +75,13 @@ async def test_a_stream_passes_chunk_by_chunk_and_leaves_the_same_record(proxy, 
         assert first.attributes[key] == second.attributes[key]
 
 
+@pytest.mark.parametrize(("asked", "recorded"), [({}, 1.0), ({"temperature": 0}, 0.0), ({"temperature": 0.5}, 0.5)])
+async def test_the_temperature_is_recorded_as_it_was_asked_for(proxy, store, rollout, asked, recorded):
+    await _ask(proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id, "policy"), **asked)
+    (span,) = await store.query_spans(rollout.rollout_id)
+    assert span.attributes[Key.REQUEST_TEMPERATURE] == recorded
+
+
 async def test_an_upstream_without_token_ids_leaves_the_messages_and_nothing_to_train(proxy, store, rollout):
     await _ask(proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id, "critic"))
     (span,) = await store.query_spans(rollout.rollout_id)

@@ -48,6 +48,12 @@ class ProxiedCall:
         return bool(self.body.get("stream"))
 
     @property
+    def temperature(self) -> float:
+        """What the tokens are drawn at; 1 where the agent did not say."""
+        asked = self.body.get("temperature")
+        return 1.0 if asked is None else float(asked)
+
+    @property
     def onward(self) -> dict[str, Any]:
         """The body as the upstream gets it."""
         body = {**self.body, "model": self.upstream.model}
@@ -122,6 +128,8 @@ def _read(content: bytes, request: Request, upstreams: Upstreams) -> ProxiedCall
         raise BadRequestError(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise BadRequestError("messages: expected a list", param="messages")
+    if not isinstance(body.get("temperature"), int | float | None):
+        raise BadRequestError("temperature: expected a number", param="temperature")
     upstream = upstreams.find(str(body.get("model")))
     return ProxiedCall(body, scope_of(request), upstream, request.headers.get("traceparent"))
 
@@ -176,7 +184,7 @@ async def _record(call: ProxiedCall, store: LightningStore | None) -> None:
         messages=call.body["messages"],
         tools=call.body.get("tools") or [],
         prompt_ids=answer.prompt_ids,
-        temperature=float(call.body.get("temperature") or 1.0),
+        temperature=call.temperature,
         start_time=call.start_time,
         traceparent=call.traceparent,
     )

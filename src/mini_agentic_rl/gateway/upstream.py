@@ -123,7 +123,8 @@ class Upstreams:
             UnavailableError: it could not be reached, however often it was tried.
         """
         headers = {} if upstream.api_key is None else {"authorization": f"Bearer {upstream.api_key}"}
-        for attempt in range(self._num_retries + 1):
+        attempt = 0
+        while True:
             last = attempt == self._num_retries
             request = self._pool().build_request("POST", f"{upstream.base_url}{path}", json=dict(body), headers=headers)
             try:
@@ -134,13 +135,14 @@ class Upstreams:
                         f"{upstream.base_url} does not answer for model {upstream.name!r}: {error!r}",
                         code="upstream_unavailable",
                     ) from error
-                await asyncio.sleep(_pause(attempt, None))
-                continue
-            if last or answer.status_code not in RETRIED_STATUSES:
-                return answer
-            await answer.aclose()
-            await asyncio.sleep(_pause(attempt, answer.headers.get("retry-after")))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                retry_after = None
+            else:
+                if last or answer.status_code not in RETRIED_STATUSES:
+                    return answer
+                await answer.aclose()
+                retry_after = answer.headers.get("retry-after")
+            await asyncio.sleep(_pause(attempt, retry_after))
+            attempt += 1
 
     async def close(self) -> None:
         """Close the connections."""

@@ -13,20 +13,11 @@ from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .objects import made
+from .query import SORTABLE
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
-_SPAN_COLUMNS: Final = (
-    "rollout_id",
-    "attempt_id",
-    "sequence_id",
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "name",
-    "start_time",
-    "end_time",
-)
+_SPAN_COLUMNS: Final = SORTABLE["span"]
 _SPAN_COLUMN_SET: Final = set(_SPAN_COLUMNS)
 _ROLLOUT_COLUMNS: Final = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
 _WORKER_COLUMNS: Final = tuple(name for name in Worker.model_fields if name != "heartbeat_stats")

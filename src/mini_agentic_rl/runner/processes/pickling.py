@@ -73,6 +73,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _is_picklable(value: Any) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:
+    except Exception:  # pickling runs the code of whatever is pickled, which may raise anything
         return False
     return True
