@@ -157,17 +157,14 @@ def test_the_scale_is_one_for_the_group_so_that_small_turns_stay_small() -> None
 
 
 def _batch(group: Group, **more: Any) -> Any:
-    options = {"max_length": 9, "max_tree_tokens": 99, "mask_truncated": False, "keep_zero_advantage": False}
+    options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": False}
     return make_batch([group], group_normalized, "sequence", **{**options, **more})
 
 
 def _by_token(batch: Any) -> dict[int, float]:
     """Advantage of each sampled token, by its id; the ids of first tokens of calls are all different."""
-    found: dict[int, float] = {}
-    for micro in batch.micro_batches(10**6):
-        ids = micro.packed.tokens_T[micro.packed.token_S]
-        found.update({int(t): float(a) for t, a in zip(ids, micro.advantages_S, strict=True) if t >= 10})
-    return found
+    ids = batch.packed.tokens_T[batch.packed.token_S]
+    return {int(t): float(a) for t, a in zip(ids, batch.advantages_S, strict=True) if t >= 10}
 
 
 def _group(mode: Any, *rewards: Rewards) -> Group:
@@ -203,25 +200,15 @@ def test_last_call_trains_the_last_call_alone_and_each_rollout_weighs_the_same()
     batch = _batch(group)
     advantages = group_normalized(np.array([1.0, 0.0, 0.0]))
     assert _by_token(batch) == pytest.approx({12: advantages[0], 20: advantages[1], 31: advantages[2]})
-    (micro,) = batch.micro_batches(10**6)
-    totals = [float(micro.weights_S[micro.packed.trajectory_S == index].sum()) for index in range(3)]
+    totals = [float(batch.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(3)]
     np.testing.assert_allclose(totals, [1 / 3] * 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["broadcast", "per_turn", "discounted"])
 def test_each_rollout_weighs_the_same_however_many_calls_it_made(mode: Any) -> None:
-    (micro,) = _batch(
-        _group(mode, _ends([0.3, 0.0, 0.2, 0.0], 1.0), _ends([0.0], 0.0)), keep_zero_advantage=True
-    ).micro_batches(10**6)
-    totals = [float(micro.weights_S[micro.packed.trajectory_S == index].sum()) for index in range(2)]
+    batch = _batch(_group(mode, _ends([0.3, 0.0, 0.2, 0.0], 1.0), _ends([0.0], 0.0)), keep_zero_advantage=True)
+    totals = [float(batch.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(2)]
     np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
-
-
-def test_cutting_a_group_into_trees_leaves_every_calls_advantage() -> None:
-    group = _group("discounted", _ends([1.0, 0.0, 0.0], 1.0), _ends([0.0, 1.0], 0.0), _ends([0.5] * 4, 0.0))
-    whole, cut = _batch(group), _batch(group, max_tree_tokens=1)
-    assert (len(whole.trees), len(cut.trees)) == (1, 3)
-    assert _by_token(cut) == _by_token(whole)
 
 
 def test_a_call_that_sampled_nothing_shifts_no_advantage() -> None:

@@ -1,19 +1,22 @@
-"""Invariant 4: however a batch is split into micro-batches, the gradient is the same."""
+"""Invariant 4: however a batch is split, over calls or over the chunks of one call, the gradient is the same."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
 from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss
-from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 
 
-def _batch(policy, aggregation, max_tree_tokens=10**6):
+def _batch(policy, aggregation="sequence"):
     rng = np.random.default_rng(0)
     groups = [
         Group(
@@ -30,50 +33,80 @@ def _batch(policy, aggregation, max_tree_tokens=10**6):
         group_normalized,
         aggregation,
         max_length=50,
-        max_tree_tokens=max_tree_tokens,
         mask_truncated=False,
         keep_zero_advantage=True,
     )
 
 
-def _gradient(policy, batch, max_tokens):
+def _gradient(policy, batch, max_tokens, checkpointing=False):
     def job():
-        learner = policy.learner(LearnerSettings())
-        passes = 0
-        for micro in batch.micro_batches(max_tokens):
-            learner.forward_backward(
-                micro.packed, GRPOLoss(), {"advantages": micro.advantages_S, "weights": micro.weights_S}
-            )
-            passes += 1
+        learner = policy.learner(LearnerSettings(max_batch_tokens=max_tokens, checkpointing=checkpointing))
+        streams = {"advantages": batch.advantages_S, "weights": batch.weights_S}
+        metrics = learner.forward_backward(batch.packed, GRPOLoss(), streams)
         found = torch.cat([p.grad.flatten().clone() for p in learner.parameters])
         for parameter in learner.parameters:
             parameter.grad = None
-        return found, passes
+        return found, metrics, learner.logprobs(batch.packed)
 
     return policy.run(job)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
-def test_any_split_gives_the_same_gradient(aggregation):
+@pytest.mark.parametrize("max_tokens", [1, 10, 37, 60])
+def test_any_split_gives_the_same_gradient(aggregation, max_tokens):
     with tiny_policy() as policy:
-        batch = _batch(policy, aggregation, 60)
-        whole, one = _gradient(policy, batch, 10**6)
-        apart, several = _gradient(policy, batch, 1)
-    assert (one, several) == (1, len(batch.trees))
-    assert several > 1
+        batch = _batch(policy, aggregation)
+        assert len(list(cut(batch.packed, max_tokens))) > 3
+        whole, of_whole, logprobs = _gradient(policy, batch, 10**6)
+        apart, of_parts, in_parts = _gradient(policy, batch, max_tokens)
     assert whole.norm() > 0
+    assert (whole - apart).norm() / whole.norm() < 1e-5
+    assert of_parts == pytest.approx(of_whole, abs=1e-5)
+    assert (logprobs - in_parts).abs().max() < 1e-5
+
+
+def test_chunks_and_checkpointed_layers_go_together():
+    with tiny_policy() as policy:
+        batch = _batch(policy)
+        whole, *_ = _gradient(policy, batch, 10**6)
+        apart, *_ = _gradient(policy, batch, 20, checkpointing=True)
     assert (whole - apart).norm() / whole.norm() < 1e-5
 
 
-@pytest.mark.parametrize("most", [1, 60, 80])
-def test_one_tree_of_all_groups_gives_the_gradient_of_many_trees(most):
-    with tiny_policy() as policy:
-        whole, cut = _batch(policy, "sequence"), _batch(policy, "sequence", most)
-        assert len(cut.trees) > len(whole.trees) == 1
-        assert cut.tree_tokens > whole.tree_tokens
-        assert cut.unrolled_tokens == whole.unrolled_tokens
-        if most > 1:
-            assert max(tree.token_count for tree in cut.trees) <= most
-        expected, _ = _gradient(policy, whole, 10**6)
-        found, _ = _gradient(policy, cut, most)
-    assert float((found - expected).norm() / expected.norm()) < 1e-5
+@pytest.mark.parametrize("lora", [None, LoraSettings(target_modules=("q_proj", "down_proj"))])
+def test_it_holds_when_the_first_keys_have_no_gradient_and_when_all_weights_have_one(lora):
+    with tiny_policy(lora=lora) as policy:
+        batch = _batch(policy)
+        whole, *_ = _gradient(policy, batch, 10**6)
+        apart, *_ = _gradient(policy, batch, 20)
+    assert (whole - apart).norm() / whole.norm() < 1e-5
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=20), min_size=1, max_size=8),
+    st.integers(1, 2),
+    st.integers(1, 12),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_chunk_and_its_context_hold_all_that_its_tokens_look_at(sequences, trees, max_tokens):
+    grown = [TokenTree() for _ in range(trees)]
+    for index, tokens in enumerate(sequences):
+        record = CompletionRecord(np.array(tokens[:1]), np.array(tokens[1:]), np.zeros(len(tokens) - 1, np.float32))
+        grown[index % trees].insert(record, index)
+    packed = pack(grown)
+    chunks = list(cut(packed, max_tokens))
+    assert [chunk.start for chunk in chunks] == [0, *(chunk.stop for chunk in chunks[:-1])]
+    assert chunks[-1].stop == packed.token_count
+    for chunk in chunks:
+        assert 0 < chunk.stop - chunk.start <= max_tokens
+        held = {*chunk.context_C.tolist(), *range(chunk.start, chunk.stop)}
+        for token in range(chunk.start, chunk.stop):
+            looked_at, where = set(), token
+            while where >= 0:
+                looked_at.add(where)
+                where = int(packed.parent_T[where])
+            assert looked_at <= held
+        readers = [
+            t for t in range(chunk.stop, packed.token_count) if (packed.end_T[chunk.start : chunk.stop] > t).any()
+        ]
+        assert chunk.reach > chunk.stop if readers else chunk.reach <= chunk.stop

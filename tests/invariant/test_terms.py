@@ -95,42 +95,39 @@ def test_no_two_nodes_begin_alike_and_every_record_ends_at_a_node(rollouts):
         np.testing.assert_array_equal(path, np.concatenate([record.prompt_ids, record.output_ids]))
 
 
-def _micro_batch(group):
-    batch = make_batch(
+def _batch(group):
+    return make_batch(
         [group],
         group_normalized,
         "sequence",
         max_length=9,
-        max_tree_tokens=99,
         mask_truncated=False,
         keep_zero_advantage=False,
     )
-    (micro,) = batch.micro_batches(10**6)
-    return micro
 
 
 def test_turns_of_a_rollout_are_trained_once_each():
     first = _record([1, 2], [3, 4])
     second = _record([1, 2, 3, 4, 5], [6])
     group = Group("task", [Trajectory("a", [first, second], 1.0), Trajectory("b", [_record([1, 2], [7])], 0.0)])
-    micro = _micro_batch(group)
-    of_first = micro.packed.token_S[micro.packed.trajectory_S == 0].tolist()
+    batch = _batch(group)
+    of_first = batch.packed.token_S[batch.packed.trajectory_S == 0].tolist()
     assert max(Counter(of_first).values()) == 1
-    assert sorted(micro.packed.tokens_T[of_first].tolist()) == [3, 4, 6]
+    assert sorted(batch.packed.tokens_T[of_first].tolist()) == [3, 4, 6]
 
 
 def test_each_rollout_weighs_the_same_however_many_calls_it_made():
     many = [_record([1], [2, 2]), _record([1, 2, 2, 3], [2]), _record([1, 2, 2, 3, 2, 3], [2, 2, 2])]
     group = Group("task", [Trajectory("a", many, 1.0), Trajectory("b", [_record([1], [3])], 0.0)])
-    micro = _micro_batch(group)
-    totals = [float(micro.weights_S[micro.packed.trajectory_S == i].sum()) for i in range(2)]
+    batch = _batch(group)
+    totals = [float(batch.weights_S[batch.packed.trajectory_S == i].sum()) for i in range(2)]
     np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
 
 
 def test_a_group_of_equal_rewards_is_not_trained():
     equal = Group("a", [Trajectory(str(i), [_record([1], [i])], 1.0) for i in range(3)])
     mixed = Group("b", [Trajectory(str(i), [_record([2], [i])], float(i)) for i in range(2)])
-    options = {"max_length": 9, "max_tree_tokens": 99, "mask_truncated": False, "keep_zero_advantage": False}
+    options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": False}
     assert make_batch([equal], group_normalized, "token", **options) is None
     batch = make_batch([equal, mixed], group_normalized, "token", **options)
-    assert [sampled.record.prompt_ids.tolist() for tree in batch.trees for sampled in tree.sampled] == [[2], [2]]
+    assert batch.packed.tokens_T.tolist() == [2, 0, 1]

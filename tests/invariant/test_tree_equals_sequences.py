@@ -62,7 +62,7 @@ def test_log_probabilities_agree():
     with tiny_policy() as policy:
         conversations = group_of_conversations(policy)
         one, many = pack(_together(conversations)), pack(_unrolled(conversations))
-        learner = policy.run(lambda: policy.learner(LearnerSettings(logprob_chunk_rows=7)))
+        learner = policy.run(lambda: policy.learner(LearnerSettings(head_rows=7)))
         whole = policy.run(lambda: learner.logprobs(one)).numpy()
         apart = policy.run(lambda: learner.logprobs(many)).numpy()
     assert one.term_count == many.term_count == 4 * 3 * 6
@@ -71,12 +71,13 @@ def test_log_probabilities_agree():
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("chunk_rows", [5, 1000])
-def test_gradients_agree(checkpointing, chunk_rows):
-    settings = LearnerSettings(checkpointing=checkpointing, logprob_chunk_rows=chunk_rows)
+@pytest.mark.parametrize("head_rows", [5, 1000])
+@pytest.mark.parametrize("max_batch_tokens", [13, 1000])
+def test_gradients_agree(checkpointing, head_rows, max_batch_tokens):
+    settings = LearnerSettings(checkpointing=checkpointing, head_rows=head_rows, max_batch_tokens=max_batch_tokens)
     with tiny_policy() as policy:
         conversations = group_of_conversations(policy)
-        apart = _gradients(policy, _unrolled(conversations), LearnerSettings(logprob_chunk_rows=1000))
+        apart = _gradients(policy, _unrolled(conversations), LearnerSettings(head_rows=1000))
         whole = _gradients(policy, _together(conversations), settings)
     assert apart.norm() > 0
     assert (whole - apart).norm() / apart.norm() < 1e-4

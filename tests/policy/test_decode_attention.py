@@ -1,60 +1,92 @@
-"""Keys that are read once for all sequences give what reading them for each would give."""
+"""Keys that are read once for several sequences give what reading them for each would give."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from helpers import tiny_policy
+from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.decode_attention import DecodeTables
+from mini_agentic_rl.policy.decode_attention import DecodeTables, SharedKeys, shared_runs
 from mini_agentic_rl.policy.kv_cache import KVPool
-from mini_agentic_rl.policy.scheduler import RunningSequence
-from mini_agentic_rl.policy.step_batch import pack_step
-from mini_agentic_rl.tokens import SamplingParams, TokenRequest
+from mini_agentic_rl.tokens import SamplingParams
 
-LENGTHS = torch.tensor([21, 14, 17])
+LENGTHS = torch.tensor([21, 14, 17, 25, 30])
+# Rows 0 to 4 begin alike for 4 tokens, 0 and 1 for 8 more, 2 to 4 for 6 more, of which 3 and 4 share yet 5.
+RUNS = [(slice(0, 5), 0, 4), (slice(0, 2), 4, 12), (slice(2, 5), 4, 10), (slice(3, 5), 10, 15)]
 
 
 @pytest.fixture
 def pool() -> KVPool:
     torch.manual_seed(0)
-    made = KVPool(1, 16, 4, 2, 8, torch.float32, torch.device("cpu"))
+    made = KVPool(1, 50, 4, 2, 8, torch.float32, torch.device("cpu"))
     made.keys.normal_()
     made.values.normal_()
     return made
 
 
-@pytest.mark.parametrize("shared", [0, 4, 12])
+@pytest.mark.parametrize("runs", [0, 1, 2, 4])
 @pytest.mark.parametrize(
     "scoring", [Scoring(0.3, None, None), Scoring(0.3, 9, None), Scoring(0.3, None, 1.5), Scoring(0.3, 5, 1.5)]
 )
-def test_shared_keys_give_the_attention_of_each_sequence_alone(pool, shared, scoring):
-    slots = torch.stack([torch.randperm(64)[:21] for _ in LENGTHS])
-    slots[:, :shared] = slots[0, :shared]
-    q = torch.randn(len(LENGTHS), 2, 3, 8)
-    together = DecodeTables(slots[0, :shared], slots[:, shared:], LENGTHS).attend(pool, 0, q, scoring)
+def test_shared_keys_give_the_attention_of_each_sequence_alone(pool, runs, scoring):
+    slots = torch.stack([torch.randperm(200)[:30] for _ in LENGTHS])
+    first = torch.zeros(5, dtype=torch.long)
+    shared = []
+    for rows, start, stop in RUNS[:runs]:
+        slots[rows, start:stop] = slots[rows.start, start:stop]
+        first[rows] = stop
+        shared.append(SharedKeys(rows, slots[rows.start, start:stop], torch.arange(start, stop)))
+    width = int((LENGTHS - first).max())
+    own = slots.gather(1, (first[:, None] + torch.arange(width)).clamp(max=29))
+    q = torch.randn(6, len(LENGTHS), 8)
+    together = DecodeTables(shared, own, first, LENGTHS).attend(pool, 0, q, scoring)
     for row, length in enumerate(LENGTHS.tolist()):
-        first = 0 if scoring.window is None else max(0, length - scoring.window)
-        keys, values = (part.transpose(0, 1) for part in pool.read(0, slots[row, first:length]))
-        scores = q[row] @ keys.transpose(1, 2) * scoring.scale
+        start = 0 if scoring.window is None else max(0, length - scoring.window)
+        keys, values = (part.transpose(0, 1).repeat_interleave(3, 0) for part in pool.read(0, slots[row, start:length]))
+        scores = q[:, row, None] @ keys.transpose(1, 2) * scoring.scale
         if scoring.softcap is not None:
             scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-        torch.testing.assert_close(together[row], scores.softmax(-1) @ values, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(together[:, row], (scores.softmax(-1) @ values)[:, 0], atol=1e-6, rtol=1e-5)
 
 
-def test_sequences_that_begin_alike_share_their_blocks_and_keep_a_token_of_their_own():
-    common = tuple(range(5, 15))
-    with tiny_policy(engine=EngineSettings(block_size=4)) as policy:
-        engine = policy.engine
+@given(
+    st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=9),
+    st.sampled_from([1, 16, 64]),
+)
+@settings(max_examples=200, deadline=None)
+def test_runs_cover_what_their_sequences_have_in_common(choices, block_size):
+    # The id of a block is its whole history, so that equal ids mean equal beginnings, as in the cache.
+    tables = sorted([hash((*choice[: n + 1],)) for n in range(len(choice))] for choice in choices)
+    held = [0] * len(tables)
+    for run in shared_runs(tables, block_size):
+        rows = range(run.rows.start, run.rows.stop)
+        assert len(rows) > 1
+        assert run.last > run.first
+        for row in rows:
+            assert held[row] == run.first
+            assert tables[row][run.first : run.last] == tables[rows[0]][run.first : run.last]
+            held[row] = run.last
+    if block_size == 64:  # then whatever two have in common is worth sharing
+        for row, (one, other) in enumerate(pairwise(tables)):
+            common = sum(a == b for a, b in zip(one, other, strict=False))
+            assert min(held[row], held[row + 1]) >= common
 
-        def second_step() -> tuple[int, int]:
-            for tail in ((20,), (21,), (22, 23)):
-                request = TokenRequest((*common, *tail), SamplingParams(max_tokens=3))
-                engine._scheduler.add(RunningSequence(request, 0, lambda delta: None, list(request.prompt_ids)))
-            engine.step()
-            decode = pack_step(engine._scheduler.schedule(), engine._pool, 4).tables._decode
-            return decode._shared_P.numel(), decode._own_BC.shape[1]
 
-        assert policy.run(second_step) == (8, 5)
+def test_samples_of_several_tasks_come_out_as_if_alone():
+    """Tasks that share a long system prompt, several samples each: runs within runs, in prefill and decode."""
+    system = [(7 * n) % 290 for n in range(70)]
+    prompts = [[*system, *[task + 1] * 40, *([9] if sample % 2 else [])] for task in range(3) for sample in range(4)]
+    params = [SamplingParams(max_tokens=12, seed=index) for index in range(len(prompts))]
+    with tiny_policy(engine=EngineSettings(block_size=4, cache_mib=2)) as policy:
+        together = sample_all(policy, prompts, params)
+        policy.run(policy.engine.cache.drop_idle)
+        alone = [sample_all(policy, [prompt], [sampling])[0] for prompt, sampling in zip(prompts, params, strict=True)]
+    for one, other in zip(together, alone, strict=True):
+        assert one.output_ids.tolist() == other.output_ids.tolist()
+        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=1e-5, rtol=0)

@@ -1,13 +1,12 @@
 """Attention of the policy, registered with transformers so that any architecture it loads can use it.
 
 A forward call passes `attention_tables=`; the tables know where keys live and who may look at whom. Two kinds exist:
-`TreeTables` for learning (a packed tree, no cache) and `PagedTables` for sampling (a block cache). A layer hands over
+`TreeTables` for learning (packed trees, no cache) and `PagedTables` for sampling (a block cache). A layer hands over
 its fresh queries, keys and values for T packed tokens, batch size 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,47 +61,43 @@ def _forward(
 AttentionInterface.register(ATTENTION_NAME, _forward)
 
 
-def masked_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask_BHTT: Tensor, scoring: Scoring) -> Tensor:
-    """Softmax attention under a boolean mask (True may look). Every query must see at least one key."""
-    groups = q_BHTD.shape[1] // k_BHTD.shape[1]
+def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tensor, scoring: Scoring) -> Tensor:
+    """Softmax attention [H, T, D] under a boolean mask (True may look). Every query must see at least one key.
+
+    The query heads that share a key head stand as more rows of queries, so no key is copied for grouped queries.
+    """
+    heads, tokens, size = q_HTD.shape
+    groups = heads // k_HKD.shape[0]
+    q_1HRD = q_HTD.reshape(1, heads // groups, groups * tokens, size)
+    mask_RK = mask_TK.repeat(groups, 1)
     if scoring.softcap is None:
-        if groups > 1:
-            k_BHTD, v_BHTD = k_BHTD.repeat_interleave(groups, 1), v_BHTD.repeat_interleave(groups, 1)
-        return F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, attn_mask=mask_BHTT, scale=scoring.scale)
-    k_BHTD, v_BHTD = k_BHTD.repeat_interleave(groups, 1), v_BHTD.repeat_interleave(groups, 1)
-    scores = q_BHTD @ k_BHTD.transpose(-1, -2) * scoring.scale
-    scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-    scores = scores.float().masked_fill(~mask_BHTT, float("-inf"))
-    return scores.softmax(-1).to(v_BHTD.dtype) @ v_BHTD
+        out = F.scaled_dot_product_attention(q_1HRD, k_HKD[None], v_HKD[None], attn_mask=mask_RK, scale=scoring.scale)
+    else:
+        scores = q_1HRD @ k_HKD.transpose(-1, -2) * scoring.scale
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+        out = scores.float().masked_fill(~mask_RK, float("-inf")).softmax(-1).to(v_HKD.dtype) @ v_HKD
+    return out.view(heads, tokens, size)
 
 
-class TreeTables:
-    """Attention inside packed trees: t sees s when s is t or an ancestor of t."""
+def partial_attention(
+    q_BHTD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, mask: Tensor | None, scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention over some of the keys, and the log-sum-exp [B, H, T] of its scores, with which the softmax over
+    all keys can be put together.
 
-    def __init__(self, positions_T: Tensor, end_T: Tensor, slices: Sequence[slice]) -> None:
-        self._slices = list(slices)
-        self._positions = [positions_T[part] for part in self._slices]
-        self._masks = [_ancestor_mask(end_T[part] - part.start) for part in self._slices]
-        self._windowed: dict[int, list[Tensor]] = {}
-
-    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
-        parts = [
-            masked_attention(q_HTD[None, :, part], k_HTD[None, :, part], v_HTD[None, :, part], mask, scoring)[0]
-            for part, mask in zip(self._slices, self._masks_for(scoring.window), strict=True)
-        ]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).transpose(0, 1)
-
-    def _masks_for(self, window: int | None) -> list[Tensor]:
-        if window is None:
-            return self._masks
-        if window not in self._windowed:
-            self._windowed[window] = [
-                mask & (position[:, None] - position[None, :] < window)
-                for mask, position in zip(self._masks, self._positions, strict=True)
-            ]
-        return self._windowed[window]
-
-
-def _ancestor_mask(end_T: Tensor) -> Tensor:
-    index_T = torch.arange(end_T.numel(), device=end_T.device)
-    return (index_T[None, :] <= index_T[:, None]) & (index_T[:, None] < end_T[None, :])
+    Args:
+        mask: what is added to the scores, 0 or minus infinity; None hides nothing.
+    """
+    if q_BHTD.device.type == "cpu" and scoring.softcap is None:
+        found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q_BHTD, k_BHPD, v_BHPD, 0.0, False, attn_mask=mask, scale=scoring.scale
+        )
+        return found
+    scores_BHTP = (q_BHTD @ k_BHPD.transpose(-1, -2)).float().mul_(scoring.scale)
+    if scoring.softcap is not None:
+        scores_BHTP.div_(scoring.softcap).tanh_().mul_(scoring.softcap)
+    if mask is not None:
+        scores_BHTP += mask
+    lse_BHT = scores_BHTP.logsumexp(-1)
+    weights_BHTP = scores_BHTP.sub_(lse_BHT[..., None]).exp_()
+    return weights_BHTP.to(v_BHPD.dtype) @ v_BHPD, lse_BHT

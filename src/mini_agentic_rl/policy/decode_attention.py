@@ -1,86 +1,150 @@
-"""Attention of sequences that decode one token each: the keys that all of them begin with are read once.
+"""Attention of sequences that decode one token each: keys that several of them begin with are read once.
 
-Sequences that began with the same tokens hold the same cache blocks for them (a system prompt, a task that is sampled
-several times). Their queries are scored against those shared keys in one matrix product, and against the rest of each
-history apart; one softmax runs over both. Only the rest has to be gathered for every sequence.
+Sequences that began with the same tokens hold the same cache blocks for them: a system prompt, a task that is sampled
+several times. `shared_runs` finds these blocks, the queries of all that share a run are scored against it in one matrix
+product, and one softmax runs over what a sequence shares and what is its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import Scoring
+from .attention import Scoring, partial_attention
 from .kv_cache import KVPool
+
+_WORTHWHILE = 64
+"""A run is read once if that saves gathering this many tokens; below, one product more costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """Cache blocks `first`..`last` of each of the neighbouring sequences `rows`: the same ones for all."""
+
+    rows: slice
+    first: int
+    last: int
+
+
+def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[SharedRun]:
+    """The runs worth sharing, those of more sequences before those of fewer. Runs of one sequence follow each other
+    without a gap from its first block on.
+
+    Args:
+        tables: block ids of each sequence, in ascending order, so that those that begin alike are neighbours; only
+            blocks that may be shared.
+    """
+    return list(_runs(tables, range(len(tables)), 0, block_size))
+
+
+def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: int) -> Iterator[SharedRun]:
+    if len(rows) < 2:
+        return
+    # Of neighbours in ascending order, what the outermost two have in common all have.
+    low, high = tables[rows[0]], tables[rows[-1]]
+    last = first
+    while last < min(len(low), len(high)) and low[last] == high[last]:
+        last += 1
+    if (len(rows) - 1) * (last - first) * block_size >= _WORTHWHILE:
+        yield SharedRun(slice(rows.start, rows.stop), first, last)
+        first = last
+    for key, group in groupby(rows, lambda row: tables[row][last] if len(tables[row]) > last else None):
+        if key is not None:
+            members = list(group)
+            yield from _runs(tables, range(members[0], members[-1] + 1), first, block_size)
+
+
+@dataclass(frozen=True)
+class SharedKeys:
+    """A shared run as the attention reads it."""
+
+    rows: slice
+    slots_P: Tensor | slice
+    positions_P: Tensor
 
 
 class DecodeTables:
     """Where the histories of B decoding sequences lie in the cache."""
 
-    def __init__(self, shared_P: Tensor, own_BC: Tensor, lengths_B: Tensor) -> None:
+    def __init__(self, shared: Sequence[SharedKeys], own_BC: Tensor, first_B: Tensor, lengths_B: Tensor) -> None:
         """
         Args:
-            shared_P: [P] cache slots of the tokens that all sequences begin with; P may be 0.
-            own_BC: [B, C] cache slots of each sequence's tokens after those; past its end any slot stands.
+            shared: what is read once for several sequences.
+            own_BC: [B, C] cache slots of the rest of each history; past its end any slot stands.
+            first_B: [B] position of the first token in `own_BC`.
             lengths_B: [B] tokens in each history, the shared ones and the new one included.
         """
-        self._shared_P = shared_P
+        self._shared = shared
         self._own_BC = own_BC
+        self._first_B = first_B
         self._lengths_B = lengths_B
-        self._masks: dict[int | None, Tensor] = {}
+        self._own_masks: dict[int | None, Tensor] = {}
 
     @property
     def batch(self) -> int:
         """B, the number of sequences."""
         return self._own_BC.shape[0]
 
-    def attend(self, pool: KVPool, layer: int, q_BHGD: Tensor, scoring: Scoring) -> Tensor:
-        """[B, H, G, D]: H key heads, each with the G query heads that share it."""
-        keys_BCHD, values_BCHD = pool.read(layer, self._own_BC)
-        mask_B11N = self._mask(scoring.window)
-        shared = self._shared_P.numel()
-        if not shared and scoring.softcap is None:
-            return F.scaled_dot_product_attention(
-                q_BHGD,
-                keys_BCHD.transpose(1, 2),
-                values_BCHD.transpose(1, 2),
-                attn_mask=mask_B11N,
-                scale=scoring.scale,
-            )
-        batch, heads, groups, size = q_BHGD.shape
-        keys_PHD, values_PHD = pool.read(layer, self._shared_P)
-        scores_BHGN = q_BHGD.new_empty((batch, heads, groups, shared + self._own_BC.shape[1]))
-        # Head by head, because the batched product of a slice needs no copy of the keys.
-        for head in range(heads):
-            q_BGD = q_BHGD[:, head]
-            of_shared = q_BGD.reshape(batch * groups, size) @ keys_PHD[:, head].T
-            scores_BHGN[:, head, :, :shared] = of_shared.view(batch, groups, shared)
-            scores_BHGN[:, head, :, shared:] = torch.bmm(q_BGD, keys_BCHD[:, :, head].transpose(1, 2))
-        weights_BHGN = _softmax(scores_BHGN, mask_B11N, scoring).to(q_BHGD.dtype)
-        out_BHGD = torch.empty_like(q_BHGD)
-        for head in range(heads):
-            weights_BGN = weights_BHGN[:, head]
-            of_shared = weights_BGN[..., :shared].reshape(batch * groups, shared) @ values_PHD[:, head]
-            out_BHGD[:, head] = of_shared.view(batch, groups, size)
-            out_BHGD[:, head] += torch.bmm(weights_BGN[..., shared:], values_BCHD[:, :, head])
-        return out_BHGD
+    def attend(self, pool: KVPool, layer: int, q_HBD: Tensor, scoring: Scoring) -> Tensor:
+        """[H, B, D] of queries [H, B, D]; the keys have fewer heads under grouped-query attention."""
+        heads, batch, size = q_HBD.shape
+        keys_BCKD, values_BCKD = pool.read(layer, self._own_BC)
+        kv_heads = keys_BCKD.shape[2]
+        # K key heads, each with the G query heads that share it.
+        q_BKGD = q_HBD.view(kv_heads, heads // kv_heads, batch, size).permute(2, 0, 1, 3)
+        keys_BKCD, values_BKCD = keys_BCKD.transpose(1, 2), values_BCKD.transpose(1, 2)
+        out_BKGD, own_lse_BKG = partial_attention(
+            q_BKGD, keys_BKCD, values_BKCD, self._own_mask(scoring.window, q_HBD.dtype), scoring
+        )
+        if self._shared:
+            lse_BKG = own_lse_BKG.clone()
+            parts = [self._over_run(pool, layer, keys, q_BKGD, scoring) for keys in self._shared]
+            for keys, (_, run_lse_RKG) in zip(self._shared, parts, strict=True):
+                lse_BKG[keys.rows] = torch.logaddexp(lse_BKG[keys.rows], run_lse_RKG)
+            out_BKGD = out_BKGD * torch.exp(own_lse_BKG - lse_BKG)[..., None].to(out_BKGD.dtype)
+            for keys, (run_RKGD, run_lse_RKG) in zip(self._shared, parts, strict=True):
+                weight_RKG = torch.exp(run_lse_RKG - lse_BKG[keys.rows])
+                out_BKGD[keys.rows].addcmul_(run_RKGD, weight_RKG[..., None].to(run_RKGD.dtype))
+        return out_BKGD.permute(1, 2, 0, 3).reshape(heads, batch, size)
 
-    def _mask(self, window: int | None) -> Tensor:
-        """[B, 1, 1, P + C]: which tokens of its history each new token sees."""
-        if window not in self._masks:
-            width = self._shared_P.numel() + self._own_BC.shape[1]
-            position = torch.arange(width, device=self._own_BC.device)[None, :]
-            lengths = self._lengths_B[:, None]
-            visible = position < lengths
+    def _over_run(
+        self, pool: KVPool, layer: int, keys: SharedKeys, q_BKGD: Tensor, scoring: Scoring
+    ) -> tuple[Tensor, Tensor]:
+        """Attention [R, K, G, D] of the R sequences that share a run, over that run, and its log-sum-exp [R, K, G]."""
+        keys_PKD, values_PKD = pool.read(layer, keys.slots_P)
+        q_RKGD = q_BKGD[keys.rows]
+        rows, kv_heads, groups, size = q_RKGD.shape
+        q_KQD = q_RKGD.transpose(0, 1).reshape(kv_heads, rows * groups, size)
+        mask_QP = self._run_mask(keys, scoring.window, groups, q_BKGD.dtype)
+        keys_KPD, values_KPD = keys_PKD.transpose(0, 1), values_PKD.transpose(0, 1)
+        out_1KQD, lse_1KQ = partial_attention(q_KQD[None], keys_KPD[None], values_KPD[None], mask_QP, scoring)
+        out_RKGD = out_1KQD.view(kv_heads, rows, groups, size).transpose(0, 1)
+        return out_RKGD, lse_1KQ.view(kv_heads, rows, groups).transpose(0, 1)
+
+    def _own_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[B, 1, 1, C], to be added: which of its own tokens each new token sees."""
+        if window not in self._own_masks:
+            position_BC = self._first_B[:, None] + torch.arange(self._own_BC.shape[1], device=self._own_BC.device)
+            lengths_B1 = self._lengths_B[:, None]
+            hidden_BC = position_BC >= lengths_B1
             if window is not None:
-                visible = visible & (position >= lengths - window)
-            self._masks[window] = visible[:, None, None, :]
-        return self._masks[window]
+                hidden_BC |= position_BC < lengths_B1 - window
+            self._own_masks[window] = _hiding(hidden_BC, dtype)[:, None, None, :]
+        return self._own_masks[window]
+
+    def _run_mask(self, keys: SharedKeys, window: int | None, groups: int, dtype: torch.dtype) -> Tensor | None:
+        """[R x G, P], to be added: which tokens of the run each of its sequences' queries sees; None hides none."""
+        if window is None:
+            return None
+        first_R1 = self._lengths_B[keys.rows, None] - window
+        return _hiding(keys.positions_P[None, :] < first_R1, dtype).repeat_interleave(groups, 0)
 
 
-def _softmax(scores_BHGN: Tensor, mask_B11N: Tensor, scoring: Scoring) -> Tensor:
-    scores = scores_BHGN.float().mul_(scoring.scale)
-    if scoring.softcap is not None:
-        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-    return scores.masked_fill_(~mask_B11N, float("-inf")).softmax(-1)
+def _hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where nothing is hidden; elsewhere so little that its weight is 0, but finite: of a run that lies outside a
+    sequence's window everything is hidden."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

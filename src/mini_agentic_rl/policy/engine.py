@@ -160,7 +160,8 @@ class Engine:
         if plan is None:
             return
         drawing = [piece for piece in (*plan.prefill, *plan.decode) if piece.draws]
-        self._model.base.eval()
+        if self._model.base.training:
+            self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter)
         batch = pack_step(plan, self._pool, self.settings.block_size)
         hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)

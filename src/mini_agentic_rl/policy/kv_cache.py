@@ -43,8 +43,11 @@ class KVPool:
         self.keys[layer].index_copy_(0, slot_T, k_THD.reshape(slot_T.numel(), -1))
         self.values[layer].index_copy_(0, slot_T, v_THD.reshape(slot_T.numel(), -1))
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]."""
+    def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]. Those of a slice are not copied."""
+        if isinstance(slots, slice):
+            keys, values = self.keys[layer, slots], self.values[layer, slots]
+            return keys.view(-1, *self._heads_and_size), values.view(-1, *self._heads_and_size)
         shape, flat = (*slots.shape, *self._heads_and_size), slots.reshape(-1)
         return self.keys[layer].index_select(0, flat).view(shape), self.values[layer].index_select(0, flat).view(shape)
 

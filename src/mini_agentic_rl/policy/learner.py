@@ -1,7 +1,7 @@
 """Learning: packed trees and a loss in, gradients and then new weights out.
 
 `forward_backward` may be called any number of times before `optim_step`; gradients add up, and because every term
-carries its own weight, how the terms are split over calls changes nothing.
+carries its own weight, how the terms are split over calls, or over the chunks of one call, changes nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from torch import Tensor
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import PackedTrees
 
-from .attention import TreeTables
 from .errors import PolicyError
-from .logprobs import chunked_logprobs, targets
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .tree_pass import ChunkTerms, TreePass
 
 
 class LearnerSettings(Settings):
@@ -46,13 +45,15 @@ class LearnerSettings(Settings):
     """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    logprob_chunk_rows: int = Field(default=256, ge=1)
-    """Rows of logits that exist at once."""
+    max_batch_tokens: int = Field(default=450, ge=1)
+    """Packed tokens per forward-backward pass; bounds the memory of learning."""
+    head_rows: int = Field(default=256, ge=1)
+    """Positions whose logits exist at once."""
 
 
 @dataclass(frozen=True)
 class LossInputs:
-    """Per-term streams of one micro-batch, all [S]."""
+    """Per-term streams, all [S], S being the terms of one chunk."""
 
     logprobs_S: Tensor
     """Log-probabilities under the current weights; the only one with a gradient."""
@@ -66,7 +67,7 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class LossOutputs:
-    """A loss to differentiate, and figures to report that add up over micro-batches."""
+    """A loss to differentiate, and figures to report; both add up over chunks."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
@@ -95,37 +96,53 @@ class Learner:
     def forward_backward(
         self, packed: PackedTrees, loss_fn: Loss, streams: Mapping[str, Any], *, gradient: bool = True
     ) -> dict[str, float]:
-        """Add the gradient of `loss_fn` over one packed micro-batch; return the loss's metrics.
+        """Add the gradient of `loss_fn` over `packed`; return the loss's metrics.
+
+        The pack is computed in chunks of `max_batch_tokens`, and `loss_fn` is called with the terms of one at a time:
+        losses and metrics are added up.
 
         Args:
             streams: arrays [S] handed to the loss as tensors.
             gradient: False computes the metrics alone.
         """
         model = self._model
+        sums: dict[str, float] = {}
+
+        def on_terms(chunk: ChunkTerms) -> Tensor | None:
+            def stream(values_S: Any) -> Tensor:
+                return torch.as_tensor(values_S[chunk.terms_N], device=model.device)
+
+            outputs = loss_fn(
+                LossInputs(
+                    logprobs_S=chunk.logprobs_N,
+                    behaviour_logprobs_S=stream(packed.behaviour_logprobs_S),
+                    entropy_S=chunk.entropy_N.detach(),
+                    streams={name: stream(values_S) for name, values_S in streams.items()},
+                )
+            )
+            for name, value in {"loss": outputs.loss, **outputs.metrics}.items():
+                sums[name] = sums.get(name, 0.0) + float(value.detach())
+            return outputs.loss if gradient else None
+
         # transformers checkpoints in training mode only; a layer without dropout computes the same in either mode.
         model.base.train(gradient and (self.settings.checkpointing or self._uses_dropout))
         with torch.set_grad_enabled(gradient), model.using(self.adapter):
-            logprobs_S, entropy_S = self._read(packed)
-            device = model.device
-            outputs = loss_fn(
-                LossInputs(
-                    logprobs_S=logprobs_S,
-                    behaviour_logprobs_S=torch.from_numpy(packed.behaviour_logprobs_S).to(device),
-                    entropy_S=entropy_S.detach(),
-                    streams={name: torch.as_tensor(value, device=device) for name, value in streams.items()},
-                )
-            )
-            if gradient:
-                outputs.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._pass(packed).run(on_terms)
         model.base.eval()
-        return {"loss": float(outputs.loss.detach()), **{k: float(v.detach()) for k, v in outputs.metrics.items()}}
+        return sums
 
     @torch.no_grad()
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Log-probabilities [S] of the terms under the current weights, or with the adapter off."""
+        found_S = torch.empty(packed.term_count, device=self._model.device)
+
+        def on_terms(chunk: ChunkTerms) -> None:
+            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = chunk.logprobs_N
+
         self._model.base.eval()
         with self._model.using(None if reference else self.adapter):
-            return self._read(packed)[0]
+            self._pass(packed).run(on_terms)
+        return found_S
 
     def optim_step(self) -> dict[str, float]:
         """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
@@ -172,19 +189,9 @@ class Learner:
     def _uses_dropout(self) -> bool:
         return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self._model.base.modules())
 
-    def _read(self, packed: PackedTrees) -> tuple[Tensor, Tensor]:
-        device = self._model.device
-        tokens_T = torch.from_numpy(packed.tokens_T).to(device)
-        positions_T = torch.from_numpy(packed.positions_T).to(device)
-        tables = TreeTables(positions_T, torch.from_numpy(packed.end_T).to(device), packed.tree_slices())
-        hidden_TM = self._model.hidden(tokens_T, positions_T, tables)
-        where = targets(
-            tokens_T,
-            torch.from_numpy(packed.parent_T).to(device),
-            torch.from_numpy(packed.token_S).to(device),
-            torch.from_numpy(packed.temperature_S).to(device),
-        )
-        return chunked_logprobs(self._model, hidden_TM, where, chunk_rows=self.settings.logprob_chunk_rows)
+    def _pass(self, packed: PackedTrees) -> TreePass:
+        settings = self.settings
+        return TreePass(self._model, packed, max_tokens=settings.max_batch_tokens, head_rows=settings.head_rows)
 
 
 def _make_optimizer(

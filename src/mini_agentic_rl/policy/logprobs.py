@@ -1,7 +1,8 @@
-"""Log-probabilities and entropies of trained tokens, in chunks through the head.
+"""Log-probabilities and entropies of trained tokens, read through the head a few positions at a time.
 
-A `[T, V]` matrix of logits is the first thing that runs out of memory, so logits exist for one chunk of rows at a time,
-in the forward pass and again in the backward pass, and only at positions that predict a trained token.
+A `[T, V]` matrix of logits is the first thing that runs out of memory. Here the head sees only positions that predict a
+trained token. Where it is a frozen linear layer, logits exist for one block of positions and of the vocabulary, once:
+see `frozen_head`. Elsewhere they exist for a block of positions, in the forward pass and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .frozen_head import frozen_head_logprobs
 from .model import PolicyModel
 
 
@@ -25,37 +27,34 @@ class Targets:
     token_S: Tensor
 
 
-def targets(tokens_T: Tensor, parent_T: Tensor, token_index_S: Tensor, temperature_S: Tensor) -> Targets:
-    """Rows for the terms at packed indices `token_index_S`; a row serves every term that its position predicts."""
-    keys = torch.stack([parent_T[token_index_S].double(), temperature_S.double()], 1)
+def targets(predicted_at_S: Tensor, token_S: Tensor, temperature_S: Tensor) -> Targets:
+    """Rows for terms of token ids `token_S`; a row serves every term that its position predicts."""
+    keys = torch.stack([predicted_at_S.double(), temperature_S.double()], 1)
     unique, row_S = torch.unique(keys, dim=0, return_inverse=True)
-    return Targets(unique[:, 0].long(), unique[:, 1].float(), row_S, tokens_T[token_index_S])
+    return Targets(unique[:, 0].long(), unique[:, 1].float(), row_S, token_S)
 
 
-def chunked_logprobs(
-    model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, chunk_rows: int
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S] of the terms' tokens and entropies [S] (nats) of the distributions they came from."""
+def read_logprobs(model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, rows: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [S] of the terms' tokens and entropies [S] (nats) of the distributions they came from, `rows`
+    positions at a time. The entropies have no gradient."""
     order = torch.argsort(targets.row_S)
     sorted_rows = targets.row_S[order]
+    frozen = model.frozen_head
     logprobs: list[Tensor] = []
     entropies: list[Tensor] = []
-    for start in range(0, targets.position_R.numel(), chunk_rows):
-        stop = min(start + chunk_rows, targets.position_R.numel())
+    for start in range(0, targets.position_R.numel(), rows):
+        stop = min(start + rows, targets.position_R.numel())
         low, high = torch.searchsorted(sorted_rows, torch.tensor([start, stop], device=sorted_rows.device)).tolist()
-        terms = order[low:high]
-        rows_hidden = hidden_TM[targets.position_R[start:stop]]
-        arguments = (
-            model,
-            rows_hidden,
-            targets.temperature_R[start:stop],
-            sorted_rows[low:high] - start,
-            targets.token_S[terms],
-        )
-        if torch.is_grad_enabled():
-            logprob, entropy = checkpoint(_chunk, *arguments, use_reentrant=False)
+        hidden_RM = hidden_TM[targets.position_R[start:stop]]
+        temperature_R = targets.temperature_R[start:stop]
+        row_S, token_S = sorted_rows[low:high] - start, targets.token_S[order[low:high]]
+        if frozen is not None:
+            weight_VM, scale = frozen
+            logprob, entropy = frozen_head_logprobs(hidden_RM, weight_VM, scale / temperature_R, row_S, token_S)
+        elif torch.is_grad_enabled():
+            logprob, entropy = checkpoint(_block, model, hidden_RM, temperature_R, row_S, token_S, use_reentrant=False)
         else:
-            logprob, entropy = _chunk(*arguments)
+            logprob, entropy = _block(model, hidden_RM, temperature_R, row_S, token_S)
         logprobs.append(logprob)
         entropies.append(entropy)
     back = torch.empty_like(order)
@@ -63,7 +62,7 @@ def chunked_logprobs(
     return torch.cat(logprobs)[back], torch.cat(entropies)[back]
 
 
-def _chunk(
+def _block(
     model: PolicyModel, hidden_RM: Tensor, temperature_R: Tensor, row_S: Tensor, token_S: Tensor
 ) -> tuple[Tensor, Tensor]:
     logits_RV = model.logits(hidden_RM).float() / temperature_R[:, None]

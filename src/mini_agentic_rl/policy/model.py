@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
-from .merging import MergedAdapter
+from .lora_linear import fuse_lora
+from .packed_linear import PackedLinears
 
 DEFAULT_ADAPTER = "default"
 
@@ -46,8 +47,9 @@ class PolicyModel:
         self.vocab_size: int = config.vocab_size
         self.versions: dict[str, int] = {DEFAULT_ADAPTER: 0}
         self._active: str | None = DEFAULT_ADAPTER
-        self._merged = MergedAdapter(self.base)
-        self._mergeable = peft_model is not None and self._merged.possible()
+        if peft_model is not None:
+            fuse_lora(self.base)
+        self._packed = PackedLinears(self.base)
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +72,7 @@ class PolicyModel:
         Raises:
             PolicyError: there is no such adapter, or the weights are trained in full so that no base is left.
         """
-        self.unmerge()
+        self.unpack()
         if adapter == self._active:
             return
         if adapter is not None and adapter not in self.versions:
@@ -85,19 +87,19 @@ class PolicyModel:
         self._active = adapter
 
     def activate_for_sampling(self, adapter: str | None) -> None:
-        """`activate`, with the adapter merged into the weights where that changes no number beyond rounding.
+        """`activate`, with copies of the weights that sample faster where there can be such.
 
-        Only one that is active already is merged, at its second pass in a row: where adapters, or an adapter and the
-        bare model, take turns, each turn would cost a copy of the weights.
+        They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
+        turns, each turn would cost a copy.
         """
-        if adapter is not None and self._mergeable and len(self.versions) == 1 and adapter == self._active:
-            self._merged.merge(adapter, self.versions[adapter])
+        if adapter == self._active:
+            self._packed.pack(adapter)
         else:
             self.activate(adapter)
 
-    def unmerge(self) -> None:
-        """Put the weights back as they are learnt and saved."""
-        self._merged.restore()
+    def unpack(self) -> None:
+        """Compute with the weights as they are learnt and saved."""
+        self._packed.release()
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[None]:
@@ -108,6 +110,14 @@ class PolicyModel:
             yield
         finally:
             self.activate(before)
+
+    @property
+    def frozen_head(self) -> tuple[Tensor, float] | None:
+        """Weight [V, hidden] and factor of the logits, where the head is a linear layer that is not trained."""
+        head: Any = self.head
+        if type(self.head) is not nn.Linear or head.bias is not None or self._softcap is not None:
+            return None
+        return None if head.weight.requires_grad else (head.weight, self._logit_scale)
 
     def hidden(self, tokens_T: Tensor, positions_T: Tensor, tables: AttentionTables) -> Tensor:
         """Last hidden states [T, hidden] of T packed tokens."""

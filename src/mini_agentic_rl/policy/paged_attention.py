@@ -46,20 +46,14 @@ class PagedTables:
             fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
         self._pool.write(layer, self._slots, fresh_keys, fresh_values)
         out_THD = torch.empty_like(q_HTD.transpose(0, 1), memory_format=torch.contiguous_format)
-        # The query heads that share a key head stand as more rows of queries: no key is copied for grouped queries.
-        kv_heads, groups = k_HTD.shape[0], q_HTD.shape[0] // k_HTD.shape[0]
         for chunk, mask in zip(self._chunks, self._masks_for(scoring.window), strict=True):
             keys, values = self._pool.read(layer, chunk.slots)
-            new = chunk.stop - chunk.start
-            q_BHTD = q_HTD[:, chunk.start : chunk.stop].reshape(1, kv_heads, groups * new, -1)
-            mask_TT = mask.repeat(groups, 1)
-            out = masked_attention(q_BHTD, keys.transpose(0, 1)[None], values.transpose(0, 1)[None], mask_TT, scoring)
-            out_THD[chunk.start : chunk.stop] = out.view(kv_heads * groups, new, -1).transpose(0, 1)
+            new = slice(chunk.start, chunk.stop)
+            out_HTD = masked_attention(q_HTD[:, new], keys.transpose(0, 1), values.transpose(0, 1), mask, scoring)
+            out_THD[new] = out_HTD.transpose(0, 1)
         if self._decode is not None:
             batch = self._decode.batch
-            q_BHGD = q_HTD[:, -batch:].transpose(0, 1).reshape(batch, kv_heads, groups, -1)
-            out_BHGD = self._decode.attend(self._pool, layer, q_BHGD, scoring)
-            out_THD[-batch:] = out_BHGD.reshape(batch, kv_heads * groups, -1)
+            out_THD[-batch:] = self._decode.attend(self._pool, layer, q_HTD[:, -batch:], scoring).transpose(0, 1)
         return out_THD
 
     def _masks_for(self, window: int | None) -> list[Tensor]:

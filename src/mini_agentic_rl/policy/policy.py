@@ -83,7 +83,7 @@ class Policy:
 
     def _turn(self, job: Callable[[], T]) -> T:
         before = dict(self.model.versions)
-        self.model.unmerge()
+        self.model.unpack()
         try:
             return job()
         finally:

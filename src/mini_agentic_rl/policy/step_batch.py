@@ -7,13 +7,12 @@ gets copies of its twin's keys and values in its own cache slots, and draws from
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .decode_attention import DecodeTables
+from .decode_attention import DecodeTables, SharedKeys, shared_runs
 from .kv_cache import KVPool
 from .paged_attention import Chunk, PagedTables
 from .scheduler import Piece, Plan
@@ -49,21 +48,15 @@ def pack_step(plan: Plan, pool: KVPool, block_size: int) -> StepBatch:
         positions.extend(range(piece.start, piece.stop))
         slots.append(own[piece.start :])
         chunks.append(Chunk(starts[piece], len(tokens), torch.from_numpy(own).to(device)))
-    decoding = [p for p in plan.decode if p.twin is None]
+    # Those that begin alike stand side by side.
+    decoding = sorted((p for p in plan.decode if p.twin is None), key=lambda piece: piece.sequence.table.blocks)
     decode: DecodeTables | None = None
     if decoding:
-        lengths = np.array([piece.stop for piece in decoding], np.int64)
-        table_BC = _decode_table(decoding, int(lengths.max()), block_size)
-        slots.append(table_BC[np.arange(len(lengths)), lengths - 1])
-        shared = _shared_blocks(decoding, int(lengths.min()), block_size) * block_size
-        decode = DecodeTables(
-            torch.from_numpy(table_BC[0, :shared]).to(device),
-            torch.from_numpy(table_BC[:, shared:]).to(device),
-            torch.from_numpy(lengths).to(device),
-        )
+        decode, new_slots = _decode(decoding, block_size, device)
+        slots.append(new_slots)
         starts.update(zip(decoding, range(len(tokens), len(tokens) + len(decoding)), strict=True))
         tokens.extend(piece.sequence.tokens[-1] for piece in decoding)
-        positions.extend((lengths - 1).tolist())
+        positions.extend(piece.stop - 1 for piece in decoding)
     twins = [p for p in (*plan.prefill, *plan.decode) if p.twin is not None]
     sources = list(range(len(tokens))) if twins else []
     for piece in twins:
@@ -91,19 +84,45 @@ def _slots(piece: Piece, block_size: int) -> np.ndarray:
     return (blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)[: piece.stop]
 
 
-def _decode_table(pieces: list[Piece], longest: int, block_size: int) -> np.ndarray:
-    """[B, C] cache slots of every position of each decoding sequence; past its end any slot stands."""
-    width = max(len(piece.sequence.table.blocks) for piece in pieces)
+def _decode(pieces: list[Piece], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
+    """Where the histories of decoding sequences lie, and the slots of their new tokens."""
+    tables = [piece.sequence.table.blocks for piece in pieces]
+    lengths = np.array([piece.stop for piece in pieces], np.int64)
+    width = max(len(table) for table in tables)
     blocks = np.zeros((len(pieces), width), np.int64)
-    for row, piece in enumerate(pieces):
-        blocks[row, : len(piece.sequence.table.blocks)] = piece.sequence.table.blocks
-    return (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(pieces), -1)[:, :longest]
+    for row, table in enumerate(tables):
+        blocks[row, : len(table)] = table
+    slots = (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(pieces), -1)
+    # The block that the new token goes to is never shared.
+    runs = shared_runs(
+        [table[: (piece.stop - 1) // block_size] for table, piece in zip(tables, pieces, strict=True)], block_size
+    )
+    first = np.zeros(len(pieces), np.int64)
+    shared = []
+    for run in runs:
+        first[run.rows] = run.last * block_size
+        taken = slice(run.first * block_size, run.last * block_size)
+        shared.append(
+            SharedKeys(
+                run.rows,
+                _run_of(slots[run.rows.start, taken], device),
+                torch.arange(taken.start, taken.stop, device=device),
+            )
+        )
+    own = first[:, None] + np.arange(int((lengths - first).max()))
+    own = np.take_along_axis(slots, np.minimum(own, slots.shape[1] - 1), 1)
+    decode = DecodeTables(
+        shared,
+        torch.from_numpy(own).to(device),
+        torch.from_numpy(first).to(device),
+        torch.from_numpy(lengths).to(device),
+    )
+    return decode, slots[np.arange(len(pieces)), lengths - 1]
 
 
-def _shared_blocks(pieces: list[Piece], shortest: int, block_size: int) -> int:
-    """How many blocks all of several sequences begin with; the shortest keeps a token of its own. 0 for one alone,
-    which shares with nobody."""
-    if len(pieces) < 2:
-        return 0
-    columns = zip(*(piece.sequence.table.blocks[: (shortest - 1) // block_size] for piece in pieces), strict=True)
-    return sum(1 for _ in takewhile(lambda blocks: len(set(blocks)) == 1, columns))
+def _run_of(slots: np.ndarray, device: torch.device) -> torch.Tensor | slice:
+    """Slots that follow each other as a slice, which is read where it stands."""
+    first, last = int(slots[0]), int(slots[-1])
+    if last - first == slots.size - 1 and bool((np.diff(slots) == 1).all()):
+        return slice(first, last + 1)
+    return torch.from_numpy(slots).to(device)

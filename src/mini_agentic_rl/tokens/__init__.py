@@ -1,5 +1,6 @@
 """Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
 
+from .chunks import TreeChunk, cut
 from .pack import PackedTrees, pack
 from .record import CompletionRecord
 from .request import FinishReason, SamplingParams, TokenDelta, TokenRequest
@@ -14,5 +15,7 @@ __all__ = [
     "TokenDelta",
     "TokenRequest",
     "TokenTree",
+    "TreeChunk",
+    "cut",
     "pack",
 ]

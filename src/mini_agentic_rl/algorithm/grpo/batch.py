@@ -1,4 +1,4 @@
-"""From rollouts to what the learner takes: groups without signal dropped, the rest grown into trees and packed.
+"""From rollouts to what the learner takes: groups without signal dropped, the rest grown into a tree and packed.
 
 Every trajectory counts the same in its group however many calls it made, and every sampled token is one term, with the
 advantage of the call that sampled it.
@@ -6,7 +6,7 @@ advantage of the call that sampled it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,51 +75,16 @@ class Group:
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """One forward-backward pass: packed trees and the streams that the loss needs, all [S]."""
+class Batch:
+    """All that one optimizer step trains on, and the streams that the loss needs."""
 
     packed: PackedTrees
     advantages_S: Floats
+    """Advantage of each term: that of the call which sampled it."""
     weights_S: Floats
-
-
-@dataclass(frozen=True)
-class Batch:
-    """All that one optimizer step trains on."""
-
-    trees: Sequence[TokenTree]
-    advantages: Sequence[Floats]
-    """For each tree, one entry a record, in the order in which they were inserted."""
-    weights: Floats
-    """Weight of each of a trajectory's terms, by its number in the trees."""
+    """Weight of each term: the whole normalisation of the loss."""
     unrolled_tokens: int
     """Tokens that training each trajectory's longest call and every diverging one on its own would compute."""
-
-    @property
-    def tree_tokens(self) -> int:
-        """Tokens that are computed."""
-        return sum(tree.token_count for tree in self.trees)
-
-    def micro_batches(self, max_tokens: int) -> Iterator[MicroBatch]:
-        """Whole trees together up to `max_tokens`; a single rollout that is longer stands alone."""
-        together: list[int] = []
-        size = 0
-        for index, tree in enumerate(self.trees):
-            if together and size + tree.token_count > max_tokens:
-                yield self._micro_batch(together)
-                together, size = [], 0
-            together.append(index)
-            size += tree.token_count
-        if together:
-            yield self._micro_batch(together)
-
-    def _micro_batch(self, indices: Sequence[int]) -> MicroBatch:
-        trees = [self.trees[index] for index in indices]
-        packed = pack(trees)
-        # A record without a sampled token has no term, and so no number among the calls of the pack.
-        has_terms = [sampled.record.output_ids.size > 0 for tree in trees for sampled in tree.sampled]
-        of_call = np.concatenate([self.advantages[index] for index in indices])[np.array(has_terms)]
-        return MicroBatch(packed, of_call[packed.call_S], self.weights[packed.trajectory_S])
 
 
 def make_batch(
@@ -128,7 +93,6 @@ def make_batch(
     aggregation: Aggregation,
     *,
     max_length: int,
-    max_tree_tokens: int,
     mask_truncated: bool,
     keep_zero_advantage: bool,
 ) -> Batch | None:
@@ -136,13 +100,13 @@ def make_batch(
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
-        max_tree_tokens: trajectories of all groups share one tree (and so the system prompt that their tasks begin
-            with) until it grows beyond this; then the next tree begins, with a prompt of its own.
         mask_truncated: leave trajectories that ended at a length bound out of the loss; they still count for the
             group's mean.
         keep_zero_advantage: keep calls whose advantage is 0 (a KL penalty still acts on them).
     """
-    kept: list[_Numbered] = []
+    # One tree for all groups: their tasks begin with the same system prompt.
+    tree = TokenTree()
+    of_call: list[float] = []
     lengths: list[int] = []
     unrolled = 0
     for group in groups:
@@ -154,51 +118,21 @@ def make_batch(
             if trajectory.trained_tokens == 0 or (mask_truncated and trajectory.truncated):
                 continue
             lengths.append(trajectory.trained_tokens)
-            calls = [
-                (record, float(values_C[column]))
-                for record, column in zip(trajectory.records, trajectory.credited.column_R, strict=True)
-                if column >= 0 and (values_C[column] != 0 or keep_zero_advantage)
-            ]
-            if not calls:
-                continue
-            kept.append((len(lengths) - 1, calls))
-            unrolled += _tree([kept[-1]]).token_count
-    if not kept:
+            alone = TokenTree()
+            for record, column in zip(trajectory.records, trajectory.credited.column_R, strict=True):
+                if column < 0 or (values_C[column] == 0 and not keep_zero_advantage):
+                    continue
+                tree.insert(record, len(lengths) - 1)
+                alone.insert(record)
+                if record.output_ids.size:  # a record without a sampled token has no term, and no number in the pack
+                    of_call.append(float(values_C[column]))
+            unrolled += alone.token_count
+    if not of_call:
         return None
-    trees, parts = zip(*_trees(kept, max_tree_tokens), strict=True)
+    packed = pack([tree])
     return Batch(
-        trees=trees,
-        advantages=[np.array([value for _, calls in part for _, value in calls], np.float32) for part in parts],
-        weights=term_weights(lengths, aggregation, max_length),
+        packed=packed,
+        advantages_S=np.array(of_call, np.float32)[packed.call_S],
+        weights_S=term_weights(lengths, aggregation, max_length)[packed.trajectory_S],
         unrolled_tokens=unrolled,
     )
-
-
-_Numbered = tuple[int, list[tuple[CompletionRecord, float]]]
-"""A trajectory's number, and its records with the advantage of each."""
-
-
-def _trees(trajectories: Sequence[_Numbered], max_tokens: int) -> Iterator[tuple[TokenTree, Sequence[_Numbered]]]:
-    """As few trees as it takes, in order, none above `max_tokens` unless one trajectory alone is; with what is in
-    each."""
-    tree, start = TokenTree(), 0
-    for end, trajectory in enumerate(trajectories):
-        _insert(tree, trajectory)
-        if tree.token_count > max_tokens and end > start:
-            yield _tree(trajectories[start:end]), trajectories[start:end]
-            tree, start = _tree(trajectories[end : end + 1]), end
-    if start < len(trajectories):
-        yield tree, trajectories[start:]
-
-
-def _tree(trajectories: Sequence[_Numbered]) -> TokenTree:
-    tree = TokenTree()
-    for trajectory in trajectories:
-        _insert(tree, trajectory)
-    return tree
-
-
-def _insert(tree: TokenTree, trajectory: _Numbered) -> None:
-    number, calls = trajectory
-    for record, _ in calls:
-        tree.insert(record, number)

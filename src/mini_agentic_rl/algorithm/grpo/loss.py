@@ -1,7 +1,7 @@
 """The GRPO loss: a pure function from per-term streams to one number and its metrics.
 
 A term is one sampled token of one rollout. Its weight, fixed before the batch is split, holds the whole normalisation,
-so micro-batches simply add up.
+so the chunks of a batch simply add up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GRPOLoss:
     log w_ref (Schulman 2020) that of the forward KL, all on-policy; log w_ref = logprob - reference_logprob.
 
     Streams: `advantages` [S], `weights` [S], and `reference_logprobs` [S] when `kl_coef` > 0. Metrics are weighted sums
-    over terms, and `weight` the sum of the weights: dividing by it after all micro-batches gives means.
+    over terms, and `weight` the sum of the weights: dividing by it after all chunks gives means.
     """
 
     clip_low: float = 0.2

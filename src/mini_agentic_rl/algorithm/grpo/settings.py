@@ -49,8 +49,6 @@ class GRPOSettings(Settings):
     """Leave rollouts that ended at a length bound out of the loss; they still count in their group's mean."""
     epochs_per_batch: int = Field(default=1, ge=1)
     """Optimizer steps on each batch of rollouts."""
-    max_batch_tokens: int = Field(default=450, ge=1)
-    """Packed tokens per forward-backward pass; bounds the memory of learning."""
     rollout_timeout: float | None = Field(default=300.0, gt=0)
     """Seconds after which a rollout is ended and has failed."""
     on_failure: OnFailure = "drop"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...policy import Learner
 from .advantage import group_centred, group_normalized, has_signal
-from .batch import Batch, Group, MicroBatch, Trajectory, make_batch
+from .batch import Batch, Group, Trajectory, make_batch
 from .loss import GRPOLoss
 from .settings import GRPOSettings
 
@@ -21,7 +21,6 @@ def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> Batch | None:
         group_normalized if settings.normalize_advantage else group_centred,
         settings.loss_aggregation,
         max_length=settings.max_trajectory_tokens,
-        max_tree_tokens=settings.max_batch_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=settings.kl_coef > 0,
     )
@@ -38,19 +37,13 @@ def update(learner: Learner, batch: Batch, settings: GRPOSettings) -> dict[str, 
         kl_coef=settings.kl_coef,
         kl_estimator=settings.kl_estimator,
     )
-    references: list[np.ndarray] = []
+    streams = {"advantages": batch.advantages_S, "weights": batch.weights_S}
+    if settings.kl_coef > 0:
+        streams["reference_logprobs"] = learner.logprobs(batch.packed, reference=True).cpu().numpy()
     metrics: dict[str, float] = {}
     mismatch: dict[str, float] = {}
     for epoch in range(settings.epochs_per_batch):
-        metrics = {}
-        for index, micro in enumerate(batch.micro_batches(settings.max_batch_tokens)):
-            streams = {"advantages": micro.advantages_S, "weights": micro.weights_S}
-            if settings.kl_coef > 0:
-                if epoch == 0:
-                    references.append(_reference(learner, micro))
-                streams["reference_logprobs"] = references[index]
-            for name, value in learner.forward_backward(micro.packed, loss, streams).items():
-                metrics[name] = metrics.get(name, 0.0) + value
+        metrics = learner.forward_backward(batch.packed, loss, streams)
         weight = metrics.pop("weight")
         metrics = {name: value if name == "loss" else value / weight for name, value in metrics.items()}
         metrics |= learner.optim_step()
@@ -78,8 +71,8 @@ def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, flo
         figures |= _dimensions(trajectories)
     if batch is not None:
         figures |= {
-            "tree/tokens": float(batch.tree_tokens),
-            "tree/sharing": batch.unrolled_tokens / max(1, batch.tree_tokens),
+            "tree/tokens": float(batch.packed.token_count),
+            "tree/sharing": batch.unrolled_tokens / max(1, batch.packed.token_count),
         }
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
@@ -92,8 +85,3 @@ def _dimensions(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             for name, value in trajectory.dimensions.items():
                 by_name.setdefault(name, []).append(value)
     return {f"reward/{name}/mean": float(np.mean(values)) for name, values in by_name.items()}
-
-
-def _reference(learner: Learner, micro: MicroBatch) -> np.ndarray:
-    values: np.ndarray = learner.logprobs(micro.packed, reference=True).cpu().numpy()
-    return values

@@ -74,7 +74,7 @@ SETTINGS: Sequence[Setting] = (
         ),
     ),
     Setting(f"{ACTOR}.grad_clip", "learner.max_grad_norm", number),
-    Setting(f"{ACTOR}.ppo_max_token_len_per_gpu", "grpo.max_batch_tokens", whole),
+    Setting(f"{ACTOR}.ppo_max_token_len_per_gpu", "learner.max_batch_tokens", whole),
     Setting(f"{ACTOR}.optim.lr", "learner.learning_rate", number),
     Setting(f"{ACTOR}.optim.weight_decay", "learner.weight_decay", number),
     Setting(f"{ACTOR}.optim.betas", "learner.betas", numbers),

@@ -1,0 +1,119 @@
+"""One side of `grpo_step.py`: a GRPO step of mini-agentic-rl. Prints one line of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo.settings import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.update import batch_of, update
+from mini_agentic_rl.algorithm.memory import peak_memory_bytes
+from mini_agentic_rl.gateway.policy_backend import PolicyBackend
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
+from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of
+
+
+async def _turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed: int) -> CompletionRecord:
+    request = TokenRequest(tuple(prompt), SamplingParams(max_tokens=work.new_tokens, seed=seed), adapter="default")
+    deltas = [delta async for delta in backend.complete(request)]
+    return CompletionRecord(
+        prompt_ids=np.array(prompt, np.int64),
+        output_ids=np.array([token for delta in deltas for token in delta.token_ids], np.int64),
+        logprobs=np.array([value for delta in deltas for value in delta.logprobs], np.float32),
+        finish_reason="length",
+        version=deltas[-1].version,
+    )
+
+
+async def _rollout(
+    backend: PolicyBackend, prompt: list[int], result: list[int], work: Workload, seed: int
+) -> list[CompletionRecord]:
+    records = []
+    for turn in range(work.turns):
+        record = await _turn(backend, prompt, work, seed * 100 + turn)
+        records.append(record)
+        prompt = [*prompt, *record.output_ids.tolist(), *result]
+    return records
+
+
+def main() -> None:
+    parser = child_parser(__doc__ or "")
+    parser.add_argument("--max-batch-tokens", type=int, default=LearnerSettings().max_batch_tokens)
+    parser.add_argument("--cache-mib", type=int, default=EngineSettings().cache_mib)
+    parser.add_argument("--checkpointing", action="store_true")
+    options = parser.parse_args()
+    work = workload_of(options)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tools = [TOOL_SCHEMA] if work.turns > 1 else None
+    prompts = [render(tokenizer, messages, tools) for messages in conversations(tokenizer, work)]
+    filler = tokenizer(tool_result(tokenizer, work), add_special_tokens=False)["input_ids"] if tools else []
+    result = (filler * 60)[: work.tool_tokens] if tools else []
+    policy = Policy.load(
+        options.model,
+        lora=LoraSettings(),
+        dtype=options.dtype,
+        device=options.device,
+        seed=0,
+        engine=EngineSettings(cache_mib=options.cache_mib),
+    )
+    backend = PolicyBackend(
+        policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length
+    )
+    settings = GRPOSettings(samples_per_prompt=work.samples, tasks_per_step=work.tasks, max_new_tokens=work.new_tokens)
+    learner_settings = LearnerSettings(
+        learning_rate=1e-6, max_batch_tokens=options.max_batch_tokens, checkpointing=options.checkpointing
+    )
+    learner = policy.run(lambda: policy.learner(learner_settings))
+
+    async def sample(step: int) -> list[list[CompletionRecord]]:
+        rollouts = [
+            _rollout(backend, prompt, result, work, (step * work.tasks + task) * work.samples + sample)
+            for task, prompt in enumerate(prompts)
+            for sample in range(work.samples)
+        ]
+        return await asyncio.gather(*rollouts)
+
+    seconds: dict[str, list[float]] = {"step": [], "sampling": [], "learning": []}
+    tokens = 0
+    for step in range(options.warmup + options.steps):
+        started = time.perf_counter()
+        rollouts = asyncio.run(sample(step))
+        sampled = time.perf_counter()
+        groups = [
+            Group(
+                str(task),
+                [
+                    Trajectory(str(index), rollouts[task * work.samples + index], float(index % 2))
+                    for index in range(work.samples)
+                ],
+            )
+            for task in range(work.tasks)
+        ]
+        batch = batch_of(groups, settings)
+        assert batch is not None
+        tokens = batch.packed.token_count
+        policy.run(lambda batch=batch: update(learner, batch, settings))
+        ended = time.perf_counter()
+        if step >= options.warmup:
+            seconds["step"].append(ended - started)
+            seconds["sampling"].append(sampled - started)
+            seconds["learning"].append(ended - sampled)
+    policy.close()
+    cuda = options.device.startswith("cuda")
+    print_result(
+        work,
+        **{name: statistics.median(values) for name, values in seconds.items()},
+        computed_tokens=tokens,
+        peak_bytes=torch.cuda.max_memory_allocated() if cuda else peak_memory_bytes(),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Log-probabilities through a frozen linear head, with the gradient worked out in the forward pass.
+
+For a position with hidden state h, logits z = s W h and probabilities p, the log-probability of token t has
+
+    d log p_t / d h = s (W_t - sum_v p_v W_v)
+
+The sum over the vocabulary is the same for every token read at that position, so it is accumulated block by block
+beside the log-sum-exp, rescaled when a larger logit turns up (as in online softmax; Milakov and Gimelshein 2018). The
+backward pass then needs neither logits nor head: two matrix products in all, where keeping no logits and computing
+them again takes three.
+
+The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain, and
+then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_VOCAB_BLOCK = 8192
+
+
+def frozen_head_logprobs(
+    hidden_RM: Tensor, weight_VM: Tensor, scale_R: Tensor, row_S: Tensor, token_S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [S] (float32) of `token_S` at positions `row_S`, and entropies [S] without a gradient.
+
+    Args:
+        weight_VM: the head; it gets no gradient.
+        scale_R: factor on each position's logits.
+    """
+    logprob_S, entropy_S = _FrozenHead.apply(hidden_RM, weight_VM, scale_R, row_S, token_S)  # type: ignore[no-untyped-call]
+    return logprob_S, entropy_S
+
+
+class _FrozenHead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_RM: Tensor, weight_VM: Tensor, scale_R: Tensor, row_S: Tensor, token_S: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        differentiate = ctx.needs_input_grad[0]
+        rows, vocab = hidden_RM.shape[0], weight_VM.shape[0]
+        row_R = torch.arange(rows, device=hidden_RM.device)
+        # All sums are of exp(logit - top) over the tokens seen so far but the top one.
+        top_R = torch.full((rows,), float("-inf"), device=hidden_RM.device)
+        top_token_R = torch.zeros(rows, dtype=torch.long, device=hidden_RM.device)
+        rest_R = torch.zeros_like(top_R)
+        rest_logits_R = torch.zeros_like(top_R)
+        rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
+        logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
+        for start in range(0, vocab, _VOCAB_BLOCK):
+            block_VM = weight_VM[start : start + _VOCAB_BLOCK]
+            logits_RV = (hidden_RM @ block_VM.T).float().mul_(scale_R[:, None])
+            inside_S = (token_S >= start) & (token_S < start + block_VM.shape[0])
+            logit_S[inside_S] = logits_RV[row_S[inside_S], token_S[inside_S] - start]
+            block_top_R, block_token_R = logits_RV.max(-1)
+            new_R = torch.maximum(top_R, block_top_R)
+            rises_R = block_top_R > top_R
+            shrink_R = torch.exp(top_R - new_R)
+            exp_RV = torch.exp(logits_RV - new_R[:, None])
+            exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
+            # Where a new token is the top one, the old one joins the rest.
+            joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
+            rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
+            old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
+            rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
+            if differentiate:
+                rest_weights_RM.mul_(shrink_R[:, None])
+                rest_weights_RM.addcmul_(weight_VM[top_token_R].float(), joins_R[:, None])
+                rest_weights_RM.add_(exp_RV.to(block_VM.dtype) @ block_VM)
+            top_token_R = torch.where(rises_R, block_token_R + start, top_token_R)
+            top_R = new_R
+        total_R = 1.0 + rest_R
+        log_total_R = torch.log1p(rest_R)
+        logprob_S = (logit_S - top_R[row_S]) - log_total_R[row_S]
+        mean_logit_R = (top_R + rest_logits_R) / total_R
+        entropy_S = (top_R + log_total_R - mean_logit_R)[row_S]
+        if differentiate:
+            rest_weights_RM /= total_R[:, None]
+            ctx.save_for_backward(weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM)
+            ctx.dtype = hidden_RM.dtype
+        ctx.mark_non_differentiable(entropy_S)
+        return logprob_S, entropy_S
+
+    @staticmethod
+    def backward(ctx: Any, grad_S: Tensor, _: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM = ctx.saved_tensors
+        grad_S = grad_S * scale_R[row_S]
+        top_S = top_token_R[row_S]
+        # W_t - p_top W_top, with 1 - p_top taken from the rest, where it is exact.
+        outside_R = rest_R / (1.0 + rest_R)
+        is_top_S = token_S == top_S
+        of_token_S = torch.where(is_top_S, outside_R[row_S], torch.ones_like(grad_S))
+        of_top_S = torch.where(is_top_S, torch.zeros_like(grad_S), 1.0 - outside_R[row_S])
+        direction_SM = weight_VM[token_S].float() * of_token_S[:, None]
+        direction_SM -= weight_VM[top_S].float() * of_top_S[:, None]
+        direction_SM -= rest_weights_RM[row_S]
+        grad_RM = torch.zeros_like(rest_weights_RM).index_add_(0, row_S, direction_SM * grad_S[:, None])
+        return grad_RM.to(ctx.dtype), None, None, None, None

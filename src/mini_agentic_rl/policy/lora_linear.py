@@ -1,0 +1,84 @@
+"""A linear layer with its low-rank adapter as one operation: y = W x + s B A x (LoRA; Hu et al. 2021).
+
+peft computes the two terms apart, with five passes over tensors of the layer's size and in the backward pass with
+products whose short side lies the wrong way for BLAS. Here the second term is added into the first where it stands, and
+nothing is kept for the backward pass but the input and its low-rank image. peft's modules stay in place and keep the
+weights; only how they compute changes, and only where they hold one plain adapter in the type of the layer.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def fuse_lora(base: nn.Module) -> None:
+    """Let every LoRA layer of `base` compute in one operation where it can."""
+    from peft.tuners.lora.layer import Linear
+
+    for layer in base.modules():
+        if type(layer) is Linear:
+            layer.forward = partial(_forward, layer)
+
+
+def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    adapter = _plain_adapter(layer, x)
+    if adapter is None or args or kwargs:
+        result: Tensor = type(layer).forward(layer, x, *args, **kwargs)
+        return result
+    a_RK, b_NR, scale = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, layer.scaling[adapter]
+    if torch.is_grad_enabled():
+        weight_NK, bias_N = layer.base_layer.weight, layer.base_layer.bias
+        fused: Tensor = _LoraLinear.apply(x, weight_NK, bias_N, a_RK, b_NR, scale)  # type: ignore[no-untyped-call]
+        return fused
+    y: Tensor = layer.base_layer(x)
+    y.view(-1, y.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]) @ a_RK.T, b_NR.T, alpha=scale)
+    return y
+
+
+def _plain_adapter(layer: Any, x: Tensor) -> str | None:
+    """The one active adapter, if the layer is a linear one of the input's type with nothing else to it."""
+    if layer.disable_adapters or layer.merged or type(layer.base_layer) is not nn.Linear:
+        return None
+    active = [name for name in layer.active_adapters if name in layer.lora_A]
+    if len(active) != 1 or active[0] in layer.lora_variant:
+        return None
+    name: str = active[0]
+    a, b = layer.lora_A[name], layer.lora_B[name]
+    dropout = layer.lora_dropout[name]
+    if a.bias is not None or b.bias is not None or (dropout.training and type(dropout) is not nn.Identity):
+        return None
+    return name if x.dtype == layer.base_layer.weight.dtype == a.weight.dtype == b.weight.dtype else None
+
+
+class _LoraLinear(torch.autograd.Function):
+    """The weight and the bias are frozen; input and adapter get gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None, a_RK: Tensor, b_NR: Tensor, scale: float
+    ) -> Tensor:
+        x_TK = x.reshape(-1, x.shape[-1])
+        low_TR = x_TK @ a_RK.T
+        y_TN = nn.functional.linear(x_TK, weight_NK, bias_N)
+        y_TN.addmm_(low_TR, b_NR.T, alpha=scale)
+        ctx.save_for_backward(x_TK, weight_NK, a_RK, b_NR, low_TR)
+        ctx.scale = scale
+        ctx.shape = x.shape
+        return y_TN.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
+        x_TK, weight_NK, a_RK, b_NR, low_TR = ctx.saved_tensors
+        grad_TN = grad.reshape(-1, grad.shape[-1])
+        low_grad_TR = grad_TN @ b_NR.T.contiguous().T
+        grad_x: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            grad_TK = grad_TN @ weight_NK
+            grad_x = grad_TK.addmm_(low_grad_TR, a_RK, alpha=ctx.scale).view(ctx.shape)
+        grad_a_RK = (low_grad_TR.T @ x_TK).mul_(ctx.scale)
+        grad_b_NR = (low_TR.T @ grad_TN).mul_(ctx.scale).T
+        return grad_x, None, None, grad_a_RK, grad_b_NR, None

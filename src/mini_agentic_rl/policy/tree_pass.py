@@ -1,0 +1,110 @@
+"""One pass over packed trees, in chunks that bound its memory, each token computed once.
+
+Chunks run in depth-first order. One that later chunks look at keeps its keys and values, and waits for their gradients
+before its own backward pass; any other is done at once. So what exists together is one chunk and the path above it,
+and where the trees are cut changes no number beyond rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_agentic_rl.tokens import PackedTrees, TreeChunk, cut
+
+from .logprobs import read_logprobs, targets
+from .model import PolicyModel
+from .tree_attention import KeptKeys, TreeTables
+
+
+@dataclass(frozen=True)
+class ChunkTerms:
+    """The terms that one chunk predicts."""
+
+    terms_N: np.ndarray
+    """Their places among the pack's terms."""
+    logprobs_N: Tensor
+    """Log-probabilities of their tokens."""
+    entropy_N: Tensor
+    """Entropies (nats) of the distributions they were drawn from; no gradient."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A chunk whose keys later chunks look at, and its own loss."""
+
+    kept: KeptKeys
+    loss: Tensor | None
+
+
+class TreePass:
+    """Forward, and backward where gradients are on, over `packed`."""
+
+    def __init__(self, model: PolicyModel, packed: PackedTrees, *, max_tokens: int, head_rows: int) -> None:
+        """
+        Args:
+            max_tokens: the most tokens of a chunk.
+            head_rows: the most positions that go through the head together.
+        """
+        self._model = model
+        self._packed = packed
+        self._max_tokens = max_tokens
+        self._head_rows = head_rows
+        self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
+        self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
+        self._end_T = torch.from_numpy(packed.end_T).to(model.device)
+        self._predicted_at_S = packed.parent_T[packed.token_S]
+
+    def run(self, on_terms: Callable[[ChunkTerms], Tensor | None]) -> None:
+        """Hand each chunk's terms to `on_terms`, and differentiate the loss that it returns. The losses must add up to
+        the pack's: nothing in one may depend on the terms of another."""
+        path: list[_Waiting] = []
+        for chunk in cut(self._packed, self._max_tokens):
+            while path and path[-1].kept.chunk.reach <= chunk.start:
+                _backward(path.pop())
+            kept = KeptKeys(chunk)
+            loss = self._forward(chunk, [waiting.kept for waiting in path], kept, on_terms)
+            if chunk.reach > chunk.stop:
+                path.append(_Waiting(kept, loss))
+            elif loss is not None:
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        while path:
+            _backward(path.pop())
+
+    def _forward(
+        self,
+        chunk: TreeChunk,
+        path: list[KeptKeys],
+        kept: KeptKeys,
+        on_terms: Callable[[ChunkTerms], Tensor | None],
+    ) -> Tensor | None:
+        own = slice(chunk.start, chunk.stop)
+        keep = kept if chunk.reach > chunk.stop else None
+        tables = TreeTables(chunk, self._positions_T, self._end_T, path, keep)
+        hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
+        at = self._predicted_at_S
+        terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))
+        if terms_N.size == 0:
+            return None
+        device = hidden_TM.device
+        where = targets(
+            torch.from_numpy(at[terms_N] - chunk.start).to(device),
+            self._tokens_T[torch.from_numpy(self._packed.token_S[terms_N]).to(device)],
+            torch.from_numpy(self._packed.temperature_S[terms_N]).to(device),
+        )
+        logprobs_N, entropy_N = read_logprobs(self._model, hidden_TM, where, rows=self._head_rows)
+        return on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N))
+
+
+def _backward(waiting: _Waiting) -> None:
+    """Through a chunk, from its own loss and from all that looked at its keys."""
+    roots, gradients = waiting.kept.gathered()
+    if waiting.loss is not None and waiting.loss.requires_grad:
+        roots.append(waiting.loss)
+        gradients.append(torch.ones_like(waiting.loss))
+    if roots:
+        torch.autograd.backward(roots, gradients)

@@ -1,0 +1,77 @@
+"""The fused LoRA layer computes what peft's own does, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from mini_agentic_rl.policy.lora_linear import fuse_lora
+
+
+class _Block(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 10, bias=bias), nn.Linear(10, 4, bias=bias)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def _block(*, bias: bool = True, **options):
+    torch.manual_seed(0)
+    model = get_peft_model(_Block(bias), LoraConfig(r=3, lora_alpha=6, target_modules=["first", "second"], **options))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter)
+    return model
+
+
+def _results(model, x):
+    x = x.clone().requires_grad_()
+    y = model(x)
+    y.square().sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return y.detach(), x.grad, gradients
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
+def test_results_and_gradients_are_pefts(bias, shape):
+    model, x = _block(bias=bias), torch.randn(shape)
+    y, grad_x, gradients = _results(model, x)
+    fuse_lora(model)
+    fused_y, fused_grad_x, fused = _results(model, x)
+    torch.testing.assert_close(fused_y, y)
+    torch.testing.assert_close(fused_grad_x, grad_x)
+    assert fused.keys() == gradients.keys()
+    assert len(fused) == 4
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(fused[name], gradient)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), y)
+
+
+def test_a_frozen_input_and_an_adapter_that_is_off_are_as_before():
+    model, x = _block(), torch.randn(5, 6)
+    with model.disable_adapter():
+        expected = model(x)
+    fuse_lora(model)
+    with model.disable_adapter():
+        torch.testing.assert_close(model(x), expected)
+    model(x).sum().backward()
+    assert all(p.grad is not None for name, p in model.named_parameters() if "lora_" in name)
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_dropout": 0.5}, {"lora_bias": True}])
+def test_what_is_more_than_plain_is_left_to_peft(options):
+    model, x = _block(**options), torch.randn(5, 6)
+    torch.manual_seed(1)
+    y, _, gradients = _results(model, x)
+    fuse_lora(model)
+    torch.manual_seed(1)
+    fused_y, _, fused = _results(model, x)
+    torch.testing.assert_close(fused_y, y)
+    assert fused.keys() == gradients.keys()
