@@ -25,6 +25,7 @@ RUNS = [(slice(0, 5), 0, 4), (slice(0, 2), 4, 12), (slice(2, 5), 4, 10), (slice(
 def pool() -> KVPool:
     torch.manual_seed(0)
     made = KVPool(1, 50, 4, 2, 8, torch.float32, torch.device("cpu"))
+    made.allocate()
     made.keys.normal_()
     made.values.normal_()
     return made

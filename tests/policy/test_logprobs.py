@@ -11,7 +11,7 @@ from mini_agentic_rl.policy import frozen_head
 @pytest.mark.parametrize("block", [7, 16, 1000])
 @pytest.mark.parametrize("sharpness", [1.0, 30.0])
 def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
-    monkeypatch.setattr(frozen_head, "_VOCAB_BLOCK", block)
+    monkeypatch.setattr(frozen_head, "VOCAB_BLOCK", block)
     torch.manual_seed(0)
     hidden = (torch.randn(6, 12) * sharpness).requires_grad_()
     weight, scale = torch.randn(50, 12), torch.rand(6) + 0.5

@@ -75,7 +75,7 @@ async def warm_up(
     options = LearnerSettings(**(learner_settings.model_dump() | changes))
     learner = await policy.run_async(lambda: policy.learner(options))
     for step, tree in enumerate(trees):
-        on_step(step, await policy.run_async(lambda tree=tree: _imitate(learner, tree)))  # type: ignore[misc]
+        on_step(step, await policy.learn_async(lambda tree=tree: _imitate(learner, tree)))  # type: ignore[misc]
 
 
 def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:

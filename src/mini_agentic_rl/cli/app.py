@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..jobs.settings import ChatSettings, EvalSettings, ServeSettings, TrainSettings
+from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings, TrainSettings
 from .options import settings_command, with_errors
 from .store_commands import add_store_commands
-from .tables import show_result
+from .tables import show_plan, show_result
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -41,6 +41,18 @@ def train(settings: TrainSettings) -> None:
     show_result(
         Console(), summary, written=[folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
     )
+
+
+@settings_command(app, "plan", PlanSettings)
+def plan(settings: PlanSettings) -> None:
+    """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
+    from ..jobs.plan import plan_job
+
+    found = plan_job(settings)
+    if settings.json_output:
+        _print_json(found)
+        return
+    show_plan(Console(), found)
 
 
 @settings_command(app, "eval", EvalSettings)

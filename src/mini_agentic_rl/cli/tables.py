@@ -34,3 +34,15 @@ def show_result(console: Console, summary: Mapping[str, Any], *, written: Sequen
     for path in written:
         if path.exists():
             console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+
+
+def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    """Print a memory plan and the options of `train` that go with it."""
+    table = Table("", "when", "MB", title="Memory")
+    table.columns[2].justify = "right"
+    for part in plan["parts"]:
+        table.add_row(part["name"], part["phase"], f"{part['bytes'] / 1e6:,.0f}")
+    table.add_section()
+    table.add_row("peak", "", f"{plan['peak_bytes'] / 1e6:,.0f}")
+    console.print(table)
+    console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)

@@ -277,7 +277,7 @@ class ChatService:
             min_p=request.min_p or 0.0,
             max_tokens=min(wanted, room),
             seed=seed,
-            stop_token_ids=self.renderer.eos_ids,
+            stop_token_ids=() if request.ignore_eos else self.renderer.eos_ids,
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=bias,
             presence_penalty=request.presence_penalty or 0.0,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from ..policy import Engine, PolicyError, PromptTooLongError
+from ..policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ..tokens import TokenDelta, TokenRequest
-from .errors import BadRequestError, ContextLengthError
+from .errors import BadRequestError, ContextLengthError, OverloadedError
 
 
 class PolicyBackend:
@@ -46,6 +46,8 @@ class PolicyBackend:
             sequence = self._engine.submit(request, on_delta)
         except PromptTooLongError as error:
             raise ContextLengthError(error.prompt_tokens, error.limit) from error
+        except QueueFullError as error:
+            raise OverloadedError(f"The server is busy: {error}. Try again shortly.") from error
         except PolicyError as error:
             raise BadRequestError(str(error)) from error
         finished = False

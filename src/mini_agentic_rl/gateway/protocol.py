@@ -81,6 +81,7 @@ class ChatRequest(_Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
+    ignore_eos: bool | None = None
 
     @field_validator("response_format")
     @classmethod

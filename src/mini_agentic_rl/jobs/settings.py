@@ -100,6 +100,11 @@ class TrainSettings(ModelSettings):
     """Packed tokens per forward-backward pass; bounds the memory of learning."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=_RL)
     """Recompute activations in the backward pass: less memory, about a third more time for learning."""
+    cache_mib: int = Field(default=768, ge=1, json_schema_extra=_RL)
+    """Size of the sampler's key/value cache in MiB; it is given back while learning."""
+    preset: Literal["none", "4gb"] = Field(default="none", json_schema_extra=_RL)
+    """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
+    the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
     n_runners: int = Field(default=128, ge=1, json_schema_extra=_RL)
     """Rollouts that run at the same time."""
     rollout_timeout: float = Field(default=300.0, gt=0, json_schema_extra=_RL)
@@ -128,6 +133,34 @@ class TrainSettings(ModelSettings):
     """Replace the run in the output folder."""
     json_output: bool = Field(default=False, json_schema_extra=_JSON)
     """Print the summary as JSON on standard output."""
+
+
+class PlanSettings(ModelSettings):
+    """What `plan` predicts."""
+
+    vram: str | None = Field(default=None, json_schema_extra={"panel": "Memory"})
+    """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
+    settings are planned as they are given."""
+
+    tasks_per_step: int = Field(default=8, ge=1, json_schema_extra=_RL)
+    """Tasks drawn in each step."""
+    samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
+    """Rollouts of each task."""
+    prompt_tokens: int = Field(default=512, ge=1, json_schema_extra=_RL)
+    """Tokens of a task's prompt, system prompt and tools included."""
+    max_new_tokens: int = Field(default=512, ge=1, json_schema_extra=_RL)
+    """Tokens that a rollout samples in all its calls together."""
+
+    lora_r: int = Field(default=8, ge=1, json_schema_extra={"panel": "Memory"})
+    """Rank of the LoRA adapter."""
+    gradient_checkpointing: bool = Field(default=False, json_schema_extra={"panel": "Memory"})
+    """Recompute activations in the backward pass."""
+    max_batch_tokens: int = Field(default=450, ge=1, json_schema_extra={"panel": "Memory"})
+    """Packed tokens per forward-backward pass."""
+    cache_mib: int = Field(default=768, ge=1, json_schema_extra={"panel": "Memory"})
+    """Size of the key/value cache in MiB."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the plan as JSON on standard output."""
 
 
 class EvalSettings(ModelSettings):

@@ -9,12 +9,13 @@ from ..algorithm.grpo import GRPOSettings, MiniGRPO
 from ..algorithm.memory import peak_memory_bytes
 from ..errors import UserError
 from ..metrics import make_logger, read_metrics
-from ..policy import LearnerSettings, LoraSettings
+from ..policy import EngineSettings, LearnerSettings, LoraSettings
 from ..trainer import Trainer
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
 from .pieces import check_model, load_agent, load_tasks, math_warm_start, transcripts, versions
+from .plan import apply_preset
 from .settings import TrainSettings
 
 _TRANSCRIPTS = 6
@@ -27,6 +28,7 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
         UserError: a setting cannot work, or the output folder holds something else.
     """
     check_model(settings.model, settings.device)
+    settings = apply_preset(settings)
     kit = load_agent(settings.agent)
     train = load_tasks(settings.dataset, "train", None, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
@@ -87,6 +89,7 @@ def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
             seed=settings.seed,
             deterministic=settings.deterministic,
         ),
+        engine=EngineSettings(cache_mib=settings.cache_mib),
         lora=None if settings.full_finetune else LoraSettings(r=settings.lora_r, alpha=settings.lora_alpha),
         learner=LearnerSettings(
             learning_rate=settings.learning_rate,

@@ -7,6 +7,7 @@ from .errors import (
     ModelNotFoundError,
     PolicyError,
     PromptTooLongError,
+    QueueFullError,
 )
 from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs
 from .load import LoraSettings, load_model
@@ -30,5 +31,6 @@ __all__ = [
     "PolicyError",
     "PolicyModel",
     "PromptTooLongError",
+    "QueueFullError",
     "load_model",
 ]

@@ -19,7 +19,7 @@ from torch import Tensor
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 
-from .errors import CacheFullError, PolicyError, PromptTooLongError
+from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
 from .sampler import Draw, Row, sample
@@ -41,6 +41,8 @@ class EngineSettings(Settings):
     """At most this many tokens in one forward pass."""
     max_running: int = Field(default=256, ge=1)
     """At most this many sequences at once."""
+    max_waiting: int = Field(default=4096, ge=1)
+    """At most this many requests wait for their turn; more are refused."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
@@ -86,6 +88,7 @@ class Engine:
         Raises:
             PromptTooLongError: the prompt fills the context.
             CacheFullError: the prompt alone needs more blocks than the cache has.
+            QueueFullError: too many requests wait already.
             PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter, or all is closed.
         """
         prompt = request.prompt_ids
@@ -107,6 +110,8 @@ class Engine:
         with self._inbox_lock:
             if self._abandoned:
                 raise PolicyError("the policy is closed")
+            if self.load[1] >= self.settings.max_waiting:
+                raise QueueFullError(f"{self.settings.max_waiting} requests wait already (max_waiting)")
             self._inbox.append(sequence)
         self._thread.wake()
         return sequence
@@ -119,6 +124,12 @@ class Engine:
     def weights_changed(self, adapter: str) -> None:
         """Invalidate every cached key of `adapter`. On the torch thread, after its version was raised."""
         self._scheduler.weights_changed(adapter)
+
+    def release_cache(self) -> None:
+        """Give the cache's memory back until the next forward pass; sequences under way then compute their keys again.
+        On the torch thread."""
+        self._scheduler.forget_keys()
+        self._pool.release()
 
     @property
     def load(self) -> tuple[int, int]:
@@ -160,6 +171,7 @@ class Engine:
         if plan is None:
             return
         drawing = [piece for piece in (*plan.prefill, *plan.decode) if piece.draws]
+        self._pool.allocate()
         if self._model.base.training:
             self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter)

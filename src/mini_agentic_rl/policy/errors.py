@@ -28,3 +28,7 @@ class PromptTooLongError(PolicyError):
 
 class CacheFullError(PolicyError):
     """One request alone needs more key/value blocks than the cache has."""
+
+
+class QueueFullError(PolicyError):
+    """More requests wait for the engine than it takes."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_VOCAB_BLOCK = 8192
+VOCAB_BLOCK = 8192
 
 
 def frozen_head_logprobs(
@@ -51,8 +51,8 @@ class _FrozenHead(torch.autograd.Function):
         rest_logits_R = torch.zeros_like(top_R)
         rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
         logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
-        for start in range(0, vocab, _VOCAB_BLOCK):
-            block_VM = weight_VM[start : start + _VOCAB_BLOCK]
+        for start in range(0, vocab, VOCAB_BLOCK):
+            block_VM = weight_VM[start : start + VOCAB_BLOCK]
             logits_RV = (hidden_RM @ block_VM.T).float().mul_(scale_R[:, None])
             inside_S = (token_S >= start) & (token_S < start + block_VM.shape[0])
             logit_S[inside_S] = logits_RV[row_S[inside_S], token_S[inside_S] - start]

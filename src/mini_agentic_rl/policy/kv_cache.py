@@ -21,7 +21,8 @@ Key = tuple[int, tuple[int, ...]]
 
 
 class KVPool:
-    """Keys and values of every layer: [slots, KV heads x D], a slot being block * block_size + offset."""
+    """Keys and values of every layer: [slots, KV heads x D], a slot being block * block_size + offset. Its memory is
+    there from `allocate` to `release`."""
 
     def __init__(
         self,
@@ -33,10 +34,25 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.device = device
         self._heads_and_size = (heads, head_size)
-        shape = (layers, blocks * block_size, heads * head_size)
-        self.keys = _zeros(shape, dtype, device)
-        self.values = _zeros(shape, dtype, device)
+        self._shape = (layers, blocks * block_size, heads * head_size)
+        self._dtype = dtype
+        self.release()
+
+    @property
+    def allocated(self) -> bool:
+        return self.keys.numel() > 0
+
+    def allocate(self) -> None:
+        """Make room, unless it is there."""
+        if not self.allocated:
+            self.keys = _zeros(self._shape, self._dtype, self.device)
+            self.values = _zeros(self._shape, self._dtype, self.device)
+
+    def release(self) -> None:
+        """Give the memory back, and so forget all keys and values."""
+        self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self.device)
 
     def write(self, layer: int, slot_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store the keys and values of T new tokens."""
@@ -162,6 +178,11 @@ class BlockCache:
         """Make every block computed with `adapter` unreachable and free the unreferenced ones of all adapters."""
         self._roots = {root: node for root, node in self._roots.items() if root[0] != adapter}
         self.drop_idle()
+
+    def clear(self) -> None:
+        """Forget everything cached; nobody may hold a block."""
+        self.drop_idle()
+        self._roots.clear()
 
     def drop_idle(self) -> None:
         """Empty the prefix tree of unreferenced blocks."""

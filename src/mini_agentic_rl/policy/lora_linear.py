@@ -3,7 +3,8 @@
 peft computes the two terms apart, with five passes over tensors of the layer's size and in the backward pass with
 products whose short side lies the wrong way for BLAS. Here the second term is added into the first where it stands, and
 nothing is kept for the backward pass but the input and its low-rank image. peft's modules stay in place and keep the
-weights; only how they compute changes, and only where they hold one plain adapter in the type of the layer.
+weights; only how they compute changes, and only where they hold one plain adapter. Matrices of another type than the
+input's are rounded to it: that of float32 adapters around 16-bit layers costs no copies of the input.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         fused: Tensor = _LoraLinear.apply(x, weight_NK, bias_N, a_RK, b_NR, scale)  # type: ignore[no-untyped-call]
         return fused
     y: Tensor = layer.base_layer(x)
-    y.view(-1, y.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]) @ a_RK.T, b_NR.T, alpha=scale)
+    low_TR = x.reshape(-1, x.shape[-1]) @ a_RK.T.to(x.dtype)
+    y.view(-1, y.shape[-1]).addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
     return y
 
 
@@ -51,7 +53,7 @@ def _plain_adapter(layer: Any, x: Tensor) -> str | None:
     dropout = layer.lora_dropout[name]
     if a.bias is not None or b.bias is not None or (dropout.training and type(dropout) is not nn.Identity):
         return None
-    return name if x.dtype == layer.base_layer.weight.dtype == a.weight.dtype == b.weight.dtype else None
+    return name if x.dtype == layer.base_layer.weight.dtype else None
 
 
 class _LoraLinear(torch.autograd.Function):
@@ -62,9 +64,9 @@ class _LoraLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None, a_RK: Tensor, b_NR: Tensor, scale: float
     ) -> Tensor:
         x_TK = x.reshape(-1, x.shape[-1])
-        low_TR = x_TK @ a_RK.T
+        low_TR = x_TK @ a_RK.T.to(x.dtype)
         y_TN = nn.functional.linear(x_TK, weight_NK, bias_N)
-        y_TN.addmm_(low_TR, b_NR.T, alpha=scale)
+        y_TN.addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
         ctx.save_for_backward(x_TK, weight_NK, a_RK, b_NR, low_TR)
         ctx.scale = scale
         ctx.shape = x.shape
@@ -74,11 +76,11 @@ class _LoraLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
         x_TK, weight_NK, a_RK, b_NR, low_TR = ctx.saved_tensors
         grad_TN = grad.reshape(-1, grad.shape[-1])
-        low_grad_TR = grad_TN @ b_NR.T.contiguous().T
+        low_grad_TR = grad_TN @ b_NR.T.contiguous().to(grad.dtype).T
         grad_x: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_TK = grad_TN @ weight_NK
-            grad_x = grad_TK.addmm_(low_grad_TR, a_RK, alpha=ctx.scale).view(ctx.shape)
-        grad_a_RK = (low_grad_TR.T @ x_TK).mul_(ctx.scale)
-        grad_b_NR = (low_TR.T @ grad_TN).mul_(ctx.scale).T
+            grad_x = grad_TK.addmm_(low_grad_TR, a_RK.to(grad.dtype), alpha=ctx.scale).view(ctx.shape)
+        grad_a_RK = (low_grad_TR.T @ x_TK).to(a_RK.dtype).mul_(ctx.scale)
+        grad_b_NR = (low_TR.T @ grad_TN).to(b_NR.dtype).mul_(ctx.scale).T
         return grad_x, None, None, grad_a_RK, grad_b_NR, None

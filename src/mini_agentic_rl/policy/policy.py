@@ -64,6 +64,15 @@ class Policy:
         """`run` without blocking the event loop."""
         return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
 
+    def learn(self, job: Callable[[], T]) -> T:
+        """`run` for a job that learns: the memory of the key/value cache is given back before, so that the two are
+        never held together."""
+        return self._thread.call(lambda: self._learning_turn(job))
+
+    async def learn_async(self, job: Callable[[], T]) -> T:
+        """`learn` without blocking the event loop."""
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._learning_turn(job)))
+
     def save(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Write the weights that are trained."""
         self.run(lambda: save_weights(self.model, folder, adapter))
@@ -80,6 +89,11 @@ class Policy:
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
         self._thread.close()
+
+    def _learning_turn(self, job: Callable[[], T]) -> T:
+        self.engine.release_cache()
+        release_free_memory()
+        return self._turn(job)
 
     def _turn(self, job: Callable[[], T]) -> T:
         before = dict(self.model.versions)

@@ -153,11 +153,13 @@ class Scheduler:
 
     def weights_changed(self, adapter: str) -> None:
         """The keys of this adapter's running sequences are stale: compute them again with the new weights."""
-        for sequence in [s for s in self._running if s.request.adapter == adapter]:
-            self._preempt(sequence)
-            if sequence.undelivered:
-                self._deliver(sequence, None)
+        self._start_over([s for s in self._running if s.request.adapter == adapter])
         self._cache.forget(adapter)
+
+    def forget_keys(self) -> None:
+        """No key is there any more: compute those of the running sequences again."""
+        self._start_over(list(self._running))
+        self._cache.clear()
 
     def fail_all(self) -> list[RunningSequence]:
         """Drop everything (after an error in the forward pass) and return what was dropped."""
@@ -266,6 +268,12 @@ class Scheduler:
     def _release(self, sequence: RunningSequence) -> None:
         self._running.remove(sequence)
         self._cache.close(sequence.table)
+
+    def _start_over(self, sequences: Sequence[RunningSequence]) -> None:
+        for sequence in reversed(sequences):
+            self._preempt(sequence)
+            if sequence.undelivered:
+                self._deliver(sequence, None)
 
     def _preempt(self, sequence: RunningSequence) -> None:
         self._release(sequence)

@@ -35,7 +35,7 @@ class StepBatch:
 
 def pack_step(plan: Plan, pool: KVPool, block_size: int) -> StepBatch:
     """Lay out the pieces of `plan`, whose cache slots are in `pool`."""
-    device = pool.keys.device
+    device = pool.device
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[np.ndarray] = []

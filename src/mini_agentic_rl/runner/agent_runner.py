@@ -51,6 +51,8 @@ class _Binding:
     failed: int = 0
     current: AttemptedRollout | None = None
     """The attempt under way."""
+    attempt: AttemptRun | None = None
+    """What runs it."""
     halt: asyncio.Future[str] | None = None
     """Done: the attempt under way is broken off, for this reason."""
 
@@ -204,7 +206,6 @@ class LitAgentRunner(Runner):
     async def _run(self, bound: _Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None) -> None:
         bound.attempts += 1
         halt: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        before, (bound.current, bound.halt) = (bound.current, bound.halt), (rollout, halt)
 
         def break_off(_: object) -> None:
             if not halt.done():
@@ -222,11 +223,13 @@ class LitAgentRunner(Runner):
             stop=halt,
             process=bound.process,
         )
+        before = bound.current, bound.attempt, bound.halt
+        bound.current, bound.attempt, bound.halt = rollout, attempt, halt
         try:
             if await attempt.run() != "succeeded":
                 bound.failed += 1
         finally:
-            bound.current, bound.halt = before
+            bound.current, bound.attempt, bound.halt = before
             if stop is not None:
                 stop.remove_done_callback(break_off)
 
@@ -257,8 +260,8 @@ class LitAgentRunner(Runner):
 
     async def _look_after(self, bound: _Binding) -> None:
         """Break the attempt under way off if it no longer counts."""
-        current, halt = bound.current, bound.halt
-        if current is None or halt is None:
+        current, attempt, halt = bound.current, bound.attempt, bound.halt
+        if current is None or attempt is None or halt is None:
             return
         now = await bound.store.get_rollout_by_id(current.rollout_id)
         latest = now.attempt if isinstance(now, AttemptedRollout) else None
@@ -270,7 +273,7 @@ class LitAgentRunner(Runner):
             reason = f"the store has given it up ({latest.status})"
         else:
             return
-        if not halt.done():
+        if not halt.done() and not attempt.ending:
             number = current.attempt.sequence_id
             logger.warning("attempt %d of rollout %s is broken off: %s", number, current.rollout_id, reason)
             halt.set_result(reason)

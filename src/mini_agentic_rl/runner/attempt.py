@@ -74,6 +74,8 @@ class AttemptRun:
         self._stop = stop
         self._failure: Failure | None = None
         self._emitted = False
+        self.ending = False
+        """Whether its end is being written down: there is nothing left to break off."""
         self._offered = {
             "agent": agent,
             "runner": runner,
@@ -242,6 +244,7 @@ class AttemptRun:
             emit_exception(self._failure.error, {FAILURE_REASON: self._failure.reason})
 
     async def _finish(self) -> AttemptStatus:
+        self.ending = True
         rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
         if self._failure is None:
             await self._store.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")

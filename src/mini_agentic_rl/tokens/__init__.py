@@ -1,6 +1,6 @@
 """Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
 
-from .chunks import TreeChunk, cut
+from .chunks import TreeChunk, cut, most_alive
 from .pack import PackedTrees, pack
 from .record import CompletionRecord
 from .request import FinishReason, SamplingParams, TokenDelta, TokenRequest
@@ -17,5 +17,6 @@ __all__ = [
     "TokenTree",
     "TreeChunk",
     "cut",
+    "most_alive",
     "pack",
 ]

@@ -31,18 +31,50 @@ class TreeChunk:
 def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
     """All of `packed` in order, in chunks of at most `max_tokens` tokens.
 
-    A chunk ends in the second half of what it may hold, where the next token stands nearest to its root: there the
-    fewest tokens have to wait for what follows them.
+    Whole subtrees go together as far as they fit: a chunk of nothing else is done when it is computed. Of a subtree
+    that is too large the tokens before its first fork, which all of it looks at and which so have to wait for it, make
+    a chunk of their own; a short one, which would not be worth a pass, takes what comes next along.
     """
     start, total = 0, packed.token_count
+    worthwhile = max(1, max_tokens // 4)
     while start < total:
-        stop = min(start + max_tokens, total)
-        if stop < total:
-            earliest = start + (max_tokens + 1) // 2
-            depths = packed.positions_T[earliest : stop + 1][::-1]
-            stop -= int(depths.argmin())
+        limit = min(start + max_tokens, total)
+        stop = _whole_subtrees(packed, start, limit)
+        if stop == start:
+            stop = _first_fork(packed, start, limit)
+            while stop < limit and stop - start < worthwhile:
+                onwards = _whole_subtrees(packed, stop, start + worthwhile)
+                stop = onwards if onwards > stop else _first_fork(packed, stop, limit)
         yield TreeChunk(start, stop, _path(packed, start), int(packed.end_T[start:stop].max()))
         start = stop
+
+
+def _whole_subtrees(packed: PackedTrees, stop: int, limit: int) -> int:
+    """Where the last subtree ends of those that follow each other from `stop` on and end by `limit`."""
+    while stop < packed.token_count and packed.end_T[stop] <= limit:
+        stop = int(packed.end_T[stop])
+    return stop
+
+
+def _first_fork(packed: PackedTrees, start: int, limit: int) -> int:
+    """The end of the tokens from `start` on that all of its subtree looks at, `limit` at the latest."""
+    ends = packed.end_T[start:limit]
+    others = np.flatnonzero(ends != ends[0])
+    return start + int(others[0]) if others.size else limit
+
+
+def most_alive(packed: PackedTrees, max_tokens: int) -> int:
+    """The most tokens whose activations exist together when `packed` is learnt in such chunks: those of a chunk, and of
+    the earlier ones that wait for it."""
+    waiting: list[TreeChunk] = []
+    most = 0
+    for chunk in cut(packed, max_tokens):
+        while waiting and waiting[-1].reach <= chunk.start:
+            waiting.pop()
+        most = max(most, sum(c.stop - c.start for c in [*waiting, chunk]))
+        if chunk.reach > chunk.stop:
+            waiting.append(chunk)
+    return most
 
 
 def _path(packed: PackedTrees, index: int) -> Ints:

@@ -182,7 +182,7 @@ class Loop:
             self.progress.step += 1
             return learnt
 
-        figures |= await self.policy.run_async(learn)
+        figures |= await self.policy.learn_async(learn)
         ended = time.perf_counter()
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)

@@ -1,0 +1,205 @@
+"""Measure sampling over HTTP: many chat requests at once that share a long system prompt (W3).
+
+python benchmarks/sampling.py                                        # against padded transformers.generate
+python benchmarks/sampling.py --peers padded continuous              # and transformers' continuous batching
+python benchmarks/sampling.py --url http://127.0.0.1:8000/v1 --url-model NAME     # and any OpenAI-compatible server
+
+Every side samples exactly the same number of new tokens for the same messages. Ours and other servers are asked over
+HTTP by the OpenAI SDK; transformers is called in a process of its own, without a server, which is to its advantage.
+Sides take turns; the median of the rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from rich.console import Console
+from rich.table import Table
+
+OURS = "mini-agentic-rl, HTTP"
+SERVE = "from mini_agentic_rl.cli import app; app()"
+TRANSFORMERS = """
+import json, sys, time
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
+
+kind, model, device, dtype, new = sys.argv[1:6]
+model, where, new = resolve_model(model), resolve_device(device), int(new)
+tokenizer = AutoTokenizer.from_pretrained(model)
+net = AutoModelForCausalLM.from_pretrained(model, dtype=resolve_dtype(dtype, where)).to(where).eval()
+for line in sys.stdin:
+    asked = json.loads(line)
+    prompts = [tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=False) for m in asked]
+    lengths = {"max_new_tokens": new, "min_new_tokens": new}
+    config = GenerationConfig(**lengths, do_sample=True, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id or 0)
+    started = time.perf_counter()
+    if kind == "continuous":
+        found = net.generate_batch(prompts, generation_config=config, progress_bar=False)
+        sampled = sum(len(output.generated_tokens) for output in found.values())
+    else:
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=where)
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=where)
+        with torch.no_grad():
+            found = net.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        sampled = found.shape[0] * (found.shape[1] - width)
+    print(json.dumps({"tokens": sampled, "seconds": time.perf_counter() - started}), flush=True)
+"""
+
+
+def conversations(options: argparse.Namespace, round_number: int) -> list[list[dict[str, str]]]:
+    """Requests that share a system prompt of about `system_tokens` tokens and differ in their question. Each round has
+    a system prompt of its own, so that nothing is cached from the one before."""
+    system = f"Session {round_number}. You answer questions about the rules below." + " the rule" * (
+        options.system_tokens // 2
+    )
+    return [
+        [
+            {"role": "system", "content": system},
+            {"role": "user", "content": f"Question {n}: what follows from rule {n}?"},
+        ]
+        for n in range(options.requests)
+    ]
+
+
+async def ask(url: str, model: str, key: str, asked: list[Any], new: int) -> tuple[int, float]:
+    """Tokens sampled and seconds taken by all requests at once."""
+    async with AsyncOpenAI(base_url=url, api_key=key, timeout=1800, max_retries=0) as client:
+
+        async def one(messages: Any) -> int:
+            answer = await client.chat.completions.create(
+                model=model, messages=messages, max_tokens=new, temperature=1.0, extra_body={"ignore_eos": True}
+            )
+            return answer.usage.completion_tokens if answer.usage else 0
+
+        started = time.perf_counter()
+        sampled = await asyncio.gather(*(one(messages) for messages in asked))
+        return sum(sampled), time.perf_counter() - started
+
+
+@contextmanager
+def our_server(options: argparse.Namespace) -> Any:
+    """The address of our server in a process of its own."""
+    command = [sys.executable, "-c", SERVE, "serve", "--model", options.model, "--port", "0"]
+    command += ["--device", options.device, "--dtype", options.dtype]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        yield next(word.rstrip(".,") for line in process.stdout for word in line.split() if word.startswith("http://"))
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@contextmanager
+def transformers_process(kind: str, options: argparse.Namespace) -> Any:
+    """A function from conversations to tokens and seconds."""
+    arguments = [kind, options.model, options.device, options.dtype, str(options.new_tokens)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRANSFORMERS, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def generate(asked: list[Any]) -> tuple[int, float]:
+        stdin.write(json.dumps(asked) + "\n")
+        stdin.flush()
+        line = next((line for line in stdout if line.startswith("{")), None)
+        if line is None:
+            raise SystemExit(f"transformers ({kind}) ended early; see its error above")
+        found = json.loads(line)
+        return found["tokens"], found["seconds"]
+
+    try:
+        yield generate
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row for each side."""
+    with ExitStack() as stack:
+        base = stack.enter_context(our_server(options))
+        url = base if base.endswith("/v1") else base.rstrip("/") + "/v1"
+        sides: dict[str, Any] = {
+            OURS: lambda asked: asyncio.run(ask(url, options.our_model, "none", asked, options.new_tokens))
+        }
+        if options.url:
+            sides[options.url] = lambda asked: asyncio.run(
+                ask(options.url, options.url_model, options.url_key, asked, options.new_tokens)
+            )
+        for kind in options.peers:
+            sides[f"transformers, {kind}"] = stack.enter_context(transformers_process(kind, options))
+        found: dict[str, list[tuple[int, float]]] = {name: [] for name in sides}
+        for number in range(options.rounds):
+            for name, side in sides.items():
+                found[name].append(side(conversations(options, number)))
+    wanted = options.requests * options.new_tokens
+    return [
+        {
+            "side": name,
+            "tokens": statistics.median(tokens for tokens, _ in results),
+            "complete": all(tokens == wanted for tokens, _ in results),
+            "seconds": statistics.median(seconds for _, seconds in results),
+            "tokens_per_second": statistics.median(tokens / seconds for tokens, seconds in results),
+        }
+        for name, results in found.items()
+    ]
+
+
+def report(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title="Chat requests that share a system prompt")
+    for name in ("", "new tokens", "seconds", "new tokens/s"):
+        table.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        table.add_row(row["side"], f"{row['tokens']:,.0f}", f"{row['seconds']:.1f}", f"{row['tokens_per_second']:.0f}")
+    console.print(table)
+    for row in rows:
+        if not row["complete"]:
+            console.print(f"{row['side']} ended some answers early: its rate is of what it sampled", style="yellow")
+    for row in rows[1:]:
+        ratio = rows[0]["tokens_per_second"] / row["tokens_per_second"]
+        console.print(f"tokens/s: ours / {row['side']}: {ratio:.2f}", highlight=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="embedded", help="folder or name of the model")
+    parser.add_argument("--our-model", default="embedded-base", help="the name our server serves it under")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser.add_argument("--requests", type=int, default=64, help="requests at once")
+    parser.add_argument("--system-tokens", type=int, default=1000, help="tokens of the system prompt, about")
+    parser.add_argument("--new-tokens", type=int, default=128, help="sampled tokens of each request")
+    parser.add_argument("--peers", nargs="*", choices=["padded", "continuous"], default=["padded"], help="other sides")
+    parser.add_argument("--url", default=None, help="base URL of another OpenAI-compatible server")
+    parser.add_argument("--url-model", default="default", help="model name there")
+    parser.add_argument("--url-key", default="none", help="key for it")
+    parser.add_argument("--rounds", type=int, default=1, help="measurements of each side, in turns")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
+    options = parser.parse_args()
+    rows = measure_all(options)
+    if options.output is not None:
+        options.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        report(Console(), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""`plan`: what a run will hold in memory, and the settings that fit; and the presets of `train`, which choose by it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from ..policy.load import resolve_device, resolve_dtype, resolve_model
+from ..policy.memory_plan import MemoryPlan, ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
+from .settings import PlanSettings, TrainSettings
+
+logger = logging.getLogger(__name__)
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_PRESETS = {"4gb": 4 * 10**9}
+_CONTEXT_BYTES = 450 * 10**6
+"""What a CUDA context takes of a card beside what torch allocates."""
+_PROMPT_TOKENS = 512
+
+
+def plan_job(settings: PlanSettings) -> dict[str, Any]:
+    """The plan as JSON: `parts`, `peak_bytes`, and the `options` of `train` that go with it.
+
+    Raises:
+        UserError: there is no such model, or nothing fits into `vram`.
+    """
+    on_cpu = _on_cpu(settings.device, settings.vram)
+    shape = _shape(settings.model)
+    work = PlannedWork(
+        settings.tasks_per_step, settings.samples_per_prompt, settings.prompt_tokens, settings.max_new_tokens
+    )
+    asked = PlannedSettings(
+        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
+        quantization=settings.quantization,
+        lora_r=settings.lora_r,
+        checkpointing=settings.gradient_checkpointing,
+        max_batch_tokens=settings.max_batch_tokens,
+        cache_mib=settings.cache_mib,
+        optimizer_8bit=not on_cpu,
+    )
+    if settings.vram is None:
+        plan = plan_memory(shape, work, asked, on_cpu=on_cpu)
+    else:
+        limit = read_size(settings.vram)
+        plan = fitting_plan(shape, work, asked, limit, on_cpu=on_cpu, quantizes=not on_cpu)
+        if plan.peak > limit:
+            raise UserError(
+                f"--vram {settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
+                "shorten --prompt-tokens or --max-new-tokens, or choose a smaller --model"
+            )
+    return {
+        "model": settings.model,
+        "peak_bytes": plan.peak,
+        "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
+        "options": _options(settings, plan),
+    }
+
+
+def apply_preset(settings: TrainSettings) -> TrainSettings:
+    """The settings with those of its preset that save memory.
+
+    Raises:
+        UserError: nothing fits into the preset's memory.
+    """
+    if settings.preset == "none":
+        return settings
+    if settings.full_finetune:
+        raise UserError(f"--preset {settings.preset} trains an adapter: leave --full-finetune out")
+    on_cpu = resolve_device(settings.device).type == "cpu"
+    limit = _PRESETS[settings.preset] - (0 if on_cpu else _CONTEXT_BYTES)
+    asked = PlannedSettings(
+        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
+        quantization=settings.quantization,
+        lora_r=settings.lora_r,
+        checkpointing=settings.gradient_checkpointing,
+        max_batch_tokens=settings.max_batch_tokens,
+        cache_mib=settings.cache_mib,
+        optimizer_8bit=not on_cpu and _has_bitsandbytes(),
+    )
+    work = PlannedWork(
+        settings.tasks_per_step, settings.samples_per_prompt, _PROMPT_TOKENS, 2 * settings.max_new_tokens
+    )
+    quantizes = not on_cpu and _has_bitsandbytes()
+    plan = fitting_plan(_shape(settings.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
+    if plan.peak > limit:
+        raise UserError(
+            f"--preset {settings.preset}: --model {settings.model} needs {plan.peak / 1e9:.2f} GB even with the "
+            f"smallest settings{'' if quantizes or on_cpu else ' (bitsandbytes would allow 4 bits)'}; "
+            "choose a smaller model"
+        )
+    chosen = plan.settings
+    logger.info("preset %s: %s; planned peak %.2f GB", settings.preset, _changes(chosen), plan.peak / 1e9)
+    return settings.model_copy(
+        update={
+            "quantization": chosen.quantization,
+            "gradient_checkpointing": chosen.checkpointing,
+            "max_batch_tokens": chosen.max_batch_tokens,
+            "cache_mib": chosen.cache_mib,
+        }
+    )
+
+
+def read_size(text: str) -> int:
+    """Bytes of "4GB", "3500 MB", "4GiB" or a plain number.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?B)?\s*", text.upper())
+    if found is None:
+        raise UserError(f"--vram {text!r} is no size: write 4GB, 3500MB or 4GiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def _shape(model: str) -> ModelShape:
+    try:
+        return ModelShape.of(resolve_model(model))
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"--model {model!r} cannot be planned: {first}") from error
+
+
+def _on_cpu(device: str, vram: str | None) -> bool:
+    """A size to fit into is that of a card, unless the CPU is asked for; the card need not be in this machine."""
+    if device == "auto":
+        return vram is None and not torch.cuda.is_available()
+    return device == "cpu"
+
+
+def _dtype(dtype: Any, *, on_cpu: bool) -> torch.dtype:
+    if on_cpu or dtype != "auto":
+        return resolve_dtype(dtype, torch.device("cpu"))
+    return torch.bfloat16
+
+
+def _has_bitsandbytes() -> bool:
+    return importlib.util.find_spec("bitsandbytes") is not None
+
+
+def _changes(chosen: PlannedSettings) -> str:
+    checkpointing = "--gradient-checkpointing " if chosen.checkpointing else ""
+    return (
+        f"--quantization {chosen.quantization} {checkpointing}"
+        f"--max-batch-tokens {chosen.max_batch_tokens} --cache-mib {chosen.cache_mib}"
+    )
+
+
+def _options(settings: PlanSettings, plan: MemoryPlan) -> str:
+    return (
+        f"--model {settings.model} --lora-r {settings.lora_r} --tasks-per-step {settings.tasks_per_step} "
+        f"--samples-per-prompt {settings.samples_per_prompt} --max-new-tokens {settings.max_new_tokens} "
+        + _changes(plan.settings)
+    )

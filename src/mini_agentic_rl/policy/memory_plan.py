@@ -1,0 +1,252 @@
+"""What a training run will hold in memory, part by part, before it is run, and which settings fit.
+
+Sampling and learning take turns and never hold their memory together, so the peak is what both need and the larger of
+what each needs alone. Activations are counted from the layers' shapes for as many tokens as the chunks of the trees
+leave alive at once, by the very rule that cuts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
+
+from .frozen_head import VOCAB_BLOCK
+from .load import Quantization
+
+Phase = Literal["always", "sampling", "learning"]
+
+_PROCESS_BYTES = 640 * 2**20
+"""Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
+_ENGINE_TOKENS = 1024
+"""Tokens of one of the engine's forward passes (`EngineSettings.max_batch_tokens`)."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What of a model's shape decides about memory."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    query_size: int
+    """Query heads times their size."""
+    key_size: int
+    """Key heads times their size."""
+    vocab: int
+    linear_weights: int
+    """Weights of the layers' linear maps, without the head."""
+    other_weights: int
+    """All others: embeddings, head, norms."""
+    head_weights: int
+    """The head's, whether it has its own or the embedding's."""
+    lora_sides: int
+    """Sum over those linear maps of inputs plus outputs: an adapter of rank r has r times that."""
+
+    @classmethod
+    def of(cls, path: str, *, trust_remote_code: bool = False) -> ModelShape:
+        """Read from the configuration of a model; no weight is loaded.
+
+        Raises:
+            OSError: there is no such model.
+        """
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        head = model.get_output_embeddings()
+        linears = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        linear_weights = sum(m.weight.numel() for m in linears)
+        text = config.get_text_config()
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return cls(
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+            query_size=text.num_attention_heads * size,
+            key_size=kv_heads * size,
+            vocab=text.vocab_size,
+            linear_weights=linear_weights,
+            other_weights=sum(p.numel() for p in model.parameters()) - linear_weights,
+            head_weights=text.vocab_size * text.hidden_size,
+            lora_sides=sum(m.in_features + m.out_features for m in linears),
+        )
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """What one step samples and learns."""
+
+    tasks_per_step: int
+    samples_per_prompt: int
+    prompt_tokens: int
+    max_new_tokens: int
+    """In all the calls of a rollout together."""
+
+    @property
+    def sampled_sequences(self) -> int:
+        return self.tasks_per_step * self.samples_per_prompt
+
+
+@dataclass(frozen=True)
+class PlannedSettings:
+    """The settings that memory depends on."""
+
+    dtype: torch.dtype
+    quantization: Quantization = "none"
+    lora_r: int = 8
+    checkpointing: bool = False
+    max_batch_tokens: int = 450
+    head_rows: int = 256
+    cache_mib: int = 768
+    optimizer_8bit: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that takes memory, and when."""
+
+    name: str
+    bytes: int
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The parts of a run under certain settings."""
+
+    settings: PlannedSettings
+    parts: Sequence[Part]
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the worst moment."""
+        return self._sum("always") + max(self._sum("sampling"), self._sum("learning"))
+
+    def _sum(self, phase: Phase) -> int:
+        return sum(part.bytes for part in self.parts if part.phase == phase)
+
+
+def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> MemoryPlan:
+    """Predict every part. On the CPU that is the process, elsewhere what the device's allocator holds."""
+    item = settings.dtype.itemsize
+    lora = settings.lora_r * shape.lora_sides
+    per_moment = 1 if settings.optimizer_8bit else 4
+    parts = [
+        Part("weights", _weight_bytes(shape, settings), "always"),
+        Part("adapter and its gradients", 2 * 4 * lora, "always"),
+        Part("optimizer", 2 * per_moment * lora, "always"),
+        Part("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), "sampling"),
+        Part("activations of sampling", _sampling_bytes(shape, work, item), "sampling"),
+        Part("activations of learning", _learning_bytes(shape, work, settings), "learning"),
+        Part("head", _head_bytes(shape, settings), "learning"),
+    ]
+    if on_cpu:
+        parts.insert(0, Part("process", _PROCESS_BYTES, "always"))
+        if settings.dtype == torch.float32 and settings.quantization == "none":
+            parts.append(
+                Part("weights laid out for sampling", 4 * (shape.linear_weights + shape.head_weights), "sampling")
+            )
+    return MemoryPlan(settings, parts)
+
+
+def fitting_plan(
+    shape: ModelShape, work: PlannedWork, settings: PlannedSettings, limit: int, *, on_cpu: bool, quantizes: bool
+) -> MemoryPlan:
+    """The fastest settings whose peak is at most `limit` bytes; the plan that needs least where none does.
+
+    Args:
+        settings: where to begin; only what saves memory is changed.
+        quantizes: whether 4-bit weights can be had.
+    """
+    plans = [plan_memory(shape, work, candidate, on_cpu=on_cpu) for candidate in _candidates(settings, quantizes)]
+    return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
+
+
+def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedSettings]:
+    """From the fastest to the smallest."""
+    quantizations: list[Quantization] = [settings.quantization]
+    if quantizes and settings.quantization == "none":
+        quantizations.append("4bit")
+    sizes = [settings.max_batch_tokens, *(n for n in (2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens)]
+    for quantization in quantizations:
+        for checkpointing in (True,) if settings.checkpointing else (False, True):
+            for max_batch_tokens in sizes:
+                for cache_mib in (settings.cache_mib, min(256, settings.cache_mib)):
+                    yield replace(
+                        settings,
+                        quantization=quantization,
+                        checkpointing=checkpointing,
+                        max_batch_tokens=max_batch_tokens,
+                        cache_mib=cache_mib,
+                    )
+
+
+def _weight_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
+    item = settings.dtype.itemsize
+    # NF4 with nested absmax: 4 bits and 0.127 more a weight (Dettmers et al. 2023, section 3).
+    per_linear = {"none": float(item), "8bit": 1.0, "4bit": (4 + 0.127) / 8}[settings.quantization]
+    return int(shape.linear_weights * per_linear) + shape.other_weights * item
+
+
+def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
+    whole = settings.cache_mib * 2**20
+    if not on_cpu:
+        return whole
+    # Pages that were never written take no memory.
+    tokens = work.tasks_per_step * work.prompt_tokens + work.sampled_sequences * work.max_new_tokens
+    return min(whole, 2 * shape.layers * shape.key_size * settings.dtype.itemsize * tokens)
+
+
+def _sampling_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
+    widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
+    logits = 3 * 4 * shape.vocab * min(work.sampled_sequences, 256)
+    return item * widest * min(_ENGINE_TOKENS, work.tasks_per_step * work.prompt_tokens + 1) + logits
+
+
+def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
+    alive = most_alive(pack([_tree(work)]), settings.max_batch_tokens)
+    of_layer = alive * _saved_per_token(shape, settings)
+    # One layer's gradients, beside what is kept for all.
+    gradients = 4 * settings.max_batch_tokens * (shape.intermediate + shape.hidden) * settings.dtype.itemsize
+    if settings.checkpointing:
+        kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
+        return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
+    return shape.layers * of_layer + gradients
+
+
+def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
+    """Bytes that one layer keeps for the backward pass: two residuals and their norms, queries, keys, values and what
+    attention gives, and gate, up, their activation and product."""
+    item = settings.dtype.itemsize
+    attention = 3 * shape.query_size + 4 * shape.key_size
+    kept = item * (4 * shape.hidden + attention + 4 * shape.intermediate)
+    # A norm of a 16-bit model is computed in float32.
+    return kept + (2 * 4 * shape.hidden if item == 2 else 0)
+
+
+def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
+    block = min(shape.vocab, VOCAB_BLOCK)
+    return settings.head_rows * block * (3 * 4 + settings.dtype.itemsize)
+
+
+def _tree(work: PlannedWork) -> TokenTree:
+    """A step's tree when tasks share no prompt and samples no token."""
+    tree = TokenTree()
+    token = 0
+    for task in range(work.tasks_per_step):
+        prompt = np.arange(token, token + work.prompt_tokens)
+        token += work.prompt_tokens
+        for sample in range(work.samples_per_prompt):
+            output = np.arange(token, token + work.max_new_tokens)
+            token += work.max_new_tokens
+            record = CompletionRecord(prompt, output, np.zeros(work.max_new_tokens, np.float32))
+            tree.insert(record, task * work.samples_per_prompt + sample)
+    return tree

@@ -1,0 +1,67 @@
+"""`plan` and the presets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.jobs.plan import apply_preset, plan_job, read_size
+from mini_agentic_rl.jobs.settings import PlanSettings, TrainSettings
+from tiny import tiny_model
+
+
+@pytest.fixture
+def model(tmp_path):
+    tiny_model().config.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GB", 4 * 10**9), ("3500 mb", 3_500_000_000), ("4GiB", 2**32), ("1.5GB", 1_500_000_000), ("7", 7)],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "4 lots", "-4GB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UserError, match="--vram"):
+        read_size(text)
+
+
+def test_the_plan_adds_up_and_names_the_options_of_train(model):
+    result = CliRunner().invoke(app, ["plan", "--model", model, "--vram", "4GB", "--json"])
+    assert result.exit_code == 0
+    plan = json.loads(result.stdout)
+    phases = {
+        phase: sum(p["bytes"] for p in plan["parts"] if p["phase"] == phase)
+        for phase in ("always", "sampling", "learning")
+    }
+    assert plan["peak_bytes"] == phases["always"] + max(phases["sampling"], phases["learning"])
+    assert f"--model {model}" in plan["options"]
+    shown = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu"])
+    assert "activations of learning" in shown.stdout
+    assert "mini-agentic-rl train --model" in shown.stdout
+
+
+def test_what_cannot_fit_is_one_clear_line(model):
+    with pytest.raises(UserError, match="--vram 1MB: the smallest settings need"):
+        plan_job(PlanSettings(model=model, vram="1MB"))
+
+
+def test_a_preset_only_saves_more_than_was_asked_for(model):
+    asked = TrainSettings(
+        model=model, device="cpu", preset="4gb", gradient_checkpointing=True, max_batch_tokens=200, cache_mib=64
+    )
+    chosen = apply_preset(asked)
+    assert chosen.gradient_checkpointing
+    assert chosen.max_batch_tokens <= 200
+    assert chosen.cache_mib <= 64
+    assert apply_preset(asked.model_copy(update={"preset": "none"})).preset == "none"
+    with pytest.raises(UserError, match="--full-finetune"):
+        apply_preset(TrainSettings(model=model, device="cpu", preset="4gb", full_finetune=True))

@@ -1,0 +1,66 @@
+"""The planner's parts, and the settings that it chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mini_agentic_rl.policy.memory_plan import ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
+from tiny import tiny_model
+
+WORK = PlannedWork(tasks_per_step=1, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
+BF16 = PlannedSettings(dtype=torch.bfloat16, max_batch_tokens=2048, optimizer_8bit=True)
+# Qwen2-0.5B and Qwen2.5-1.5B, from their published configurations.
+HALF = ModelShape(24, 896, 4864, 896, 128, 151936, 357_826_560, 136_206_208, 136_134_656, 24 * 24_576)
+ONE_AND_A_HALF = ModelShape(28, 1536, 8960, 1536, 256, 151936, 1_310_195_712, 233_519_104, 233_373_696, 28 * 44_032)
+
+
+def _part(plan, name):
+    return next(part.bytes for part in plan.parts if part.name == name)
+
+
+def test_the_shape_of_a_model_is_read_without_its_weights(tmp_path):
+    model = tiny_model()
+    model.config.save_pretrained(tmp_path)
+    shape = ModelShape.of(str(tmp_path))
+    linears = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    assert shape.linear_weights == sum(m.weight.numel() for m in linears)
+    assert shape.linear_weights + shape.other_weights == sum(p.numel() for p in model.parameters())
+    assert shape.lora_sides == sum(m.in_features + m.out_features for m in linears)
+    assert (shape.layers, shape.query_size, shape.key_size) == (2, 48, 16)
+
+
+def test_what_saves_memory_saves_it_where_it_should():
+    plan = plan_memory(HALF, WORK, BF16, on_cpu=False)
+    assert _part(plan, "weights") == 2 * (HALF.linear_weights + HALF.other_weights)
+    four_bit = plan_memory(HALF, WORK, replace(BF16, quantization="4bit"), on_cpu=False)
+    assert _part(four_bit, "weights") < _part(plan, "weights") / 2
+    kept = plan_memory(HALF, WORK, replace(BF16, checkpointing=True), on_cpu=False)
+    assert _part(kept, "activations of learning") < _part(plan, "activations of learning") / 3
+    small = plan_memory(HALF, WORK, replace(BF16, max_batch_tokens=256), on_cpu=False)
+    assert _part(small, "activations of learning") < _part(plan, "activations of learning")
+
+
+def test_keys_and_learning_are_never_counted_together():
+    large_cache = plan_memory(HALF, WORK, replace(BF16, cache_mib=100_000), on_cpu=False)
+    always = sum(part.bytes for part in large_cache.parts if part.phase == "always")
+    sampling = sum(part.bytes for part in large_cache.parts if part.phase == "sampling")
+    assert large_cache.peak == always + sampling
+
+
+@pytest.mark.parametrize("shape", [HALF, ONE_AND_A_HALF])
+def test_a_card_of_4_gb_is_filled_and_not_exceeded(shape):
+    plan = fitting_plan(shape, WORK, BF16, 4 * 10**9, on_cpu=False, quantizes=True)
+    assert plan.peak <= 4 * 10**9
+    assert plan.settings.max_batch_tokens <= BF16.max_batch_tokens
+    roomy = fitting_plan(shape, WORK, BF16, 80 * 10**9, on_cpu=False, quantizes=True)
+    assert roomy.settings == BF16  # nothing is given up where nothing has to be
+
+
+def test_where_nothing_fits_the_smallest_plan_is_returned():
+    plan = fitting_plan(ONE_AND_A_HALF, WORK, BF16, 10**6, on_cpu=False, quantizes=False)
+    assert plan.peak > 10**6
+    assert plan.settings.quantization == "none"
+    assert plan.settings.checkpointing
