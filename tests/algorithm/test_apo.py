@@ -331,7 +331,7 @@ def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
         resumed = optimise(client, trainer={"output_dir": tmp_path, "store": None, "resume": True})
     assert _without_times(resumed) == _without_times(unbroken)
     assert unbroken.summary["rounds"] == 3
-    for written in ("checkpoints/step_3/best_prompt.txt", "adapter/best_prompt.txt"):
+    for written in ("checkpoints/step_3/best_prompt.txt", "prompt/best_prompt.txt"):
         assert (tmp_path / written).read_text() == unbroken.get_best_prompt().template
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, SqlLightningStore
 from mini_agentic_rl.types import EnqueueRolloutRequest
@@ -241,19 +241,19 @@ async def test_a_closed_store_says_so(place: str) -> None:
         await store.enqueue_rollout("a")
 
 
-async def test_calls_that_wait_at_the_same_time_share_a_commit(place: str) -> None:
-    commits: list[object] = []
-
-    def note(connection: object) -> None:
-        commits.append(connection)
-
+async def test_calls_that_wait_at_the_same_time_share_a_commit(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[bool] = []
     store = SqlLightningStore(place)
-    event.listen(Engine, "commit", note)
-    try:
-        await asyncio.gather(*(store.enqueue_rollout(n) for n in range(200)))
-    finally:
-        event.remove(Engine, "commit", note)
+    end = store._backend.end
+
+    def counted(connection: Connection, *, commit: bool) -> None:
+        commits.append(commit)
+        end(connection, commit=commit)
+
+    monkeypatch.setattr(store._backend, "end", counted)
+    await asyncio.gather(*(store.enqueue_rollout(n) for n in range(200)))
     assert 0 < len(commits) < 50
+    assert all(commits)
     assert len({rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=300)}) == 200
     await store.close()
 

@@ -149,9 +149,9 @@ def test_a_full_disk_costs_only_the_checkpoint_being_written(tmp_path, caplog):
 
 def test_a_full_disk_while_saving_the_adapter_keeps_the_earlier_one(tmp_path):
     folder = _begun(tmp_path)
-    folder.save_adapter(_write("one"))
+    folder.save_result("adapter", _write("one"))
     with pytest.raises(UserError, match="no space left"):
-        folder.save_adapter(_full_disk)
+        folder.save_result("adapter", _full_disk)
     assert (folder.adapter_path / "adapter.bin").read_text() == "one"
 
 

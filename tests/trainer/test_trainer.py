@@ -12,7 +12,9 @@ import sys
 import textwrap
 import threading
 import time
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from agents_for_trainer import Forgetful, Half, Obedient, Seen, earn_by_prompt, earn_half, half
 
@@ -169,6 +171,23 @@ async def test_cancelling_train_stops_the_run_and_lets_the_algorithm_save(strate
     left = {thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")}
     await asyncio.to_thread(lambda: [thread.join(5) for thread in left])
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+async def test_cancelling_train_ends_runners_that_are_alone_in_processes_of_their_own():
+    server = LightningStoreServer(InMemoryLightningStore(), "127.0.0.1", 0)
+    await server.start()
+    strategy = {"type": "cs", "role": "runner", "server_port": urlsplit(server.endpoint).port, "n_runners": 1}
+    others = {child.pid for child in psutil.Process().children()}
+    training = asyncio.create_task(Trainer(strategy=strategy).train(Half()))
+    try:
+        while not (await server.query_workers()).items:
+            await asyncio.sleep(0.05)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+        assert {child.pid for child in psutil.Process().children()} <= others
+    finally:
+        await server.stop()
 
 
 def test_what_the_algorithm_raises_comes_out_of_fit_and_of_train():

@@ -25,6 +25,9 @@ from ..types import Dataset, NamedResources
 OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
 """What becomes of a rollout that failed: left out, counted as reward 0, or run again."""
 
+ResultKind: TypeAlias = Literal["adapter", "prompt"]
+"""What an algorithm may leave behind: trained weights, or a prompt template."""
+
 
 class Checkpoints(Protocol):
     """Where a run keeps what it needs to go on."""
@@ -37,8 +40,8 @@ class Checkpoints(Protocol):
         """(step, folder) of the newest whole checkpoint."""
         ...
 
-    def save_adapter(self, write: Callable[[Path], None]) -> Path:
-        """Keep the trained weights."""
+    def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
+        """Keep what was trained."""
         ...
 
 

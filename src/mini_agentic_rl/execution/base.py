@@ -31,3 +31,7 @@ class ExecutionStrategy(ABC):
             Exception: whatever the algorithm raised.
             KeyboardInterrupt: the run was interrupted; everything has been stopped.
         """
+
+    def stop(self) -> bool:
+        """Ask a run to end that has no side in this process, from another thread; False if there is none to ask."""
+        return False

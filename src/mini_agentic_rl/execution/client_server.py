@@ -109,6 +109,13 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
         self.allowed_exit_codes = frozenset(allowed_exit_codes)
         self.api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
+        self._ending = ThreadingEvent()
+
+    def stop(self) -> bool:
+        if self.role != "runner":
+            return False
+        self._ending.set()
+        return True
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         """Run what the role says. Not callable from inside a running event loop.
@@ -137,18 +144,20 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 self._run_both_the_other_way_round(algorithm, runner, shared, label)
 
     def _run_runners(self, runner: RunnerBundle, store: LightningStore, label: str) -> None:
-        event = ThreadingEvent()
-        if self.main_process == "runner":
-            with _labelled(label):
-                asyncio.run(run_here(runner, store, self.n_runners, event))
-            return
-        processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
         try:
-            asyncio.run(processes.run(event))
-        except BaseException:
-            processes.kill()
-            raise
-        self._check(processes.exit_codes)
+            if self.main_process == "runner":
+                with _labelled(label):
+                    asyncio.run(run_here(runner, store, self.n_runners, self._ending))
+                return
+            processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
+            try:
+                asyncio.run(processes.run(self._ending))
+            except BaseException:
+                processes.kill()
+                raise
+            self._check(processes.exit_codes)
+        finally:
+            self._ending = ThreadingEvent()  # for the next run
 
     def _run_both(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None

@@ -63,7 +63,7 @@ class TrainSettings(ModelSettings):
     sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
     """Peak learning rate of the imitation."""
 
-    total_steps: int = Field(default=12, ge=0, json_schema_extra=_RL)
+    total_steps: int = Field(default=11, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
     total_epochs: int | None = Field(default=None, ge=0, json_schema_extra=_RL)
     """Passes over the training tasks, in place of the number of steps."""

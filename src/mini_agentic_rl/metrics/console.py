@@ -30,6 +30,8 @@ from rich.table import Table
 from .base import HEADLINE_FAMILIES, MetricsLogger, headline
 
 _WIDTH_WITHOUT_TERMINAL = 200
+_FORETELLING = 0.1
+"""The part that is done before the rest is foretold: of many rollouts at once the first say little of the others."""
 _SHOWN_STEPS = 8
 _SHOWN_PHASES = 6
 _SECONDS_BETWEEN_LINES = 30.0
@@ -183,8 +185,11 @@ class _PlainLines:
     def _progress(self, now: float) -> str:
         if not self._total:
             return f"{self._name}: {self._done} done"
-        left = (now - self._start) / self._done * (self._total - self._done) if self._done else 0.0
-        return f"{self._name}: {self._done} of {self._total}, about {_duration(max(left, 0.0))} left"
+        so_far = f"{self._name}: {self._done} of {self._total}"
+        if self._done < _FORETELLING * self._total:
+            return so_far
+        left = (now - self._start) / self._done * (self._total - self._done)
+        return f"{so_far}, about {_duration(max(left, 0.0))} left"
 
 
 def _number(family: str, value: float | None) -> str:

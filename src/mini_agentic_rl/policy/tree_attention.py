@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import TreeChunk
+from mini_agentic_rl.tokens import PackedTrees, TreeChunk
 
 from .attention import Scoring, masked_attention
+from .block_attention import Block, block_attention, blocks_of
 
 
 class KeptKeys:
@@ -53,44 +55,55 @@ class TreeTables:
 
     def __init__(
         self,
+        packed: PackedTrees,
         chunk: TreeChunk,
-        positions_T: Tensor,
-        end_T: Tensor,
         path: Sequence[KeptKeys],
         keep: KeptKeys | None,
+        device: torch.device,
     ) -> None:
         """
         Args:
-            positions_T: of the whole pack.
-            end_T: of the whole pack.
             path: the chunks before this one whose keys are kept, in order; together they hold its context.
             keep: where this chunk's own keys go.
         """
-        device = end_T.device
+        self._packed = packed
+        self._chunk = chunk
+        self._device = device
         self._keep = keep
         self._reads = _reads(chunk, path, device)
-        own = torch.arange(chunk.start, chunk.stop, device=device)
-        keys = torch.cat([torch.from_numpy(chunk.context_C).to(device), own])
-        self._mask_TK = (keys[None, :] <= own[:, None]) & (own[:, None] < end_T[keys][None, :])
-        self._query_T, self._key_K = positions_T[own], positions_T[keys]
-        self._windowed: dict[int, Tensor] = {}
+        self._blocks: dict[int, list[Block]] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if self._keep is not None:
             self._keep.keep(layer, k_HTD, v_HTD)
-        parts = [kept.read(layer, indices) for kept, indices in self._reads]
-        if parts:
-            k_HTD = torch.cat([*(k for k, _ in parts), k_HTD], 1)
-            v_HTD = torch.cat([*(v for _, v in parts), v_HTD], 1)
+        keys = [kept.read(layer, indices) for kept, indices in self._reads]
+        if self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
+            nothing = k_HTD[:, :0]
+            context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
+            blocks = self._blocks_for(q_HTD.shape[0] // k_HTD.shape[0])
+            return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale).transpose(0, 1)
+        if keys:
+            k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
+            v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
         return masked_attention(q_HTD, k_HTD, v_HTD, self._mask(scoring.window), scoring).transpose(0, 1)
 
+    def _blocks_for(self, groups: int) -> list[Block]:
+        if groups not in self._blocks:
+            self._blocks[groups] = blocks_of(self._packed, self._chunk, groups)
+        return self._blocks[groups]
+
     def _mask(self, window: int | None) -> Tensor:
-        if window is None:
-            return self._mask_TK
-        if window not in self._windowed:
-            near_TK = self._query_T[:, None] - self._key_K[None, :] < window
-            self._windowed[window] = self._mask_TK & near_TK
-        return self._windowed[window]
+        """[T, C + T]: which keys, of the context and the chunk's own, each token sees."""
+        if window not in self._masks:
+            own_T = np.arange(self._chunk.start, self._chunk.stop)
+            keys_K = np.concatenate([self._chunk.context_C, own_T])
+            mask_TK = (keys_K <= own_T[:, None]) & (own_T[:, None] < self._packed.end_T[keys_K])
+            if window is not None:
+                positions_T = self._packed.positions_T
+                mask_TK &= positions_T[own_T][:, None] - positions_T[keys_K] < window
+            self._masks[window] = torch.from_numpy(mask_TK).to(self._device)
+        return self._masks[window]
 
 
 def _cut(tensor: Tensor) -> Tensor:

@@ -56,7 +56,6 @@ class TreePass:
         self._head_rows = head_rows
         self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
         self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
-        self._end_T = torch.from_numpy(packed.end_T).to(model.device)
         self._predicted_at_S = packed.parent_T[packed.token_S]
 
     def run(self, on_terms: Callable[[ChunkTerms], Tensor | None]) -> None:
@@ -84,7 +83,7 @@ class TreePass:
     ) -> Tensor | None:
         own = slice(chunk.start, chunk.stop)
         keep = kept if chunk.reach > chunk.stop else None
-        tables = TreeTables(chunk, self._positions_T, self._end_T, path, keep)
+        tables = TreeTables(self._packed, chunk, path, keep, self._model.device)
         hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
         at = self._predicted_at_S
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))

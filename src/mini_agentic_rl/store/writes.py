@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from .ledger import Ledger
@@ -31,6 +32,8 @@ class Write:
         self.error: Exception | None = None
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
+        self.commit: Callable[[Sequence[Write]], object]
+        """Commits it together with others; set by the thread that it is given to."""
 
     @property
     def unwanted(self) -> bool:
@@ -47,8 +50,28 @@ class Write:
             self.answer.set_exception(self.error)
 
 
+class _Call:
+    """A function for the thread, and where its outcome goes."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.outcome: Future[Any] = Future()
+
+    def run(self) -> None:
+        if not self.outcome.set_running_or_notify_cancel():
+            return
+        try:
+            self.outcome.set_result(self._function())
+        except BaseException as error:  # whoever waits for the outcome gets it
+            self.outcome.set_exception(error)
+
+
+_END: Final = _Call(lambda: None)
+"""Stands for the end of the thread."""
+
+
 class WriteThread:
-    """The thread that writes.
+    """The thread that writes. It ends when this object is closed, or nobody has it any more.
 
     Args:
         commit: Runs writes in one transaction and fills in their outcomes; it raises nothing.
@@ -56,10 +79,12 @@ class WriteThread:
 
     def __init__(self, commit: Callable[[Sequence[Write]], object]) -> None:
         self._commit = commit
-        self._thread = ThreadPoolExecutor(1, "store-write")
         self._lock = threading.Lock()
-        self._waiting: deque[Write] = deque()
-        self._scheduled = False
+        self._closed = False
+        self._jobs: SimpleQueue[Write | _Call] = SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._jobs.put, _END)
 
     def submit(self, write: Write) -> None:
         """Have a write committed, and its caller answered after the commit.
@@ -67,42 +92,61 @@ class WriteThread:
         Raises:
             RuntimeError: the thread was closed.
         """
-        with self._lock:
-            if not self._scheduled:
-                self._thread.submit(self._next)
-                self._scheduled = True
-            self._waiting.append(write)
+        write.commit = self._commit
+        self._put(write)
 
     def call(self, function: Callable[[], T]) -> Future[T]:
-        """Run a function in the thread, between transactions.
+        """Run a function in the thread, between transactions, after the writes that came before.
 
         Raises:
             RuntimeError: the thread was closed.
         """
-        return self._thread.submit(function)
+        call = _Call(function)
+        self._put(call)
+        return call.outcome
 
     def close(self) -> None:
         """Finish what waits, then end the thread. Blocks."""
-        self._thread.shutdown()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(_END)
+        self._thread.join()
 
-    def _next(self) -> None:
-        """Commit what waits. If more has come by then, go on with it after the calls that came in between."""
-        while True:
-            with self._lock:
-                batch = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
-            wanted = [write for write in batch if not write.unwanted]
-            if wanted:
-                self._commit(wanted)
-                _answer(wanted)
-            with self._lock:
-                self._scheduled = bool(self._waiting)
-                if not self._scheduled:
-                    return
-                try:
-                    self._thread.submit(self._next)
-                    return
-                except RuntimeError:  # the thread is being closed: the writes that came before are still carried out
-                    continue
+    def _put(self, job: Write | _Call) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the writing thread was closed")
+            self._jobs.put(job)
+
+
+def _serve(jobs: SimpleQueue[Write | _Call]) -> None:
+    """What the thread does. Between two jobs it knows nothing but the queue, so that it keeps no store alive."""
+    while _serve_once(jobs):
+        pass
+
+
+def _serve_once(jobs: SimpleQueue[Write | _Call]) -> bool:
+    writes, call = _waiting(jobs)
+    wanted = [write for write in writes if not write.unwanted]
+    if wanted:
+        wanted[0].commit(wanted)
+        _answer(wanted)
+    if call is not None and call is not _END:
+        call.run()
+    return call is not _END
+
+
+def _waiting(jobs: SimpleQueue[Write | _Call]) -> tuple[list[Write], _Call | None]:
+    """The writes that wait now, up to `_MOST`, and what came after them if that is something else."""
+    writes: list[Write] = []
+    while True:
+        job = jobs.get()
+        if not isinstance(job, Write):
+            return writes, job
+        writes.append(job)
+        if len(writes) == _MOST or jobs.empty():
+            return writes, None
 
 
 def _answer(writes: Sequence[Write]) -> None:

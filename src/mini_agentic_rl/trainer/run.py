@@ -132,8 +132,6 @@ class Run:
     async def execute_async(self) -> None:
         """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
 
-        A run of nothing but runner processes is not waited for: they end when this process does.
-
         Raises:
             Exception: whatever the algorithm raised.
         """
@@ -142,7 +140,9 @@ class Run:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            while not work.done() and (self.algorithm_side.switch.press() or self.runs_algorithm):
+            while not work.done() and (
+                self.algorithm_side.switch.press() or self.strategy.stop() or self.runs_algorithm
+            ):
                 await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             raise
 

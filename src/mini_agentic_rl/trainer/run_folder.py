@@ -4,7 +4,7 @@ Every file and every checkpoint is written under a temporary name, synced to dis
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
 continued only with `--resume`, under the configuration it was started with, and replaced only with `--overwrite`.
 
-    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  checkpoints/step_N/
+    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  prompt/  checkpoints/step_N/
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from ..algorithm.base import ResultKind
 from ..errors import UserError
 from .durable import DiskFullError, read_json, remove_leftovers, write_folder, write_json
 
@@ -50,6 +51,7 @@ class RunFolder:
         self.rollouts_path = self.path / "rollouts.db"
         self.report_path = self.path / "report.html"
         self.adapter_path = self.path / "adapter"
+        self.prompt_path = self.path / "prompt"
         self.checkpoints_path = self.path / "checkpoints"
 
     def begin(
@@ -174,21 +176,22 @@ class RunFolder:
             shutil.rmtree(old, ignore_errors=True)
         return path
 
-    def save_adapter(self, write: Callable[[Path], None]) -> Path:
-        """Write the `adapter/` folder, replacing an earlier one only when the new one is whole.
+    def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
+        """Write the folder `adapter/` or `prompt/`, replacing an earlier one only when the new one is whole.
 
         Raises:
-            UserError: the disk is full; an earlier adapter is untouched.
-            Exception: whatever else `write` raised; an earlier adapter is untouched.
+            UserError: the disk is full; an earlier result is untouched.
+            Exception: whatever else `write` raised; an earlier result is untouched.
         """
+        path = self.adapter_path if kind == "adapter" else self.prompt_path
         try:
-            write_folder(self.adapter_path, write)
+            write_folder(path, write)
         except DiskFullError as error:
             raise UserError(
-                f"the adapter was not written: no space left for --output-dir {self.path}; "
+                f"the {kind} was not written: no space left for --output-dir {self.path}; "
                 "free some space and continue with --resume"
             ) from error
-        return self.adapter_path
+        return path
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -230,7 +233,7 @@ class RunFolder:
     def _owned(self) -> list[Path]:
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
-        return [*files, *database, self.adapter_path, self.checkpoints_path]
+        return [*files, *database, self.adapter_path, self.prompt_path, self.checkpoints_path]
 
     def _delete_run(self) -> None:
         """Deletes only what a run writes; anything else in the folder stays."""

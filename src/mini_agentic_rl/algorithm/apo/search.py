@@ -71,7 +71,7 @@ class SearchRun:
             await self._checkpoint()
         await self.trials.publish(self.search.version(self.search.best))
         if self.checkpoints is not None:
-            where = await asyncio.to_thread(self.checkpoints.save_adapter, self._write_result)
+            where = await asyncio.to_thread(self.checkpoints.save_result, "prompt", self._write_result)
             self.logger.note(f"the best prompt, {self.search.best}, is in {where}")
 
     async def _round(self, number: int) -> dict[str, float | None]:

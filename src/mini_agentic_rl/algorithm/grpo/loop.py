@@ -71,7 +71,7 @@ class Loop:
         await self._checkpoint(learner)
         if self.context.checkpoints is not None:
             checkpoints = self.context.checkpoints
-            await asyncio.to_thread(checkpoints.save_adapter, self.policy.save)
+            await asyncio.to_thread(checkpoints.save_result, "adapter", self.policy.save)
 
     async def _resume(self, learner: Learner) -> None:
         latest = self.context.checkpoints.latest_checkpoint() if self.context.checkpoints is not None else None

@@ -32,6 +32,17 @@ class Backend(ABC):
     def alone(self) -> bool:
         """Whether a database belongs to one store and nobody else."""
 
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction on the connection that writes."""
+        connection.begin()
+
+    def end(self, connection: Connection, *, commit: bool) -> None:
+        """Commit or undo it."""
+        if commit:
+            connection.commit()
+        else:
+            connection.rollback()
+
     @abstractmethod
     def publish(self, connection: Connection, changes: Changes) -> None:
         """Let the end of this writing transaction wake those who wait in other processes."""

@@ -20,6 +20,8 @@ from .backend import WRITES, Backend
 Synchronous = Literal["normal", "full"]
 
 _WATCH_SECONDS: Final = 0.02
+_BEGAN: Final = "agl_began"
+"""In a connection's info: whether a transaction was begun past SQLAlchemy."""
 _CACHE_KIB: Final = 16_384
 """Of each connection, if it comes to need it: the pages of a large store that are written again and again."""
 _CHECKPOINT_PAGES: Final = 4_000
@@ -62,6 +64,20 @@ class SqliteBackend(Backend):
     def alone(self) -> bool:
         return True
 
+    def begin(self, connection: Connection) -> None:
+        """On the driver's own connection: SQLAlchemy's transaction objects cost as much as the transaction."""
+        connection.connection.execute("BEGIN IMMEDIATE")
+        connection.info[_BEGAN] = True
+
+    def end(self, connection: Connection, *, commit: bool) -> None:
+        connection.info[_BEGAN] = False
+        if connection.in_transaction():  # a query has made SQLAlchemy join in
+            super().end(connection, commit=commit)
+        elif commit:
+            connection.connection.commit()
+        else:
+            connection.connection.rollback()
+
     def publish(self, connection: Connection, changes: Changes) -> None:
         """Nothing to do: others look at the file."""
 
@@ -102,8 +118,9 @@ class SqliteBackend(Backend):
 
 
 def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES, False)
-    connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if not connection.info.get(_BEGAN):
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _data_version(connection: Connection) -> int:

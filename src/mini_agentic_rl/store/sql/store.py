@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, RootTransaction
+from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -101,24 +101,25 @@ class SqlLightningStore(DatabaseStore):
         self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
 
     def _in_transaction(self, work: Callable[[Connection], None]) -> None:
-        transaction = self._begun()
+        connection = self._begun()
         try:
-            work(transaction.connection)
-            transaction.commit()
+            work(connection)
+            self._backend.end(connection, commit=True)
         except BaseException:
             if not self._gave_up_writer():
-                transaction.rollback()
+                self._backend.end(connection, commit=False)
             raise
 
-    def _begun(self) -> RootTransaction:
-        """A writing transaction; on a new connection if the one before has died in the meantime."""
+    def _begun(self) -> Connection:
+        """The connection that writes, in a transaction; a new one if the one before has died in the meantime."""
         had_one = self._connection is not None
         try:
-            return self._writer().begin()
+            self._backend.begin(self._writer())
         except Exception:
             if not self._gave_up_writer() or not had_one:
                 raise
-        return self._writer().begin()
+            self._backend.begin(self._writer())
+        return self._writer()
 
     def _writer(self) -> Connection:
         if self._connection is None:
