@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 from rich.console import Console
 from rich.table import Table
 
@@ -134,8 +134,9 @@ def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         base = stack.enter_context(our_server(options))
         url = base if base.endswith("/v1") else base.rstrip("/") + "/v1"
+        served_as = OpenAI(base_url=url, api_key="none").models.list().data[0].id
         sides: dict[str, Any] = {
-            OURS: lambda asked: asyncio.run(ask(url, options.our_model, "none", asked, options.new_tokens))
+            OURS: lambda asked: asyncio.run(ask(url, served_as, "none", asked, options.new_tokens))
         }
         if options.url:
             sides[options.url] = lambda asked: asyncio.run(
@@ -178,7 +179,6 @@ def report(console: Console, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded", help="folder or name of the model")
-    parser.add_argument("--our-model", default="embedded-base", help="the name our server serves it under")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     parser.add_argument("--requests", type=int, default=64, help="requests at once")

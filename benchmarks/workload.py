@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -66,19 +67,21 @@ TOOL_SCHEMA = {
 def conversations(tokenizer: Any, work: Workload) -> list[list[dict[str, str]]]:
     """One conversation for each task, of exactly `prompt_tokens` tokens when rendered; no two begin alike."""
     tools = [TOOL_SCHEMA] if work.turns > 1 else None
-    made = []
-    for task in range(work.tasks):
 
-        def conversation(filler: int, task: int = task) -> list[dict[str, str]]:
-            system = f"{task}: you answer questions step by step." + FILLER * filler
-            return [{"role": "system", "content": system}, {"role": "user", "content": "What comes next?"}]
+    def conversation(task: int, filler: str) -> list[dict[str, str]]:
+        system = f"{task}: you answer step by step.{filler}"
+        return [{"role": "system", "content": system}, {"role": "user", "content": "What comes next?"}]
 
-        missing = work.prompt_tokens - len(render(tokenizer, conversation(0), tools))
-        found = conversation(missing)
-        if missing < 0 or len(render(tokenizer, found, tools)) != work.prompt_tokens:
-            raise SystemExit(f"a prompt of {work.prompt_tokens} tokens cannot be made with this tokenizer")
-        made.append(found)
-    return made
+    return [
+        conversation(
+            task,
+            _filler(
+                lambda filler, task=task: len(render(tokenizer, conversation(task, filler), tools)),  # type: ignore[misc]
+                work.prompt_tokens,
+            ),
+        )
+        for task in range(work.tasks)
+    ]
 
 
 def render(tokenizer: Any, messages: list[dict[str, str]], tools: Any = None) -> list[int]:
@@ -91,19 +94,27 @@ def render(tokenizer: Any, messages: list[dict[str, str]], tools: Any = None) ->
 def tool_result(tokenizer: Any, work: Workload) -> str:
     """A result that makes the text between two turns `tool_tokens` tokens long."""
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "lookup", "arguments": {}}}]}
-    before = tokenizer.apply_chat_template(
-        [{"role": "user", "content": ""}, call], chat_template=TEMPLATE, tokenize=True, return_dict=False
-    )
-    last = len(before) - 1 - before[::-1].index(tokenizer.eos_token_id)
+    before: list[Any] = [{"role": "user", "content": ""}, call]
+    ids = tokenizer.apply_chat_template(before, chat_template=TEMPLATE, tokenize=True, return_dict=False)
+    kept = len(ids) - ids[::-1].index(tokenizer.eos_token_id)
 
-    def length(filler: int) -> int:
-        result = {"role": "tool", "name": "lookup", "content": "found" + FILLER * filler}
-        return len(render(tokenizer, [{"role": "user", "content": ""}, call, result])) - last - 1
+    def length(filler: str) -> int:
+        return len(render(tokenizer, [*before, {"role": "tool", "name": "lookup", "content": filler}])) - kept
 
-    filler = work.tool_tokens - length(0)
-    if filler < 0 or length(filler) != work.tool_tokens:
-        raise SystemExit(f"a tool result of {work.tool_tokens} tokens cannot be made with this tokenizer")
-    return "found" + FILLER * filler
+    return _filler(length, work.tool_tokens)
+
+
+def _filler(length: Callable[[str], int], wanted: int) -> str:
+    """Words with which `length` is exactly as wanted."""
+    least = length("")
+    each = (length(FILLER * 16) - least) / 16
+    text = FILLER * max(0, int((wanted - least) / each) - 1)
+    for piece in (FILLER, " a", ".", "x"):
+        while length(text) < length(text + piece) <= wanted:
+            text += piece
+    if length(text) != wanted:
+        raise SystemExit(f"{wanted} tokens cannot be made with this tokenizer: the least is {least}")
+    return text
 
 
 def child_parser(description: str) -> argparse.ArgumentParser:

@@ -178,6 +178,17 @@ def test_a_critic_that_never_answers_well_leaves_the_first_prompt():
     assert sum(algorithm.summary["rejected"].values()) == 2 * 2 * 2
 
 
+def test_a_client_that_the_agent_uses_too_is_one_clear_error():
+    @prompt_rollout
+    async def asking(task, prompt_template):
+        question = f"<template>\n{prompt_template.template}\n</template>"
+        await client.chat.completions.create(model="any", messages=[{"role": "user", "content": question}])
+        return 0.5
+
+    with critic(good_critic) as (client, _), pytest.raises(UserError, match="an AsyncOpenAI of its own"):
+        optimise(client, agent=asking)
+
+
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change(status):
     with (

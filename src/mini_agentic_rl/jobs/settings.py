@@ -63,7 +63,7 @@ class TrainSettings(ModelSettings):
     sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
     """Peak learning rate of the imitation."""
 
-    total_steps: int = Field(default=11, ge=0, json_schema_extra=_RL)
+    total_steps: int = Field(default=12, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
     total_epochs: int | None = Field(default=None, ge=0, json_schema_extra=_RL)
     """Passes over the training tasks, in place of the number of steps."""
@@ -73,13 +73,13 @@ class TrainSettings(ModelSettings):
     """Rollouts of each task: the group whose rewards are compared with each other."""
     temperature: float = Field(default=1.0, gt=0, json_schema_extra=_RL)
     """Sampling temperature of training rollouts."""
-    max_new_tokens: int = Field(default=64, ge=1, json_schema_extra=_RL)
+    max_new_tokens: int = Field(default=48, ge=1, json_schema_extra=_RL)
     """At most this many sampled tokens in one model call."""
-    learning_rate: float = Field(default=5e-4, gt=0, json_schema_extra=_RL)
+    learning_rate: float = Field(default=8e-4, gt=0, json_schema_extra=_RL)
     """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
     warmup_steps: int = Field(default=0, ge=0, json_schema_extra=_RL)
     """Steps over which the learning rate rises."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", json_schema_extra=_RL)
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(default="linear", json_schema_extra=_RL)
     """How the learning rate falls over the steps."""
     kl_coef: float = Field(default=0.0, ge=0, json_schema_extra=_RL)
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""

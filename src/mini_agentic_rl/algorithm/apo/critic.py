@@ -111,6 +111,13 @@ class Critic:
             ) from error
         except (AttributeError, LookupError, TypeError) as error:
             raise CriticError("malformed answer: it holds no message") from error
+        except RuntimeError as error:
+            if "event loop" not in str(error):
+                raise CriticError(f"RuntimeError: {_one_line(error)}") from error
+            raise UserError(
+                "the client given to APO is in use in another event loop, as that of an agent: connections belong to "
+                "one; give APO an AsyncOpenAI of its own"
+            ) from error
         except Exception as error:  # the transport, rate limits, what is no JSON: each costs this candidate alone
             raise CriticError(f"{type(error).__name__}: {_one_line(error)}") from error
         if not isinstance(text, str) or not text.strip():
