@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
+from output import add_model_options, deliver, make_parser
 
 HERE = Path(__file__).parent
 OURS, PEER = "mini-agentic-rl", "TRL"
@@ -110,10 +111,8 @@ def report(console: Console, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="embedded", help="folder or name of the model")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of both sides")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser = make_parser(__doc__)
+    add_model_options(parser)
     parser.add_argument("--tasks", type=int, default=4, help="tasks of a step")
     parser.add_argument("--samples", type=int, nargs="+", default=[8], help="samples of each task")
     parser.add_argument("--prompt-tokens", type=int, default=375, help="tokens of each prompt")
@@ -127,19 +126,12 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=1, help="steps of a process that do not count")
     parser.add_argument("--steps", type=int, default=1, help="steps of a process that count")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each side, in turns")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
     options = parser.parse_args()
     if options.peer_python is None and importlib.util.find_spec("trl"):
         options.peer_python = sys.executable
     rows = measure_all(options)
     result = {"rows": rows, "ratios": ratios(rows)}
-    if options.output is not None:
-        options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        report(Console(), result)
+    deliver(options, result, report)
 
 
 if __name__ == "__main__":

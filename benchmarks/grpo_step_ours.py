@@ -54,7 +54,7 @@ def main() -> None:
     tools = [TOOL_SCHEMA] if work.turns > 1 else None
     prompts = [render(tokenizer, messages, tools) for messages in conversations(tokenizer, work)]
     filler = tokenizer(tool_result(tokenizer, work), add_special_tokens=False)["input_ids"] if tools else []
-    result = (filler * 60)[: work.tool_tokens] if tools else []
+    result = (filler * work.tool_tokens)[: work.tool_tokens]
     policy = Policy.load(
         options.model,
         lora=LoraSettings(),
@@ -99,7 +99,7 @@ def main() -> None:
         batch = batch_of(groups, settings)
         assert batch is not None
         tokens = batch.packed.token_count
-        policy.run(lambda batch=batch: update(learner, batch, settings))
+        policy.learn(lambda batch=batch: update(learner, batch, settings))
         ended = time.perf_counter()
         if step >= options.warmup:
             seconds["step"].append(ended - started)

@@ -10,9 +10,7 @@ CUDA that of the device's allocator.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +20,7 @@ from grpo_step import measure
 from mini_agentic_rl.policy import EngineSettings
 from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
 from mini_agentic_rl.policy.memory_plan import ModelShape, PlannedSettings, PlannedWork, plan_memory
+from output import add_model_options, deliver, make_parser
 
 
 def measure_one(options: argparse.Namespace, max_batch_tokens: int, checkpointing: bool) -> dict[str, Any]:
@@ -69,26 +68,17 @@ def report(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="embedded", help="folder or name of the model")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser = make_parser(__doc__)
+    add_model_options(parser)
     parser.add_argument("--tasks", type=int, default=4, help="tasks of a step")
     parser.add_argument("--samples", type=int, default=8, help="samples of each task")
     parser.add_argument("--prompt-tokens", type=int, default=375, help="tokens of each prompt")
     parser.add_argument("--new-tokens", type=int, default=64, help="sampled tokens of each rollout")
     parser.add_argument("--cache-mib", type=int, default=EngineSettings().cache_mib, help="key/value cache")
     parser.add_argument("--chunks", type=int, nargs="+", default=[256, 450, 900], help="tokens of a chunk")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
     options = parser.parse_args()
     rows = [measure_one(options, size, kept) for kept in (False, True) for size in options.chunks]
-    if options.output is not None:
-        options.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        report(Console(), rows)
+    deliver(options, rows, report)
 
 
 if __name__ == "__main__":

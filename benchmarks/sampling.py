@@ -19,12 +19,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI, OpenAI
 from rich.console import Console
 from rich.table import Table
+
+from output import add_model_options, deliver, make_parser
 
 OURS = "mini-agentic-rl, HTTP"
 SERVE = "from mini_agentic_rl.cli import app; app()"
@@ -177,10 +178,8 @@ def report(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="embedded", help="folder or name of the model")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser = make_parser(__doc__)
+    add_model_options(parser)
     parser.add_argument("--requests", type=int, default=64, help="requests at once")
     parser.add_argument("--system-tokens", type=int, default=1000, help="tokens of the system prompt, about")
     parser.add_argument("--new-tokens", type=int, default=128, help="sampled tokens of each request")
@@ -189,16 +188,9 @@ def main() -> None:
     parser.add_argument("--url-model", default="default", help="model name there")
     parser.add_argument("--url-key", default="none", help="key for it")
     parser.add_argument("--rounds", type=int, default=1, help="measurements of each side, in turns")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
     options = parser.parse_args()
     rows = measure_all(options)
-    if options.output is not None:
-        options.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        report(Console(), rows)
+    deliver(options, rows, report)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from output import deliver, make_parser
+
 STORES = ["memory", "sqlite", "postgres", "http-memory", "http-sqlite"]
 CYCLE = Path(__file__).with_name("store_cycle.py")
 PEER = "agent-lightning in memory"
@@ -218,7 +220,7 @@ def report(console: Console, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES, help="which of our stores to measure")
     parser.add_argument("--rollouts", type=int, default=2_000, help="rollouts of one measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each store, in turns")
@@ -228,8 +230,6 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=None, help="cost of single operations at these sizes")
     parser.add_argument("--claims", type=int, default=None, help="rollouts for processes to claim from one store")
     parser.add_argument("--processes", type=int, default=8, help="how many processes claim")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
     options = parser.parse_args()
     if options.peer_python is None and importlib.util.find_spec("agentlightning"):
         options.peer_python = sys.executable
@@ -242,12 +242,7 @@ def main() -> None:
     if not result:
         result["rates"] = measure_rates(options)
         result["ratios"] = ratios(result["rates"])
-    if options.output is not None:
-        options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        report(Console(), result)
+    deliver(options, result, report)
 
 
 if __name__ == "__main__":

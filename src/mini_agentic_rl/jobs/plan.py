@@ -34,15 +34,7 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     work = PlannedWork(
         settings.tasks_per_step, settings.samples_per_prompt, settings.prompt_tokens, settings.max_new_tokens
     )
-    asked = PlannedSettings(
-        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
-        quantization=settings.quantization,
-        lora_r=settings.lora_r,
-        checkpointing=settings.gradient_checkpointing,
-        max_batch_tokens=settings.max_batch_tokens,
-        cache_mib=settings.cache_mib,
-        optimizer_8bit=not on_cpu,
-    )
+    asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
     if settings.vram is None:
         plan = plan_memory(shape, work, asked, on_cpu=on_cpu)
     else:
@@ -73,19 +65,11 @@ def apply_preset(settings: TrainSettings) -> TrainSettings:
         raise UserError(f"--preset {settings.preset} trains an adapter: leave --full-finetune out")
     on_cpu = resolve_device(settings.device).type == "cpu"
     limit = _PRESETS[settings.preset] - (0 if on_cpu else _CONTEXT_BYTES)
-    asked = PlannedSettings(
-        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
-        quantization=settings.quantization,
-        lora_r=settings.lora_r,
-        checkpointing=settings.gradient_checkpointing,
-        max_batch_tokens=settings.max_batch_tokens,
-        cache_mib=settings.cache_mib,
-        optimizer_8bit=not on_cpu and _has_bitsandbytes(),
-    )
+    quantizes = not on_cpu and importlib.util.find_spec("bitsandbytes") is not None
+    asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=quantizes)
     work = PlannedWork(
         settings.tasks_per_step, settings.samples_per_prompt, _PROMPT_TOKENS, 2 * settings.max_new_tokens
     )
-    quantizes = not on_cpu and _has_bitsandbytes()
     plan = fitting_plan(_shape(settings.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
     if plan.peak > limit:
         raise UserError(
@@ -117,6 +101,18 @@ def read_size(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
+def _asked(settings: PlanSettings | TrainSettings, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
+    return PlannedSettings(
+        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
+        quantization=settings.quantization,
+        lora_r=settings.lora_r,
+        checkpointing=settings.gradient_checkpointing,
+        max_batch_tokens=settings.max_batch_tokens,
+        cache_mib=settings.cache_mib,
+        optimizer_8bit=bitsandbytes,
+    )
+
+
 def _shape(model: str) -> ModelShape:
     try:
         return ModelShape.of(resolve_model(model))
@@ -136,10 +132,6 @@ def _dtype(dtype: Any, *, on_cpu: bool) -> torch.dtype:
     if on_cpu or dtype != "auto":
         return resolve_dtype(dtype, torch.device("cpu"))
     return torch.bfloat16
-
-
-def _has_bitsandbytes() -> bool:
-    return importlib.util.find_spec("bitsandbytes") is not None
 
 
 def _changes(chosen: PlannedSettings) -> str:

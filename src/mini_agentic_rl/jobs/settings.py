@@ -140,7 +140,7 @@ class PlanSettings(ModelSettings):
 
     vram: str | None = Field(default=None, json_schema_extra={"panel": "Memory"})
     """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
-    settings are planned as they are given."""
+    settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
 
     tasks_per_step: int = Field(default=8, ge=1, json_schema_extra=_RL)
     """Tasks drawn in each step."""

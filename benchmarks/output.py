@@ -1,0 +1,36 @@
+"""How every benchmark gives its result: a table for a person, JSON for a script, and a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that keeps the lines of its description, with the options of `deliver`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
+    return parser
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Which model a benchmark runs, how, and where."""
+    parser.add_argument("--model", default="embedded", help="folder or name of the model")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+
+
+def deliver(options: argparse.Namespace, result: Any, report: Callable[[Console, Any], None]) -> None:
+    """Write and print `result` as the options say; `report` prints it for a person."""
+    if options.output is not None:
+        options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        report(Console(), result)
