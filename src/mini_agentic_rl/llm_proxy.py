@@ -1,5 +1,5 @@
 """`LLMProxy` under the name that agent-lightning gives its module."""
 
-from .gateway.llm_proxy import LLMProxy
+from .gateway.proxy import LLMProxy
 
 __all__ = ["LLMProxy"]

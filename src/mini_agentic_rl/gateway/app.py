@@ -1,4 +1,4 @@
-"""The HTTP face of the gateway: OpenAI's paths, once plain and once under each attempt's own URL."""
+"""The HTTP face of the gateway: every dialect's path, once plain and once under each attempt's own URL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from .chat import ChatService
+from .dialects import Dialect, all_dialects
+from .dialects.base import json_object
 from .errors import NotFoundError
 from .http import (
     CLIENT_CLOSED_REQUEST,
     MAX_BODY_BYTES,
+    Endpoint,
     add_route,
     body_of,
     check_key,
@@ -33,17 +36,22 @@ def create_app(service: ChatService, *, api_key: str | None = None, max_body_byt
     """
     app = new_app("mini-agentic-rl gateway")
 
-    async def chat_completions(request: Request) -> Response:
-        check_key(request, api_key)
-        chat = parse_chat_request(await body_of(request, max_body_bytes))
-        turn = await service.prepare(chat, scope_of(request), request.headers.get("traceparent"))
-        if chat.stream:
-            stream = ChatStream(service, turn, request.receive)
-            await stream.begin()
-            return stream
-        if not await unless_disconnected(service.run(turn), request.receive):
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return json_response(service.response(turn))
+    def serving(dialect: Dialect) -> Endpoint:
+        async def serve(request: Request) -> Response:
+            check_key(request, api_key)
+            scope = scope_of(request)
+            exchange = dialect.open(json_object(await body_of(request, max_body_bytes)), scope)
+            chat = parse_chat_request(exchange.chat)
+            turn = await service.prepare(chat, scope, request.headers.get("traceparent"))
+            if chat.stream:
+                stream = ChatStream(service, turn, exchange, request.receive)
+                await stream.begin()
+                return stream
+            if not await unless_disconnected(service.run(turn), request.receive):
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+            return json_response(exchange.answer(service.response(turn)))
+
+        return serve
 
     async def models(request: Request) -> Response:
         check_key(request, api_key)
@@ -68,7 +76,8 @@ def create_app(service: ChatService, *, api_key: str | None = None, max_body_byt
             }
         )
 
-    add_route(app, "/v1/chat/completions", chat_completions, "POST")
+    for dialect in all_dialects():
+        add_route(app, dialect.path, serving(dialect), "POST", dialect.refusal)
     add_route(app, "/v1/models", models, "GET")
     add_route(app, "/v1/models/{model:path}", model, "GET")
     add_route(app, "/health", health, "GET")

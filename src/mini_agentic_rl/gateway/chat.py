@@ -13,7 +13,7 @@ from typing import Any
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
 
-from . import responses
+from . import answers
 from .backend import Backend
 from .chat_template import ChatRenderer
 from .choice import Choice, Piece
@@ -178,11 +178,11 @@ class ChatService:
         """The body of a complete answer."""
         request = turn.request
         body = {
-            **responses.head(
+            **answers.head(
                 "chat.completion", turn.response_id, int(turn.start_time), request.model, turn.choices[0].version
             ),
             "choices": [
-                responses.final_choice(
+                answers.final_choice(
                     self.renderer.tokenizer,
                     choice,
                     with_logprobs=bool(request.logprobs),
@@ -190,7 +190,7 @@ class ChatService:
                 )
                 for choice in turn.choices
             ],
-            "usage": responses.usage(len(turn.prompt_ids), turn.choices),
+            "usage": answers.usage(len(turn.prompt_ids), turn.choices),
         }
         if request.return_token_ids:
             body["prompt_token_ids"] = list(turn.prompt_ids)

@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from . import responses
+from .dialects.base import encode
 from .errors import AuthenticationError, BodyTooLargeError, GatewayError
 
 logger = logging.getLogger(__name__)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+Refusal: TypeAlias = Callable[[GatewayError], dict[str, Any]]
+"""The body that tells of an error."""
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -32,10 +34,10 @@ def new_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManage
     return app
 
 
-def add_route(app: FastAPI, path: str, endpoint: Endpoint, method: str) -> None:
-    """Serve `endpoint` at `path`, and once more under each attempt's own URL; its failures become OpenAI's errors."""
+def add_route(app: FastAPI, path: str, endpoint: Endpoint, method: str, refusal: Refusal = GatewayError.body) -> None:
+    """Serve `endpoint` at `path`, and once more under each attempt's own URL; `refusal` tells of its failures."""
     for prefix in ("", ROLLOUT_PREFIX):
-        app.add_route(prefix + path, _guarded(endpoint), methods=[method])
+        app.add_route(prefix + path, _guarded(endpoint, refusal), methods=[method])
 
 
 def check_key(request: Request, api_key: str | None) -> None:
@@ -46,10 +48,11 @@ def check_key(request: Request, api_key: str | None) -> None:
     """
     if api_key is None:
         return
-    given = request.headers.get("authorization", "")
-    if not hmac.compare_digest(given.encode(), f"Bearer {api_key}".encode()):
+    given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.headers.get("x-api-key", "")
+    if not hmac.compare_digest(given.encode(), api_key.encode()):
         raise AuthenticationError(
-            "wrong or missing API key: send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
+            "wrong or missing API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+            code="invalid_api_key",
         )
 
 
@@ -77,33 +80,31 @@ async def body_of(request: Request, limit: int) -> bytes:
 
 def json_response(value: dict[str, Any]) -> Response:
     """An answer of compact JSON."""
-    return Response(responses.encode(value), media_type="application/json")
+    return Response(encode(value), media_type="application/json")
 
 
-def _guarded(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with every failure turned into OpenAI's error shape."""
+def _guarded(endpoint: Endpoint, refusal: Refusal) -> Endpoint:
+    """The endpoint with every failure turned into an answer that tells of it."""
 
     async def call(request: Request) -> Response:
         try:
             return await endpoint(request)
         except GatewayError as error:
-            return _refusal(error)
+            return _refused(error, refusal)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception:  # a fault of ours or of the backend must end this answer, not the server
             logger.exception("%s %s failed", request.method, request.url.path)
-            return _refusal(GatewayError("the server failed to answer; its log says why"))
+            return _refused(GatewayError("the server failed to answer; its log says why"), refusal)
 
     return call
 
 
-def _refusal(error: GatewayError) -> Response:
-    return Response(
-        responses.encode(error.body()), error.status, headers=error.headers(), media_type="application/json"
-    )
+def _refused(error: GatewayError, refusal: Refusal) -> Response:
+    return Response(encode(refusal(error)), error.status, headers=error.headers(), media_type="application/json")
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     refusal = GatewayError(f"{request.method} {request.url.path} is not served here", kind="invalid_request_error")
-    return Response(responses.encode(refusal.body()), status, media_type="application/json")
+    return Response(encode(refusal.body()), status, media_type="application/json")

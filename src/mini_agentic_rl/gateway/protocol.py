@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -138,14 +139,14 @@ class ChatRequest(_Body):
         return None
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
-    """The request in a JSON body.
+def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """The request in a JSON object.
 
     Raises:
-        BadRequestError: no JSON object, or a field has a bad value; `param` names the first such field.
+        BadRequestError: a field has a bad value; `param` names the first such field.
     """
     try:
-        return ChatRequest.model_validate_json(body)
+        return ChatRequest.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         location = first["loc"]

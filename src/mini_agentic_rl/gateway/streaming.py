@@ -14,16 +14,16 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from . import responses
+from . import answers
 from .chat import ChatService, ChatTurn
 from .choice import Choice, Piece
+from .dialects import Exchange
 from .errors import GatewayError
 from .tool_calls import ToolCall
 
 logger = logging.getLogger(__name__)
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-_DONE = b"data: [DONE]\n\n"
 
 
 async def disconnected(receive: Receive) -> None:
@@ -51,10 +51,11 @@ async def unless_disconnected(work: Awaitable[None], receive: Receive) -> bool:
 class ChatStream(Response):
     """The response to one streamed turn. `begin` first, then it is sent as any response."""
 
-    def __init__(self, service: ChatService, turn: ChatTurn, receive: Receive) -> None:
+    def __init__(self, service: ChatService, turn: ChatTurn, exchange: Exchange, receive: Receive) -> None:
         super().__init__()
         self._service = service
         self._turn = turn
+        self._exchange = exchange
         self._queue: asyncio.Queue[bytes | GatewayError | None] = asyncio.Queue()
         self._first = b""
         self._started: set[int] = set()
@@ -91,7 +92,7 @@ class ChatStream(Response):
                     if event is None:
                         await send({"type": "http.response.body", "body": body, "more_body": False})
                         return
-                    body += _event(event.body()) if isinstance(event, GatewayError) else event
+                    body += self._exchange.failed(event) if isinstance(event, GatewayError) else event
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 body = b""
         finally:
@@ -102,8 +103,8 @@ class ChatStream(Response):
         try:
             if await unless_disconnected(self._service.run(self._turn, self._emit), receive):
                 if self._with_usage:
-                    self._put([], usage=responses.usage(len(self._turn.prompt_ids), self._turn.choices))
-                self._queue.put_nowait(_DONE)
+                    self._put([], usage=answers.usage(len(self._turn.prompt_ids), self._turn.choices))
+                self._queue.put_nowait(self._exchange.end())
         except GatewayError as error:
             self._queue.put_nowait(error)
         except Exception:  # whatever fails below must end this answer, not the server
@@ -120,9 +121,9 @@ class ChatStream(Response):
         with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
         if not (pieces or first or complete or with_tokens):
             return
-        part = responses.chunk_choice(choice, pieces, first=first, calls_before=self._calls[index])
+        part = answers.chunk_choice(choice, pieces, first=first, calls_before=self._calls[index])
         if request.logprobs and end > start:
-            part["logprobs"] = responses.logprobs(self._service.renderer.tokenizer, choice, start)
+            part["logprobs"] = answers.logprobs(self._service.renderer.tokenizer, choice, start)
         if request.return_token_ids:
             part["token_ids"] = choice.token_ids[start:end]
         if complete:
@@ -138,7 +139,7 @@ class ChatStream(Response):
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
         turn = self._turn
         chunk = {
-            **responses.head(
+            **answers.head(
                 "chat.completion.chunk",
                 turn.response_id,
                 int(turn.start_time),
@@ -149,8 +150,6 @@ class ChatStream(Response):
             **({"usage": None} if self._with_usage else {}),
             **extra,
         }
-        self._queue.put_nowait(_event(chunk))
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + responses.encode(value) + b"\n\n"
+        events = self._exchange.events(chunk)
+        if events:
+            self._queue.put_nowait(events)

@@ -7,7 +7,6 @@ are part of the record and the call can be trained; where it does not, the recor
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,11 +19,13 @@ from starlette.responses import Response, StreamingResponse
 
 from mini_agentic_rl.store.base import LightningStore
 
-from .errors import BadRequestError, GatewayError, NotFoundError, UnavailableError
-from .http import MAX_BODY_BYTES, add_route, body_of, check_key, json_response, new_app, scope_of
-from .recorder import Answer, CallContext, Recorder
+from ..dialects import Dialect, Exchange, all_dialects
+from ..dialects.base import json_object
+from ..errors import BadRequestError, GatewayError, NotFoundError, UnavailableError
+from ..http import MAX_BODY_BYTES, Endpoint, add_route, body_of, check_key, json_response, new_app, scope_of
+from ..recorder import Answer, CallContext, Recorder
+from .answer import UpstreamAnswer
 from .upstream import Upstream, Upstreams, events
-from .upstream_answer import UpstreamAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,10 @@ class ProxiedCall:
     """One chat request on its way."""
 
     def __init__(
-        self, body: dict[str, Any], scope: tuple[str, str] | None, upstream: Upstream, trace: str | None
+        self, exchange: Exchange, scope: tuple[str, str] | None, upstream: Upstream, trace: str | None
     ) -> None:
-        self.body = body
+        self.exchange = exchange
+        self.body = exchange.chat
         self.scope = scope
         self.upstream = upstream
         self.traceparent = trace
@@ -85,26 +87,25 @@ def create_proxy_app(
 
     app = new_app("mini-agentic-rl proxy", lifespan)
 
-    async def chat_completions(request: Request) -> Response:
-        check_key(request, api_key)
-        call = _read(await body_of(request, max_body_bytes), request, upstreams)
-        recorder = store()
-        if call.scope is not None and recorder is None:
-            raise NotFoundError("this proxy records no rollouts: give it a store", code="no_store")
-        answer = await upstreams.send(call.upstream, "/chat/completions", call.onward)
-        if answer.is_error:
-            return await _hand_on(answer)
-        if call.streams:
-            return StreamingResponse(_stream(call, answer, recorder), media_type="text/event-stream")
-        try:
-            content = await answer.aread()
-        except httpx.TransportError as error:
-            raise UnavailableError(f"{call.upstream.base_url} broke off its answer: {error}") from error
-        finally:
-            await answer.aclose()
-        call.answer.take(content)
-        await _record(call, recorder)
-        return Response(content, answer.status_code, media_type=answer.headers.get("content-type"))
+    def serving(dialect: Dialect) -> Endpoint:
+        async def serve(request: Request) -> Response:
+            check_key(request, api_key)
+            scope = scope_of(request)
+            exchange = dialect.open(json_object(await body_of(request, max_body_bytes)), scope)
+            call = _read(exchange, request, upstreams)
+            recorder = store()
+            if scope is not None and recorder is None:
+                raise NotFoundError("this proxy records no rollouts: give it a store", code="no_store")
+            answer = await upstreams.send(call.upstream, "/chat/completions", call.onward)
+            if answer.is_error:
+                return await _hand_on(answer)
+            if call.streams:
+                return StreamingResponse(_stream(call, answer, recorder), media_type="text/event-stream")
+            completion = await _whole(call, answer)
+            await _record(call, recorder)
+            return json_response(exchange.answer(completion))
+
+        return serve
 
     async def models(request: Request) -> Response:
         check_key(request, api_key)
@@ -114,24 +115,38 @@ def create_proxy_app(
     async def health(request: Request) -> Response:
         return json_response({"status": "ok", "models": upstreams.names})
 
-    add_route(app, "/v1/chat/completions", chat_completions, "POST")
+    for dialect in all_dialects():
+        add_route(app, dialect.path, serving(dialect), "POST", dialect.refusal)
     add_route(app, "/v1/models", models, "GET")
     add_route(app, "/health", health, "GET")
     add_route(app, "/v1/health", health, "GET")
     return app
 
 
-def _read(content: bytes, request: Request, upstreams: Upstreams) -> ProxiedCall:
-    try:
-        body = json.loads(content)
-    except ValueError as error:
-        raise BadRequestError(f"the body is no JSON: {error}") from None
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+def _read(exchange: Exchange, request: Request, upstreams: Upstreams) -> ProxiedCall:
+    body = exchange.chat
+    if not isinstance(body.get("messages"), list):
         raise BadRequestError("messages: expected a list", param="messages")
     if not isinstance(body.get("temperature"), int | float | None):
         raise BadRequestError("temperature: expected a number", param="temperature")
     upstream = upstreams.find(str(body.get("model")))
-    return ProxiedCall(body, scope_of(request), upstream, request.headers.get("traceparent"))
+    return ProxiedCall(exchange, scope_of(request), upstream, request.headers.get("traceparent"))
+
+
+async def _whole(call: ProxiedCall, answer: httpx.Response) -> dict[str, Any]:
+    """The upstream's answer in one piece."""
+    try:
+        content = await answer.aread()
+    except httpx.TransportError as error:
+        raise UnavailableError(f"{call.upstream.base_url} broke off its answer: {error}") from error
+    finally:
+        await answer.aclose()
+    try:
+        completion = json_object(content)
+    except BadRequestError as error:
+        raise UnavailableError(f"{call.upstream.base_url} answered what is no JSON object") from error
+    call.answer.take(completion)
+    return completion
 
 
 async def _hand_on(answer: httpx.Response) -> Response:
@@ -147,17 +162,16 @@ async def _stream(call: ProxiedCall, answer: httpx.Response, store: LightningSto
     """The upstream's events, one by one; the record is stored before the last one."""
     recorded = False
     try:
-        async for data in events(answer):
-            call.answer.take(data)
-            yield f"data: {data}\n\n".encode()
+        async for chunk in events(answer):
+            call.answer.take(chunk)
+            yield call.exchange.events(chunk)
         recorded = True
         await _record(call, store)
-        yield b"data: [DONE]\n\n"
+        yield call.exchange.end()
     except httpx.TransportError as error:
-        broken = UnavailableError(f"{call.upstream.base_url} broke off its answer: {error}")
-        yield b"data: " + json.dumps(broken.body()).encode() + b"\n\n"
+        yield call.exchange.failed(UnavailableError(f"{call.upstream.base_url} broke off its answer: {error}"))
     except GatewayError as error:
-        yield b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+        yield call.exchange.failed(error)
     finally:
         await asyncio.shield(_end(call, answer, store, recorded))
 

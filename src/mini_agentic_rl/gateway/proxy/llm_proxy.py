@@ -11,7 +11,7 @@ from mini_agentic_rl.serving import ServerThread
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.types import LLM, ProxyLLM
 
-from .proxy_app import create_proxy_app
+from .app import create_proxy_app
 from .upstream import Upstream, Upstreams
 
 logger = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import httpx
 
 from mini_agentic_rl.errors import UserError
 
-from .errors import NotFoundError, UnavailableError
+from ..dialects.base import json_object
+from ..errors import BadRequestError, NotFoundError, UnavailableError
 
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_SECONDS: Final = 0.5
@@ -157,11 +159,12 @@ class Upstreams:
         return self._client
 
 
-async def events(answer: httpx.Response) -> AsyncIterator[str]:
-    """The `data:` fields of an answer of server-sent events, without the last `[DONE]`."""
+async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects in an answer of server-sent events; what else is in there is left out."""
     async for line in answer.aiter_lines():
         if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-            yield data
+            with suppress(BadRequestError):
+                yield json_object(data.encode())
 
 
 def _by_name(entries: Iterable[Upstream | Mapping[str, Any]]) -> dict[str, Upstream]:

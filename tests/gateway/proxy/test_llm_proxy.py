@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.llm_proxy import LLMProxy
+from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
 from mini_agentic_rl.types import AttemptedRollout
 

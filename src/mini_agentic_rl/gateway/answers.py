@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .chat_template import Tokenizer
 from .choice import Choice, Piece
 from .tool_calls import ToolCall
-
-
-def encode(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:

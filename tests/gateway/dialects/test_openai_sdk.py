@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from .samples import CALCULATOR, CALL_TEXT, call_message, result_message
+from ..samples import CALCULATOR, CALL_TEXT, call_message, result_message
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 IDS = {"return_token_ids": True}

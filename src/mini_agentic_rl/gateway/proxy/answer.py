@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,14 +47,8 @@ class UpstreamAnswer:
     choices: dict[int, UpstreamChoice] = field(default_factory=dict)
     usage: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, text: str | bytes) -> None:
-        """Read a body or a chunk; what is no JSON object of that kind adds nothing."""
-        try:
-            part = json.loads(text)
-        except ValueError:
-            return
-        if not isinstance(part, dict):
-            return
+    def take(self, part: dict[str, Any]) -> None:
+        """Read a whole answer or a chunk."""
         self.response_id = part.get("id") or self.response_id
         self.model = part.get("model") or self.model
         self.prompt_ids = _ids(part.get("prompt_token_ids")) or self.prompt_ids

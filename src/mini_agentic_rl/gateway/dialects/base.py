@@ -1,0 +1,91 @@
+"""A dialect: a wire format that agents speak, over the one form that is served inside, OpenAI's chat completions.
+
+A request becomes the body of a chat request; its answer, whole or chunk by chunk, goes back in the dialect's own shape.
+Both gateways, the one over a policy and the one over upstreams, serve every dialect so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+
+from ..errors import BadRequestError, GatewayError
+
+Json: TypeAlias = dict[str, Any]
+
+
+class Exchange(Protocol):
+    """One request and its answer, both in the dialect and as chat completions."""
+
+    @property
+    def chat(self) -> Json:
+        """The body of the chat request that is served."""
+        ...
+
+    def answer(self, completion: Json) -> Json:
+        """The body of the answer, from a whole `chat.completion`."""
+        ...
+
+    def events(self, chunk: Json) -> bytes:
+        """The server-sent events for the next `chat.completion.chunk`; may be none."""
+        ...
+
+    def end(self) -> bytes:
+        """The events after the last chunk of a stream that is complete."""
+        ...
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The events that end a stream which failed on its way."""
+        ...
+
+
+class Dialect(Protocol):
+    """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
+
+    @property
+    def path(self) -> str:
+        """Where it is served, e.g. `/v1/chat/completions`."""
+        ...
+
+    def open(self, body: Json, scope: tuple[str, str] | None) -> Exchange:
+        """Read a request.
+
+        Args:
+            body: the JSON object that was sent.
+            scope: (rollout id, attempt id) of the request's URL; None outside of any rollout.
+
+        Raises:
+            GatewayError: the request cannot be served; a BadRequestError names the field in `param`.
+        """
+        ...
+
+    def refusal(self, error: GatewayError) -> Json:
+        """The body that tells of an error."""
+        ...
+
+
+def json_object(content: bytes) -> Json:
+    """The JSON object in a request's body.
+
+    Raises:
+        BadRequestError: it is none.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not a valid request: it is no JSON ({error})") from None
+    if not isinstance(body, dict):
+        raise BadRequestError("the body is not a valid request: expected a JSON object")
+    return body
+
+
+def encode(value: Mapping[str, Any]) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:
+    """One server-sent event."""
+    name = b"" if event is None else f"event: {event}\n".encode()
+    return name + b"data: " + encode(value) + b"\n\n"
