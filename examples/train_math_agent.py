@@ -17,7 +17,6 @@ from mini_agentic_rl import Hook, LitAgent, LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, demonstration
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.rewards.math import is_correct
 from mini_agentic_rl.tools.calculator import CALCULATOR_TOOL, calculate
@@ -87,7 +86,6 @@ def main() -> None:
         hooks=[Correct(), LoggingHook()],
         n_runners=128,
         output_dir=options.output_dir,
-        logger=ConsoleLogger(),
     )
     train = ArithmeticDataset("train", 10_000, options.seed, difficulty=(1, 2))
     held_out = ArithmeticDataset("test", options.eval_size, 0, difficulty=(1, 2))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenConstraint, TokenDelta, TokenRequest
 from tiny import tiny_model
 
 
@@ -31,11 +31,19 @@ def tiny_policy(*, lora: LoraSettings | None = LoraSettings(), engine: EngineSet
 
 
 def sample_all(
-    policy: Policy, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], timeout: float = 60.0
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    params: Sequence[SamplingParams],
+    timeout: float = 60.0,
+    constraints: Sequence[Callable[[], TokenConstraint] | None] | None = None,
+    adapter: str | Sequence[str | None] | None = "default",
 ) -> list[CompletionRecord]:
-    """Submit all at once, wait for all."""
+    """Submit all at once, wait for all. `adapter` is that of all requests, or of each."""
     waiting = []
-    for prompt, sampling in zip(prompts, params, strict=True):
+    count = len(prompts)
+    adapters = [adapter] * count if adapter is None or isinstance(adapter, str) else adapter
+    each = zip(prompts, params, constraints or [None] * count, adapters, strict=True)
+    for prompt, sampling, constraint, name in each:
         deltas: list[TokenDelta] = []
         done = threading.Event()
 
@@ -44,7 +52,7 @@ def sample_all(
             if delta.finish_reason is not None:
                 done.set()
 
-        policy.engine.submit(TokenRequest(tuple(prompt), sampling), on_delta)
+        policy.engine.submit(TokenRequest(tuple(prompt), sampling, name, constraint=constraint), on_delta)
         waiting.append((deltas, done))
     records = []
     for prompt, sampling, (deltas, done) in zip(prompts, params, waiting, strict=True):
@@ -54,12 +62,18 @@ def sample_all(
                 prompt_ids=np.array(prompt),
                 output_ids=np.array([t for d in deltas for t in d.token_ids], np.int64),
                 logprobs=np.array([v for d in deltas for v in d.logprobs], np.float32),
+                forced=_forced(deltas),
                 finish_reason=deltas[-1].finish_reason or "stop",
                 temperature=sampling.temperature,
                 version=deltas[-1].version,
             )
         )
     return records
+
+
+def _forced(deltas: Sequence[TokenDelta]) -> np.ndarray | None:
+    marks = np.array([mark for d in deltas for mark in d.forced or [False] * len(d.token_ids)], np.bool_)
+    return marks if marks.any() else None
 
 
 def group_of_conversations(

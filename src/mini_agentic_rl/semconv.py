@@ -14,6 +14,11 @@ AGL_OPERATION: Final = "agentlightning.operation"
 AGL_REWARD: Final = "agentlightning.reward"
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
+FAILURE_REASON: Final = "agentlightning.failure.reason"
+"""Attribute of an exception span: why the attempt failed, or was stopped."""
+ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
+"""`exception.type` of the exception span of an attempt that asked for more LLM calls or tokens than it may."""
+
 
 class LightningResourceAttributes(Enum):
     """Attributes of the OpenTelemetry resource of a span."""
@@ -66,5 +71,9 @@ class CompletionSpanAttributes:
     PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
     RESPONSE_TOKEN_IDS: Final = "response_token_ids"
     RESPONSE_LOGPROBS: Final = "response_logprobs"
+    RESPONSE_FORCED_POSITIONS: Final = "response_forced_positions"
+    """Indices of the response tokens that a constraint left no choice about; absent where there are none."""
     POLICY_VERSION: Final = "policy_version"
     CHOICE_INDEX: Final = "choice_index"
+    UNTRAINABLE: Final = "agentlightning.untrainable"
+    """Why the call cannot be trained: what its model's server did not tell."""

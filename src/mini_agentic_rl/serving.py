@@ -81,6 +81,7 @@ class ServerThread:
                 loop="asyncio",
                 lifespan="auto",
                 access_log=False,
+                proxy_headers=False,
                 log_config=None,
                 log_level="warning",
                 backlog=_BACKLOG,

@@ -55,9 +55,31 @@ def test_a_call_that_ended_in_tool_calls_is_a_stop() -> None:
     assert spans_to_records([span])[0].finish_reason == "stop"
 
 
+def test_forced_positions_become_marks_and_those_of_no_token_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    free, forced, wrong = (
+        completion(sequence_id, [sequence_id], [7, 8, 9], **extra)
+        for sequence_id, extra in enumerate(
+            [{}, {Key.RESPONSE_FORCED_POSITIONS: [0, 2]}, {Key.RESPONSE_FORCED_POSITIONS: [3]}], start=1
+        )
+    )
+    with caplog.at_level(logging.WARNING):
+        first, second = spans_to_records([free, forced, wrong])
+    assert first.forced is None
+    assert second.forced is not None
+    assert second.forced.tolist() == [True, False, True]
+    assert second.trained_tokens == 1
+    assert "beyond the 3" in caplog.text
+
+
 def test_of_a_clients_retries_only_the_last_answer_is_kept() -> None:
     spans = [completion(1, [1, 2], [3]), completion(2, [1, 2], [4]), completion(3, [1, 2, 4], [5])]
     assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[4], [5]]
+
+
+def test_the_same_prompt_to_another_model_is_no_retry() -> None:
+    other = {Key.REQUEST_MODEL: "user"}
+    spans = [completion(1, [1, 2], [3]), completion(2, [1, 2], [4], **other), completion(3, [1, 2], [5], **other)]
+    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[3], [5]]
 
 
 def test_all_choices_of_one_response_are_kept() -> None:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized, has_signal
 from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
-from mini_agentic_rl.algorithm.grpo.credit import Credit, Rewards, assign, read_rewards, returns, stack, turn_numbers
+from mini_agentic_rl.algorithm.grpo.credit import (
+    Credit,
+    Recipient,
+    Rewards,
+    assign,
+    read_rewards,
+    returns,
+    stack,
+    turn_numbers,
+)
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Span
@@ -58,6 +67,23 @@ def test_a_reward_belongs_to_the_last_call_before_it_and_a_returned_one_to_the_r
     rewards = read_rewards(spans, records, last=2.0)
     assert rewards.turns_T.tolist() == [0.5, -1.0, 0.5]
     assert (rewards.whole, rewards.last) == (2.0, 2.0)
+
+
+def test_each_of_several_adapters_takes_the_reward_under_its_name_or_else_the_one_for_all() -> None:
+    assistant, user = Recipient("assistant", ["user"]), Recipient("user", ["assistant"])
+    both = _reward(2, {"assistant": 1.0, "user": 0.25}, primary_key="assistant")
+    mixed = _reward(3, {"quality": 0.5, "user": -1.0}, primary_key="quality")
+    of_user = _reward(5, {"user": 3.0})
+    of_all = _reward(6, 2.0)
+    for span, values in [(both, (1.0, 0.25)), (mixed, (0.5, -1.0)), (of_user, (None, 3.0)), (of_all, (2.0, 2.0))]:
+        assert (assistant.value(span), user.value(span)) == values
+    assert (assistant.last([both, of_user]), user.last([both, of_user])) == (1.0, 3.0)
+    assert assistant.last([of_user]) is None
+    records = _turns(2, every=3)  # calls at 1 and 4
+    rewards = read_rewards([both, mixed, of_user, of_all], records, last=2.0, recipient=assistant)
+    assert rewards.turns_T.tolist() == [1.5, 2.0]
+    rewards = read_rewards([both, mixed, of_user, of_all], records, last=2.0, recipient=user)
+    assert rewards.turns_T.tolist() == [-0.75, 5.0]
 
 
 def test_of_several_rewards_of_the_rollout_the_last_counts() -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
+from mini_agentic_rl.policy.load import save_weights
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def _run(name, *options):
+def _run(name, *options, path=None):
+    """What an example prints; `path` is a folder that Python finds modules in."""
     command = [sys.executable, str(EXAMPLES / name), *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    environment = os.environ if path is None else {**os.environ, "PYTHONPATH": str(path)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 
@@ -36,3 +46,58 @@ def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path
     assert "of 4" in measured
     assert "pass@2" in measured
     assert adapter.joinpath("adapter_model.safetensors").read_bytes() == before
+
+
+def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder, tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    records = [
+        {"task_id": f"t{number}", "Question": f"What is {number} + 1?", "Level": 1, "Final answer": str(number + 1)}
+        for number in range(12)
+    ]
+    copy.joinpath("metadata.jsonl").write_text("\n".join(map(json.dumps, records)))
+    tmp_path.joinpath("my_search.py").write_text("def search(query):\n    return query\n")
+    size = ("--steps", "2", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--max-turns", "2")
+    told = _run(
+        "train_gaia_agent.py",
+        *("--data-dir", str(copy), "--model", str(folder), "--max-new-tokens", "8", "--search", "my_search:search"),
+        *(*size, "--output-dir", str(tmp_path / "run")),
+        path=tmp_path,
+    )
+    assert [line.split(":")[0].strip() for line in told.splitlines() if line.endswith("of 1")] == ["before", "after RL"]
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "train_gaia_agent.py"), "--data-dir", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode != 0
+    assert f"--data-dir {tmp_path}: holds no metadata.jsonl" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("example", ["train_gaia_agent.py", "train_tau2_agent.py"])
+def test_the_help_of_an_example_names_its_options(example):
+    told = _run(example, "--help")
+    for option in ("--model", "--output-dir", "--steps", "--samples-per-prompt", "--tasks-per-step", "--seed"):
+        assert option in told
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp_path):
+    run = tmp_path / "run"
+    size = ("--steps", "2", "--tasks-per-step", "2", "--eval-size", "2", "--sft-examples", "4")
+    options = ["--model", tiny_folder, *size, "--output-dir", str(run)]
+    if both:
+        options.append("--train-both")
+    else:  # against a partner that was trained before
+        trained = load_model(tiny_folder, lora=LoraSettings())
+        save_weights(trained, tmp_path / "user", DEFAULT_ADAPTER)
+        options += ["--user-adapter", str(tmp_path / "user")]
+    told = _run("train_with_user_simulator.py", *options)
+    assert [line.split(":")[0].strip() for line in told.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
+    folders = [run / "adapters" / "assistant", run / "adapters" / "user"] if both else [run / "adapter"]
+    for folder in folders:
+        assert (folder / "adapter_model.safetensors").is_file()

@@ -26,9 +26,19 @@ def serve(tokenizer):
     """Start a server that says the given texts; all are stopped at the end."""
     running = []
 
-    def start(answers, *, store=None, api_key=None, port=0, **scripted):
+    def start(answers, *, store=None, api_key=None, api_keys=(), limits=None, port=0, tool_format="auto", **scripted):
         backend = ScriptedBackend(tokenizer, answers, **scripted)
-        server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=store, api_key=api_key, port=port)
+        server = MiniLLMServer(
+            backend,
+            tokenizer,
+            model_name="tiny",
+            store=store,
+            api_key=api_key,
+            api_keys=api_keys,
+            limits=limits,
+            port=port,
+            tool_format=tool_format,
+        )
         running.append(server.start())
         return server, backend
 

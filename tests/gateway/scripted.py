@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from mini_agentic_rl.gateway.backend import BackendLoad
 from mini_agentic_rl.gateway.errors import ContextLengthError
 from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
 
@@ -38,6 +39,9 @@ class ScriptedBackend:
         self._answers = answers
         self._delay = delay
         self._step = tokens_per_delta
+
+    def load(self) -> BackendLoad:
+        return BackendLoad(sequences={"running": self.active, "waiting": 0})
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         if self.failure is not None:

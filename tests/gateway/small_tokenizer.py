@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = [
@@ -142,10 +143,19 @@ def _trained() -> str:
     return core.to_str()
 
 
-def small_tokenizer(template: str | None = CHATML, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
-    """A fresh tokenizer of about 400 tokens with the given chat template."""
+def small_tokenizer(
+    template: str | None = CHATML,
+    eos: str = "<|im_end|>",
+    *,
+    special: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> PreTrainedTokenizerFast:
+    """A fresh tokenizer of about 400 tokens with the given chat template, and further tokens: special ones, which make
+    no text, and others that are merely tokens of their own."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained()), eos_token=eos, bos_token="<bos>", pad_token=eos
     )
+    tokenizer.add_tokens([AddedToken(text, special=True) for text in special], special_tokens=True)
+    tokenizer.add_tokens([AddedToken(text, special=False) for text in added])
     tokenizer.chat_template = template
     return tokenizer

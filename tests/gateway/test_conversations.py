@@ -38,6 +38,12 @@ def continues(memory, recorded, messages, **options):
     return prompt_of(memory, messages, **options)[: len(recorded)] == recorded
 
 
+def reasons(memory):
+    counts = memory.drift.counts()
+    assert counts["forked"] == sum(count for kind, count in counts.items() if kind.startswith("forked_"))
+    return {kind.removeprefix("forked_"): n for kind, n in counts.items() if kind.startswith("forked_") and n}
+
+
 def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
     recorded = serve_call(memory, QUESTION, call_message('{"expression": "12+30"}', content=None))
     for same in (
@@ -46,7 +52,7 @@ def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
         {**call_message(), "refusal": None, "audio": None},
     ):
         assert continues(memory, recorded, [*QUESTION, same, result_message()])
-    assert memory.continued == 3
+    assert memory.drift.continued == 3
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,8 @@ def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
 def test_an_answer_that_was_changed_forks(memory, other):
     recorded = serve_call(memory, QUESTION, call_message())
     assert not continues(memory, recorded, [*QUESTION, other, result_message()])
-    assert (memory.continued, memory.forked) == (0, 1)
+    assert memory.drift.continued == 0
+    assert reasons(memory) == {"edited": 1}
 
 
 def test_a_changed_question_or_tool_is_another_conversation(memory):
@@ -69,7 +76,7 @@ def test_a_changed_question_or_tool_is_another_conversation(memory):
     more = {"role": "user", "content": "Sure?"}
     assert not continues(memory, recorded, [{"role": "user", "content": "13+30?"}, answer, more])
     assert not continues(memory, recorded, [*QUESTION, answer, more], tools=[])
-    assert memory.forked == 2
+    assert reasons(memory) == {"edited": 1, "tools": 1}
 
 
 def test_a_late_divergence_keeps_the_recorded_beginning(memory):
@@ -80,7 +87,7 @@ def test_a_late_divergence_keeps_the_recorded_beginning(memory):
     assert second[: len(first)] == first
     assert continues(memory, first, changed)
     assert not continues(memory, second, changed)
-    assert memory.forked == 2
+    assert reasons(memory) == {"edited": 2}
 
 
 def test_several_answers_to_one_prompt_each_continue(memory):
@@ -109,7 +116,7 @@ def test_attempts_do_not_know_of_each_other(memory):
     messages = [*QUESTION, answer, {"role": "user", "content": "Sure?"}]
     assert not continues(memory, recorded, messages, scope=("rollout", "another"))
     assert not continues(memory, recorded, messages, scope=None)
-    assert (memory.rendered, memory.forked) == (3, 0)
+    assert (memory.drift.rendered, memory.drift.forked) == (3, 0)
 
 
 def test_history_that_the_template_rewrites_forks():
@@ -117,7 +124,7 @@ def test_history_that_the_template_rewrites_forks():
     answer = {"role": "assistant", "content": "<think>carry nothing</think>42"}
     recorded = serve_call(memory, QUESTION, answer)
     assert not continues(memory, recorded, [*QUESTION, answer, {"role": "user", "content": "Sure?"}])
-    assert memory.forked == 1
+    assert reasons(memory) == {"template": 1}
 
 
 def test_memory_is_bounded_in_attempts_calls_and_tokens(tokenizer):
@@ -130,7 +137,51 @@ def test_memory_is_bounded_in_attempts_calls_and_tokens(tokenizer):
     recorded = [serve_call(memory, QUESTION, answer, scope=("rollout", "4")) for answer in answers]
     assert continues(memory, recorded[4], [*QUESTION, answers[4]], scope=("rollout", "4"))
     assert not continues(memory, recorded[0], [*QUESTION, answers[0]], scope=("rollout", "4"))
+    prompt_of(memory, [*QUESTION, {"role": "assistant", "content": "x"}], scope=("rollout", "0"))
+    assert reasons(memory) == {"edited": 1, "forgotten": 1}
     small = ConversationMemory(renderer, max_tokens=len(recorded[0]) * 2)
     for number in range(5):
         serve_call(small, QUESTION, answers[number], scope=("rollout", str(number)))
     assert small.counters()["tokens"] == len(recorded[0]) * 2
+
+
+def test_examples_in_the_prompt_are_no_divergence(memory):
+    serve_call(memory, QUESTION, {"role": "assistant", "content": "42"})
+    examples = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    for number in range(2):
+        prompt_of(memory, [*examples, {"role": "user", "content": f"{number}?"}])
+    assert (memory.drift.rendered, memory.drift.forked) == (3, 0)
+
+
+def test_a_history_cut_short_by_the_client_is_told_as_edited(memory):
+    messages = list(QUESTION)
+    for word in ("one", "two"):
+        answer = {"role": "assistant", "content": word}
+        serve_call(memory, messages, answer)
+        messages += [answer, {"role": "user", "content": "Sure?"}]
+    prompt_of(memory, messages[2:])
+    assert reasons(memory) == {"edited": 1}
+
+
+@pytest.mark.parametrize("thinking", ["fork", "keep"])
+@pytest.mark.parametrize(
+    "sent", [{}, {"reasoning_content": None}, {"reasoning_content": ""}, {"reasoning": "carry  nothing"}]
+)
+def test_an_answer_is_recognised_with_its_thought_or_without(thinking, sent):
+    memory = ConversationMemory(ChatRenderer(small_tokenizer(), thinking=thinking))
+    answer = {"role": "assistant", "content": "42"}
+    recorded = serve_call(memory, QUESTION, {**answer, "reasoning_content": "carry nothing"})
+    more = {"role": "user", "content": "Sure?"}
+    assert continues(memory, recorded, [*QUESTION, {**answer, **sent}, more])
+    inline = {"role": "assistant", "content": "<think>carry nothing</think>42"}
+    assert continues(memory, recorded, [*QUESTION, inline, more])
+    assert memory.drift.continued == 2
+
+
+def test_a_thought_that_the_client_changed_forks():
+    memory = ConversationMemory(ChatRenderer(small_tokenizer(), thinking="keep"))
+    answer = {"role": "assistant", "content": "42"}
+    recorded = serve_call(memory, QUESTION, {**answer, "reasoning_content": "carry nothing"})
+    changed = {**answer, "reasoning_content": "carry one"}
+    assert not continues(memory, recorded, [*QUESTION, changed, {"role": "user", "content": "Sure?"}])
+    assert reasons(memory) == {"edited": 1}

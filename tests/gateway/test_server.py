@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 
 from mini_agentic_rl.gateway.errors import OverloadedError
-from mini_agentic_rl.gateway.http import MAX_BODY_BYTES
+from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.gateway.server import MiniLLMServer
 from mini_agentic_rl.serving import ServerStartError
 
@@ -139,7 +139,7 @@ def test_a_body_that_is_no_request_is_refused(serve, body):
 
 def test_a_body_beyond_the_bound_is_refused(serve):
     server, _ = serve(["ok"])
-    answer = httpx.post(f"{server.endpoint}/chat/completions", content=b" " * (MAX_BODY_BYTES + 1))
+    answer = httpx.post(f"{server.endpoint}/chat/completions", content=b" " * (GatewayLimits().max_body_bytes + 1))
     assert answer.status_code == 413
 
 

@@ -8,22 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent.parent / "algorithm" / "letters.py"
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "algorithm"
 
 
-def _run(folder, *options, expect=0):
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), *options], capture_output=True, text=True, timeout=150, check=False
-    )
+def _run(script, folder, *options, expect=0):
+    command = [sys.executable, str(SCRIPTS / script), str(folder), *options]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert result.returncode == expect, result.stderr[-3000:]
     return json.loads(result.stdout) if expect == 0 else None
 
 
-def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(tmp_path):
-    unbroken = _run(tmp_path / "unbroken")
+@pytest.mark.parametrize("script", ["letters.py", "two_agents.py"])
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(script, tmp_path):
+    unbroken = _run(script, tmp_path / "unbroken")
     broken = tmp_path / "broken"
-    _run(broken, "--die-after", "2", expect=-signal.SIGKILL)  # after the third step; step 2 has a checkpoint
+    _run(script, broken, "--die-after", "2", expect=-signal.SIGKILL)  # after the third step; step 2 has a checkpoint
     assert sorted(path.name for path in (broken / "checkpoints").iterdir())[-1] == "step_2"
-    resumed = _run(broken, "--resume")
+    resumed = _run(script, broken, "--resume")
     assert unbroken["steps"] == resumed["steps"] == 4
     assert resumed["weights"] == unbroken["weights"]

@@ -7,17 +7,18 @@ import threading
 import numpy as np
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LossOutputs
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, load_model
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from tiny import tiny_model
 
 PROMPT = list(range(40, 75))
 
 
-def _step(policy, records):
+def _step(policy, records, adapter="default"):
     """One large optimizer step."""
 
     def job():
-        learner = policy.learner(LearnerSettings(learning_rate=0.3))
+        learner = policy.learner(LearnerSettings(learning_rate=0.3), adapter)
         tree = TokenTree()
         for index, record in enumerate(records):
             tree.insert(record, index)
@@ -45,6 +46,32 @@ def test_after_a_step_the_same_prompt_is_computed_anew():
     assert after.version == 1
     assert np.abs(learned - after.logprobs).max() < 1e-4
     assert np.abs(first[0].logprobs[0] - after.logprobs[0]) > 1e-3  # the step did change something
+
+
+def test_of_two_adapters_only_the_one_that_changed_is_computed_anew():
+    model = load_model(tiny_model(), lora=LoraSettings(), adapters={"assistant": None, "user": None}, seed=0)
+    params = [SamplingParams(max_tokens=4, seed=1)]
+    policy = Policy(model, EngineSettings(block_size=4, cache_mib=1))
+
+    def computed(adapter):
+        before = policy.engine.counters.computed_tokens
+        (record,) = sample_all(policy, [PROMPT], params, adapter=adapter)
+        return policy.engine.counters.computed_tokens - before, record
+
+    try:
+        everything = len(PROMPT) + 3
+        records = {adapter: computed(adapter) for adapter in ("assistant", "user", None)}
+        assert [tokens for tokens, _ in records.values()] == [everything] * 3
+        _step(policy, [records["assistant"][1]], "assistant")
+        tokens, after = computed("assistant")
+        assert (tokens, after.version) == (everything, 1)
+        for adapter in ("user", None):
+            tokens, after = computed(adapter)
+            assert tokens < everything // 2
+            assert after.version == 0
+            assert after.output_ids.tolist() == records[adapter][1].output_ids.tolist()
+    finally:
+        policy.close()
 
 
 def test_a_request_under_way_goes_on_with_the_new_weights():

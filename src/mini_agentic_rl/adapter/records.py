@@ -1,15 +1,17 @@
 """From spans to completion records: exactly the tokens that were sampled, call by call.
 
-A client that retries sends the same prompt again and uses the last answer only. So of several responses to identical
-prompt ids within one attempt the last one stays, with all its choices.
+A client that retries sends the same prompt to the same model again and uses the last answer only. So of several
+responses of one model to identical prompt ids within one attempt the last one stays, with all its choices.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..semconv import CompletionSpanAttributes as Key
 from ..tokens import CompletionRecord, FinishReason
@@ -51,7 +53,7 @@ def is_completion(span: Span) -> bool:
 
 
 def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:
-    prompts = [record.prompt_ids.tobytes() for record in records]
+    prompts = [(record.model, record.prompt_ids.tobytes()) for record in records]
     last = {prompt: record.response_id for prompt, record in zip(prompts, records, strict=True)}
     unique = {
         (prompt, record.choice): record
@@ -76,6 +78,7 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
             prompt_ids=np.asarray(facts[Key.PROMPT_TOKEN_IDS], dtype=np.int64),
             output_ids=np.asarray(facts[Key.RESPONSE_TOKEN_IDS], dtype=np.int64),
             logprobs=np.asarray(facts[Key.RESPONSE_LOGPROBS], dtype=np.float32),
+            forced=_forced(facts),
             version=int(facts.get(Key.POLICY_VERSION, 0)),
             finish_reason=_finish_reason(facts.get(Key.FINISH_REASONS)),
             rollout_id=span.rollout_id,
@@ -90,6 +93,23 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
     except (TypeError, ValueError) as error:
         logger.warning("LLM call %s of rollout %s is left out: %s", span.span_id, span.rollout_id, error)
         return None
+
+
+def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
+    """A mark for each sampled token.
+
+    Raises:
+        ValueError: a position lies outside of the response.
+    """
+    positions = facts.get(Key.RESPONSE_FORCED_POSITIONS)
+    if not positions:
+        return None
+    size = len(facts[Key.RESPONSE_TOKEN_IDS])
+    if not all(0 <= int(position) < size for position in positions):
+        raise ValueError(f"{Key.RESPONSE_FORCED_POSITIONS} names tokens beyond the {size} of the response")
+    forced = np.zeros(size, np.bool_)
+    forced[np.asarray(positions, np.int64)] = True
+    return forced
 
 
 def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:

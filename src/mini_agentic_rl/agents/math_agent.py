@@ -84,7 +84,7 @@ def find_llm(resources: NamedResources) -> LLM:
     if "llm" in found:
         return found["llm"]
     if len(found) != 1:
-        raise ValueError(f'the math agent needs one LLM, or one named "llm", in its resources; it got {sorted(found)}')
+        raise ValueError(f'an agent needs one LLM, or one named "llm", in its resources; it got {sorted(found)}')
     return next(iter(found.values()))
 
 

@@ -25,8 +25,8 @@ from ..types import Dataset, NamedResources
 OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
 """What becomes of a rollout that failed: left out, counted as reward 0, or run again."""
 
-ResultKind: TypeAlias = Literal["adapter", "prompt"]
-"""What an algorithm may leave behind: trained weights, or a prompt template."""
+ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
+"""What an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt template."""
 
 
 class Checkpoints(Protocol):

@@ -7,11 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..gateway.thinking import ThinkingName
+from ..gateway.tool_formats import ToolFormatName
 from ..policy import EngineSettings
 from ..types import Dataset
 from .base import Algorithm
 from .evaluation import Evaluation, evaluate
-from .resources import with_policy
+from .proxy import resources_with_upstreams
 from .serving import ServedPolicy
 
 
@@ -26,7 +28,10 @@ class Measure(Algorithm):
         max_new_tokens: bound of one model call.
         seed: of the sampling.
         rollout_timeout: seconds after which a rollout is ended and counts as wrong; None never does.
-        load_options: those of `load_model`, `adapter` among them.
+        tool_format: how tool calls are written; see `MiniLLMServer`.
+        thinking: what becomes of thoughts; see `MiniLLMServer`.
+        load_options: those of `load_model`: `adapter` is the folder of the adapter to measure; `adapters` and
+            `fixed_adapters` are folders by the names under which the agents ask for them.
         engine: sampling.
     """
 
@@ -40,6 +45,8 @@ class Measure(Algorithm):
         max_new_tokens: int = 128,
         seed: int = 0,
         rollout_timeout: float | None = 300.0,
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
         load_options: Mapping[str, Any] | None = None,
         engine: EngineSettings | None = None,
     ) -> None:
@@ -50,6 +57,8 @@ class Measure(Algorithm):
         self._sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
         self._seed = seed
         self._rollout_timeout = rollout_timeout
+        self._tool_format: ToolFormatName = tool_format
+        self._thinking: ThinkingName = thinking
         self._load_options = dict(load_options or {})
         self._engine = engine
         self.evaluation: Evaluation | None = None
@@ -70,22 +79,23 @@ class Measure(Algorithm):
             ServedPolicy.load, self._model, self._tokenizer, engine=self._engine, **self._load_options
         )
         try:
-            server = await asyncio.to_thread(served.serve, store=self.context.store)
+            await asyncio.to_thread(
+                served.serve, store=self.context.store, tool_format=self._tool_format, thinking=self._thinking
+            )
             loaded = time.perf_counter()
-            resources = await self.context.store.add_resources(
-                with_policy(self.context.initial_resources, server.as_resource(self._sampling))
-            )
-            self.evaluation = await evaluate(
-                self.context.store,
-                val_dataset,
-                name=served.name,
-                resources_id=resources.resources_id,
-                logger_=self.context.logger,
-                samples=self._samples,
-                mode="test",
-                seed=self._seed,
-                rollout_timeout=self._rollout_timeout,
-            )
+            async with resources_with_upstreams(self.context, served.model_names) as initial:
+                resources = await self.context.store.add_resources(served.resources(initial, self._sampling))
+                self.evaluation = await evaluate(
+                    self.context.store,
+                    val_dataset,
+                    name=served.name,
+                    resources_id=resources.resources_id,
+                    logger_=self.context.logger,
+                    samples=self._samples,
+                    mode="test",
+                    seed=self._seed,
+                    rollout_timeout=self._rollout_timeout,
+                )
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
         finally:
             await asyncio.to_thread(served.close)

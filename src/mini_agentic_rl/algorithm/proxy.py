@@ -1,11 +1,13 @@
-"""The resources of an algorithm that trains no model of its own: what it was given, and the gateway if there is one."""
+"""The resources that an algorithm was given, and the models of the gateway over upstreams if there is one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from typing import Any
 
+from ..errors import UserError
 from ..types import LLM, NamedResources
 from .base import AlgorithmContext
 from .resources import with_policy
@@ -15,14 +17,46 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def resources_with_proxy(context: AlgorithmContext) -> AsyncIterator[NamedResources]:
-    """The initial resources; with an `llm_proxy` of one model and no LLM among them, that model under the
-    names that agents ask for as well.
+    """The resources of an algorithm that trains no model of its own; the `llm_proxy` runs as long as the block.
 
-    A proxy that does not run yet runs as long as the block, and records in the run's store if it has none.
+    They are the initial ones; with an `llm_proxy` of one model and no LLM among them, that model under the names that
+    agents ask for as well.
     """
+    async with _running(context) as proxy:
+        resources = dict(context.initial_resources)
+        if proxy is not None and not any(isinstance(resource, LLM) for resource in resources.values()):
+            try:
+                resources = with_policy(resources, proxy.as_resource())
+            except ValueError as error:  # it cannot tell which model is meant
+                logger.info("llm_proxy adds no resource: %s", error)
+        yield resources
+
+
+@asynccontextmanager
+async def resources_with_upstreams(context: AlgorithmContext, served: Collection[str]) -> AsyncIterator[NamedResources]:
+    """The resources beside a model of the algorithm's own; the `llm_proxy` runs as long as the block.
+
+    They are the initial ones, and each model of the `llm_proxy` under its name: fixed models, which are not trained.
+
+    Raises:
+        UserError: a model of the proxy has the name of one that is `served`, so that their calls could not be told
+            apart.
+    """
+    async with _running(context) as proxy:
+        models = [] if proxy is None else list(proxy.models)
+        shared = sorted(set(models) & set(served))
+        if shared:
+            raise UserError(f"llm_proxy: {shared[0]!r} is served by the algorithm itself; choose another model_name")
+        yield {**context.initial_resources, **{name: proxy.as_resource(model=name) for name in models}}
+
+
+@asynccontextmanager
+async def _running(context: AlgorithmContext) -> AsyncIterator[Any]:
+    """The `llm_proxy`, or None. One that does not run yet runs as long as the block, and records in the run's store if
+    it has none."""
     proxy = context.llm_proxy
     if proxy is None:
-        yield dict(context.initial_resources)
+        yield None
         return
     started = not proxy.is_running()
     if proxy.get_store() is None:
@@ -30,13 +64,7 @@ async def resources_with_proxy(context: AlgorithmContext) -> AsyncIterator[Named
     if started:
         await proxy.start()
     try:
-        resources = dict(context.initial_resources)
-        if not any(isinstance(resource, LLM) for resource in resources.values()):
-            try:
-                resources = with_policy(resources, proxy.as_resource())
-            except ValueError as error:  # it cannot tell which model is meant
-                logger.info("llm_proxy adds no resource: %s", error)
-        yield resources
+        yield proxy
     finally:
         if started:
             await proxy.stop()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..adapter import TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
 from ..store.base import LightningStore
 from ..tokens import CompletionRecord
 from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Span
@@ -41,6 +42,8 @@ class FinishedRollout:
     """Why none of its LLM calls is trained; None when one is, or when it made none."""
     calls_left_out: int = 0
     """How many of its LLM calls are not trained."""
+    over_budget: str | None = None
+    """Why the gateway took no more LLM calls of its attempt; None when it took all."""
     attempts: int = 1
     """How often it was tried."""
     counts_as_zero: bool = False
@@ -116,20 +119,31 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
     spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     selection = trained.select(spans, marked_in(rollout.metadata or {}))
+    over_budget = _over_budget(spans)
+    error = None if attempt is None else _why(attempt, rollout.config)
     finished = FinishedRollout(
         rollout=rollout,
         spans=spans,
         records=selection.records,
         reward=find_final_reward(spans),
-        error=None if attempt is None else _why(attempt, rollout.config),
+        # What the agent made of the refusal differs from agent to agent: the gateway's reason is the one to be counted.
+        error=error and (over_budget or error),
         untrained_calls=selection.why_empty,
         calls_left_out=sum(selection.left_out.values()),
+        over_budget=over_budget,
         attempts=1 if attempt is None else attempt.sequence_id,
     )
     if finished.untrainable is not None and rollout.status == "succeeded":
         metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: finished.untrainable}
         await store.update_rollout(rollout.rollout_id, metadata=metadata)
     return finished
+
+
+def _over_budget(spans: Sequence[Span]) -> str | None:
+    for span in spans:
+        if span.name == AGL_EXCEPTION and span.attributes.get("exception.type") == ROLLOUT_BUDGET_EXCEEDED:
+            return str(span.attributes.get(FAILURE_REASON))
+    return None
 
 
 def _why(attempt: Attempt, config: RolloutConfig) -> str | None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..gateway.limits import GatewayLimits
 from ..gateway.policy_backend import PolicyBackend
 from ..gateway.server import MiniLLMServer
-from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy
+from ..gateway.thinking import ThinkingName
+from ..gateway.tool_formats import ToolFormatName
+from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
 from ..policy.load import resolve_model
 from ..store.base import LightningStore
+from ..types import LLM, NamedResources
+from .resources import with_policy
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
@@ -37,13 +45,48 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
 
 
 class ServedPolicy:
-    """A policy, its tokenizer, and its server."""
+    """A policy, its tokenizer, and its server.
+
+    It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
+    that adapter's name, and the model without an adapter as `{name}-base`.
+    """
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
+        both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
+        if both:
+            raise PolicyError(f"the model itself is served as {both.pop()!r}: give that adapter another name")
+
+    @property
+    def base_name(self) -> str:
+        """The model without an adapter."""
+        return f"{self.name}-base"
+
+    @property
+    def model_names(self) -> list[str]:
+        """All names that may be asked for."""
+        return [self.name, self.base_name, *self.policy.model.versions]
+
+    @property
+    def trained_models(self) -> dict[str, str]:
+        """The adapter that learns from calls to each model, by the names of the models."""
+        adapters = self.policy.model.adapters
+        return {self.name: adapters[0], **{adapter: adapter for adapter in adapters}}
+
+    def resources(self, initial: NamedResources, sampling_parameters: dict[str, Any]) -> NamedResources:
+        """What agents find: `initial`, the model that is trained as "llm" and "main_llm", and each adapter under its
+        name, unless it is the one without a name of its own.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        policy: LLM = self.server.as_resource(sampling_parameters)
+        return with_policy(initial, policy, [name for name in self.policy.model.versions if name != DEFAULT_ADAPTER])
 
     @classmethod
     def load(
@@ -57,7 +100,11 @@ class ServedPolicy:
         """Load model and tokenizer; `options` are those of `load_model`."""
         name = model if isinstance(model, str) else (model.name_or_path or type(model).__name__)
         policy = Policy.load(model, engine=engine, **options)
-        return cls(policy, load_tokenizer(model, tokenizer), name)
+        try:
+            return cls(policy, load_tokenizer(model, tokenizer), name)
+        except BaseException:
+            policy.close()
+            raise
 
     def serve(
         self,
@@ -65,13 +112,16 @@ class ServedPolicy:
         store: LightningStore | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
-        api_key: str | None = None,
+        api_keys: Sequence[str] = (),
+        limits: GatewayLimits | None = None,
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
     ) -> MiniLLMServer:
         """Start the server; rollouts' calls are recorded in `store`."""
         backend = PolicyBackend(
             self.policy.engine,
-            base_name=f"{self.name}-base",
-            adapters=[DEFAULT_ADAPTER],
+            base_name=self.base_name,
+            adapters=list(self.policy.model.versions),
             context_length=self.policy.model.context_length,
         )
         self.server = MiniLLMServer(
@@ -81,11 +131,35 @@ class ServedPolicy:
             host=host,
             port=port,
             store=store,
-            api_key=api_key,
-            default_adapter=DEFAULT_ADAPTER,
+            api_keys=api_keys,
+            limits=limits,
+            default_adapter=self.policy.model.adapters[0],
+            tool_format=tool_format,
+            thinking=thinking,
             extra_eos_ids=self._generation_eos_ids(),
         )
         return self.server.start()
+
+    def prompts(self) -> dict[str, int]:
+        """How many prompts so far continued a conversation, began one or forked, and why they forked; see
+        `mini_agentic_rl.gateway.drift`.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        return self.server.service.memory.drift.counts()
+
+    async def learn_async(self, job: Callable[[], T]) -> T:
+        """`Policy.learn_async`, while the server holds what arrives."""
+        if self.server is None:
+            return await self.policy.learn_async(job)
+        self.server.pause()
+        try:
+            return await self.policy.learn_async(job)
+        finally:
+            self.server.resume()
 
     def close(self) -> None:
         """Stop serving, then sampling."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ..config import Settings
 from ..gateway.chat_template import ChatRenderer
-from ..policy import Learner, LearnerSettings, LossInputs, LossOutputs, Policy
+from ..policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy
 from ..tokens import TokenTree, pack
 
 Messages = Sequence[dict[str, Any]]
@@ -57,8 +57,9 @@ async def warm_up(
     settings: WarmStartSettings,
     learner_settings: LearnerSettings,
     on_step: Callable[[int, Mapping[str, float]], None],
+    adapter: str = DEFAULT_ADAPTER,
 ) -> None:
-    """One pass over `conversations`; `on_step` hears each optimizer step's number and figures."""
+    """One pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and figures."""
     trees = []
     for start in range(0, len(conversations), settings.batch_size):
         tree = TokenTree()
@@ -73,7 +74,7 @@ async def warm_up(
         "total_steps": 0,
     }
     options = LearnerSettings(**(learner_settings.model_dump() | changes))
-    learner = await policy.run_async(lambda: policy.learner(options))
+    learner = await policy.run_async(lambda: policy.learner(options, adapter))
     for step, tree in enumerate(trees):
         on_step(step, await policy.learn_async(lambda tree=tree: _imitate(learner, tree)))  # type: ignore[misc]
 

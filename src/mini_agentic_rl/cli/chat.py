@@ -128,7 +128,6 @@ def chat(settings: ChatSettings) -> None:
         adapter=settings.adapter,
         host="127.0.0.1",
         port=0,
-        api_key=None,
         dtype=settings.dtype,
         device=settings.device,
         quantization=settings.quantization,

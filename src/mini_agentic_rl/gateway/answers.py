@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .chat_template import Tokenizer
-from .choice import Choice, Piece
-from .tool_calls import ToolCall
+from .answer_reader import Piece
+from .choice import Choice
+from .thinking import Thought
+from .tokenizer import Tokenizer
+from .tool_formats import ToolCall
 
 
 def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:
@@ -59,6 +61,8 @@ def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, w
         "logprobs": logprobs(tokenizer, choice) if with_logprobs else None,
         "finish_reason": choice.api_finish_reason,
     }
+    if choice.stop_string is not None:
+        result["stop_reason"] = choice.stop_string
     if with_ids:
         result["token_ids"] = list(choice.token_ids)
     return result
@@ -70,6 +74,9 @@ def chunk_choice(choice: Choice, pieces: Sequence[Piece], *, first: bool, calls_
     text = "".join(piece for piece in pieces if isinstance(piece, str))
     if text:
         delta["content"] = text
+    thought = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    if thought:
+        delta["reasoning_content"] = thought
     calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
     if calls:
         delta["tool_calls"] = [

@@ -2,87 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
 
 from .chat import ChatService
 from .dialects import Dialect, all_dialects
 from .dialects.base import json_object
 from .errors import NotFoundError
-from .http import (
-    CLIENT_CLOSED_REQUEST,
-    MAX_BODY_BYTES,
-    Endpoint,
-    add_route,
-    body_of,
-    check_key,
-    json_response,
-    new_app,
-    scope_of,
-)
+from .http import Endpoint, add_dialect, add_health, add_information, body_of, gone, json_response, new_app, scope_of
+from .limits import Gate
+from .metrics import TOKENS_HELP, Family, GatewayMetrics
 from .protocol import parse_chat_request
 from .streaming import ChatStream, unless_disconnected
 
 
-def create_app(service: ChatService, *, api_key: str | None = None, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
+def create_app(service: ChatService, gate: Gate) -> Starlette:
     """The ASGI application.
 
     Args:
         service: answers the requests.
-        api_key: bearer token that every request but /health must carry; None lets everybody in.
-        max_body_bytes: larger request bodies are refused with status 413.
+        gate: lets them in.
     """
-    app = new_app("mini-agentic-rl gateway")
+    app = new_app()
+    metrics = GatewayMetrics(gate, lambda: _counted(service), lambda: _measured(service))
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
-            check_key(request, api_key)
             scope = scope_of(request)
-            exchange = dialect.open(json_object(await body_of(request, max_body_bytes)), scope)
+            exchange = dialect.open(json_object(await body_of(request, gate.limits.max_body_bytes)), scope)
             chat = parse_chat_request(exchange.chat)
+            if gate.paused and not await unless_disconnected(gate.opened(), request.receive):
+                return gone()
             turn = await service.prepare(chat, scope, request.headers.get("traceparent"))
             if chat.stream:
                 stream = ChatStream(service, turn, exchange, request.receive)
                 await stream.begin()
                 return stream
             if not await unless_disconnected(service.run(turn), request.receive):
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
+                return gone()
             return json_response(exchange.answer(service.response(turn)))
 
         return serve
 
     async def models(request: Request) -> Response:
-        check_key(request, api_key)
+        gate.keys.check(request.headers)
         return json_response({"object": "list", "data": [_model(service, name) for name in service.models]})
 
     async def model(request: Request) -> Response:
-        check_key(request, api_key)
+        gate.keys.check(request.headers)
         name = request.path_params["model"]
         if name not in service.models:
             raise NotFoundError(f"there is no model {name!r} here", param="model", code="model_not_found")
         return json_response(_model(service, name))
 
-    async def health(request: Request) -> Response:
-        return json_response(
-            {
-                "status": "ok",
-                "model": service.model_name,
-                "models": service.models,
-                "context_length": service.backend.context_length,
-                "requests": vars(service.counters),
-                "conversations": service.memory.counters(),
-            }
-        )
+    def facts() -> dict[str, Any]:
+        return {
+            "model": service.model_name,
+            "models": service.models,
+            "context_length": service.backend.context_length,
+            "requests": vars(service.counters),
+            "conversations": service.memory.counters(),
+        }
 
     for dialect in all_dialects():
-        add_route(app, dialect.path, serving(dialect), "POST", dialect.refusal)
-    add_route(app, "/v1/models", models, "GET")
-    add_route(app, "/v1/models/{model:path}", model, "GET")
-    add_route(app, "/health", health, "GET")
-    add_route(app, "/v1/health", health, "GET")
+        add_dialect(app, dialect, serving(dialect), gate, metrics)
+    add_information(app, "/v1/models", models)
+    add_information(app, "/v1/models/{model:path}", model)
+    add_health(app, gate, metrics, facts)
     return app
+
+
+_NOW = ("attempts", "tokens")
+"""What `ConversationMemory.counters` tells of the present; the rest only ever grows; `forked` is a sum of others."""
 
 
 def _model(service: ChatService, name: str) -> dict[str, Any]:
@@ -93,3 +88,23 @@ def _model(service: ChatService, name: str) -> dict[str, Any]:
         "owned_by": "mini-agentic-rl",
         "max_model_len": service.backend.context_length,
     }
+
+
+def _counted(service: ChatService) -> Iterable[Family]:
+    counters, conversations = service.counters, service.memory.counters()
+    tokens = {
+        "prompt": counters.prompt_tokens,
+        "cached": counters.cached_tokens,
+        "completion": counters.completion_tokens,
+    }
+    prompts = {kind: count for kind, count in conversations.items() if kind not in (*_NOW, "forked")}
+    yield Family.by_kind("tokens", TOKENS_HELP, tokens)
+    yield Family.by_kind("prompts", "Prompts that began, continued or forked a conversation, and why.", prompts)
+
+
+def _measured(service: ChatService) -> Iterable[Family]:
+    load = service.backend.load()
+    remembered = {kind: count for kind, count in service.memory.counters().items() if kind in _NOW}
+    yield Family.by_kind("sequences", "Answers being sampled, and waiting for their turn.", load.sequences)
+    yield Family.by_kind("kv_blocks", "Blocks of the key/value cache: in use, kept for reuse, free.", load.kv_blocks)
+    yield Family.by_kind("remembered", "Attempts whose conversations are remembered, and their tokens.", remembered)

@@ -5,10 +5,21 @@ The in-process policy is one backend; an upstream server that returns token ids 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+
+
+@dataclass(frozen=True)
+class BackendLoad:
+    """How busy a backend is; a mapping is empty where it cannot tell."""
+
+    sequences: Mapping[str, float] = field(default_factory=dict)
+    """Continuations `running` and `waiting`."""
+    kv_blocks: Mapping[str, float] = field(default_factory=dict)
+    """Blocks of the key/value cache: `used` by continuations under way, `idle` (kept for reuse), `free`."""
 
 
 class Backend(Protocol):
@@ -22,6 +33,10 @@ class Backend(Protocol):
     @property
     def context_length(self) -> int:
         """The most tokens that a prompt and its continuation may have together."""
+        ...
+
+    def load(self) -> BackendLoad:
+        """How busy it is at the moment."""
         ...
 
     def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:

@@ -14,16 +14,18 @@ from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
 
 from . import answers
+from .answer_reader import Piece
 from .backend import Backend
 from .chat_template import ChatRenderer
-from .choice import Choice, Piece
+from .choice import Choice
+from .constraints import ConstraintCompiler, answer_rule
 from .conversations import ConversationMemory, Prompt, Scope
 from .errors import BadRequestError, ContextLengthError, NotFoundError, UnavailableError
+from .limits import RolloutBudgets
 from .messages import plain_messages
 from .protocol import ChatRequest
 from .recorder import Answer, CallContext, Recorder
 from .seeds import RolloutSeeds
-from .tool_calls import forced_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class ChatTurn:
     scope: Scope
     prompt: Prompt
     prompt_ids: tuple[int, ...]
-    """What is sampled after: the prompt, and the forced start of a tool call if there is one."""
+    """What is sampled after: the prompt, and the start of a forced tool call where no grammar can force it."""
     token_requests: tuple[TokenRequest, ...]
     """One for each choice."""
     choices: tuple[Choice, ...]
@@ -59,6 +61,7 @@ class Counters:
     cancelled: int = 0
     failed: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
 
 
@@ -74,9 +77,12 @@ class ChatService:
     store: LightningStore | None = None
     """Where calls under a rollout's URL are recorded."""
     counters: Counters = field(default_factory=Counters)
+    budgets: RolloutBudgets | None = None
+    """How much each attempt may ask for; None sets no bound."""
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
+        self._constraints = ConstraintCompiler(self.renderer.tokenizer, self.renderer.eos_ids)
         self._recorder = Recorder(self.store) if self.store is not None else None
         self._seeds = RolloutSeeds(self.store) if self.store is not None else None
 
@@ -92,6 +98,7 @@ class ChatService:
             BadRequestError: the messages or a field cannot be served.
             NotFoundError: unknown model, or a rollout's URL on a server without a store.
             ContextLengthError: the prompt leaves no room for an answer.
+            RolloutBudgetError: the attempt has used up what it may ask for.
         """
         adapter = self._adapter(request.model)
         if scope is not None and self._recorder is None:
@@ -99,11 +106,20 @@ class ChatService:
         messages = plain_messages(request.messages)
         tools = request.offered_tools
         prompt = self.memory.prompt(scope, messages, tools)
-        prefix = forced_prefix(request.must_call_name) if request.must_call else ""
+        template = self.renderer.template
+        rule = answer_rule(request, self.renderer.tool_format, template.tags, template.thought_begun)
+        constraint = None if rule is None else await self._constraints.compile(rule)
+        prefix = ""
+        if request.must_call and rule is None:
+            prefix = self.renderer.forced_prefix(request.must_call_name)
+        one_call = request.one_call and constraint is None
         prompt_ids = (*prompt.ids, *self.renderer.encode(prefix)) if prefix else prompt.ids
         room = self.backend.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self.backend.context_length)
+        left = None if self.budgets is None else await self.budgets.begin(scope, len(prompt_ids))
+        if left is not None:
+            room = max(1, min(room, left // request.choices))
         seed = request.seed
         if seed is None and self._seeds is not None:
             seed = await self._seeds.next(scope)
@@ -120,19 +136,21 @@ class ChatService:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
-                    incremental=bool(request.stream or request.stop_strings),
+                    incremental=bool(request.stream or request.stop_strings or one_call),
+                    constraint=constraint,
                 )
                 for index in indices
             ),
             choices=tuple(
                 Choice(
                     index,
-                    self.renderer.tokenizer,
+                    self.renderer.decoder(bool(tools)),
                     end_ids=self.renderer.eos_ids,
                     stops=request.stop_strings,
-                    read_calls=bool(tools),
+                    reader=self.renderer.reader(bool(tools)),
                     prefix=prefix,
                     streamed=bool(request.stream),
+                    one_call=one_call,
                 )
                 for index in indices
             ),
@@ -172,7 +190,7 @@ class ChatService:
             raise
         finally:
             self.counters.active -= 1
-            self.counters.completion_tokens += sum(len(choice.token_ids) for choice in turn.choices)
+            self._count_tokens(turn)
 
     def response(self, turn: ChatTurn) -> dict[str, Any]:
         """The body of a complete answer."""
@@ -196,6 +214,15 @@ class ChatService:
             body["prompt_token_ids"] = list(turn.prompt_ids)
         return body
 
+    def _count_tokens(self, turn: ChatTurn) -> None:
+        sampled = sum(len(choice.token_ids) for choice in turn.choices)
+        self.counters.completion_tokens += sampled
+        self.counters.cached_tokens += max(choice.cached_tokens for choice in turn.choices)
+        if self.budgets is not None and sampled:
+            self.budgets.spend(turn.scope, sampled)
+        elif self.budgets is not None:
+            self.budgets.give_back(turn.scope, len(turn.prompt_ids))
+
     async def _run_choice(self, turn: ChatTurn, choice: Choice, request: TokenRequest, emit: Emit | None) -> None:
         stream = self.backend.complete(request)
         try:
@@ -207,6 +234,8 @@ class ChatService:
             await stream.aclose()
         if choice.finish_reason == "cancelled":
             await self._record_cancelled(turn, choice)
+            if choice.failure:
+                raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
         await self._record(turn, choice)
         (message,) = plain_messages([choice.message()])
@@ -246,6 +275,7 @@ class ChatService:
             token_ids=choice.token_ids,
             logprobs=choice.logprobs,
             version=choice.version,
+            forced=choice.forced,
         )
         await self._recorder.record(call, answer, time.time())
 

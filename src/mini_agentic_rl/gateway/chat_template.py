@@ -2,58 +2,36 @@
 
 A conversation that goes on is never encoded again: `continuation` gives the ids to append to what was recorded.
 Where the template has no form for tools that the gateway can read back, tools, calls and results are put into
-ordinary turns in the Hermes form. What the template can do is found out by rendering small probes.
+ordinary turns in the tool format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, get_args
 
 import numpy as np
 
 from mini_agentic_rl.tokens import CompletionRecord
 
+from .answer_reader import AnswerReader
+from .detokenizer import Decoder
 from .errors import BadRequestError
 from .messages import Message, Tool, plain_messages
-from .tool_calls import split_tool_calls, tools_section
-from .turns import assistant_text, keeps, merged, ordinary_turn, system_into_user, with_system_text
-
-ToolFormat = Literal["hermes"]
-
-_MARK = "m4rk"
-_USER = {"role": "user", "content": "hi"}
-_PROBE_CALL = {"id": "c", "type": "function", "function": {"name": "probe", "arguments": {"x": 1}}}
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe",
-        "description": _MARK,
-        "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
-    },
-}
-
-
-class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
-
-    chat_template: Any
-    eos_token: str | None
-    eos_token_id: int | None
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
-    def __len__(self) -> int: ...
-    def get_added_vocab(self) -> dict[str, int]: ...
-    def apply_chat_template(
-        self,
-        conversation: list[dict[str, Any]],
-        *,
-        tools: list[Any] | None,
-        chat_template: str,
-        add_generation_prompt: bool,
-        tokenize: bool,
-    ) -> Any: ...
+from .template import Template
+from .thinking import ThinkingName, ThoughtScanner, separated, without_thought
+from .tokenizer import Tokenizer
+from .tool_formats import ToolFormatName
+from .turns import (
+    assistant_text,
+    keeps,
+    merged,
+    ordinary_turn,
+    system_into_user,
+    with_short_ids,
+    with_system_text,
+    with_thought,
+)
 
 
 class ChatRenderer:
@@ -61,27 +39,38 @@ class ChatRenderer:
 
     Args:
         tokenizer: a Hugging Face tokenizer. Without a chat template it gets ChatML.
-        tool_format: how tool calls are written; "hermes" is `<tool_call>{json}</tool_call>`.
+        tool_format: how tool calls are written; "auto" takes what the chat template writes, and Hermes where it writes
+            nothing that can be read back.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.thinking`.
         extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, tool_format: ToolFormat = "hermes", extra_eos_ids: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        *,
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
+        extra_eos_ids: Sequence[int] = (),
     ) -> None:
-        if tool_format != "hermes":
-            raise ValueError(f"tool_format must be 'hermes', not {tool_format!r}")
+        _check("tool_format", tool_format, get_args(ToolFormatName))
+        _check("thinking", thinking, get_args(ThinkingName))
         self.tokenizer = tokenizer
-        self.tool_format = tool_format
-        self._template = _template_of(tokenizer)
-        self._system_role = self._probe([{"role": "system", "content": _MARK}, _USER])
-        self._alternating = not self._probe([_USER, {"role": "user", "content": _MARK}])
-        self._tool_role = self._accepts_tool_role()
-        self._native_tools = self._accepts_tools()
-        self._end_text, self.end_of_turn_id = self._find_end_of_turn()
-        self._lead = self._find_lead()
+        self.template = Template(tokenizer, tool_format, thinking)
+        self.tool_format = self.template.tool_format
+        """How tool calls are written and read."""
+        self.thinking: ThinkingName = thinking
+        """The policy in force; never "auto"."""
+        if thinking == "auto":
+            self.thinking = "off" if self.template.tags is None else "fork"
+        self.end_of_turn_id = self.template.end_id
         found = [self.end_of_turn_id, tokenizer.eos_token_id, *extra_eos_ids]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
         """Ids that end a turn; the first is the one that the template writes."""
+        tags = self.template.tags
+        shown = () if tags is None else (tags.open, tags.close)
+        self._decoder = Decoder(tokenizer, shown)
+        self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = True
@@ -91,11 +80,49 @@ class ChatRenderer:
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
         """
-        return self.encode(self._text(plain_messages(messages), tools, add_generation_prompt))
+        plain = self.plain(messages)
+        if self.thinking == "drop":
+            plain = [without_thought(message) for message in plain]
+        return self.encode(self._text(plain, tools, add_generation_prompt))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; the names of special tokens become those tokens."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decoder(self, calls: bool) -> Decoder:
+        """What turns sampled ids into the text that `reader(calls)` reads."""
+        return self._decoder_with_calls if calls else self._decoder
+
+    def reader(self, calls: bool) -> AnswerReader | None:
+        """A new reader of one answer's text; None where all of it is content.
+
+        Args:
+            calls: whether tool calls are read.
+        """
+        tags = self.template.tags
+        if tags is None and not calls:
+            return None
+        thoughts = None if tags is None else ThoughtScanner(tags, self.template.thought_begun)
+        return AnswerReader(thoughts, self.tool_format.scanner() if calls else None)
+
+    def forced_prefix(self, name: str | None) -> str:
+        """The start of an answer that must call the tool `name`, or any tool when None. A thought that the generation
+        prompt has opened is closed first."""
+        tags = self.template.tags
+        prefix = self.tool_format.forced_prefix(name)
+        return prefix if tags is None or not self.template.thought_begun else f"{tags.close}\n\n{prefix}"
+
+    def plain(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages in plain shape; thoughts are `reasoning_content`, or part of the text when thinking is off.
+
+        Raises:
+            BadRequestError: the messages are malformed.
+        """
+        plain = plain_messages(messages)
+        tags = self.template.tags
+        if tags is None:
+            return [without_thought(message) for message in plain]
+        return [separated(message, tags, self.template.thought_begun) for message in plain]
 
     def continuation(
         self,
@@ -108,36 +135,53 @@ class ChatRenderer:
         """The ids that carry a recorded conversation on to the next generation prompt.
 
         Args:
-            previous_messages: the messages of the earlier call and, last, the assistant's answer to it.
+            previous_messages: the messages of the earlier call and, last, the assistant's answer to it, with the
+                thoughts that were recorded.
             new_messages: what has been added since.
             tools: the tools of both calls.
             ended: whether the recorded output ends with the end-of-turn token; when not (length bound, stop string),
                 that token leads the continuation.
 
         Returns:
-            ids to append to the earlier call's prompt and output ids; None when the template rewrites history, so
-            that the earlier call is no prefix of this one.
+            ids to append to the earlier call's prompt and output ids; None when the template, or the policy for
+            thinking, rewrites history, so that the earlier call is no prefix of this one.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
         """
-        previous = plain_messages(previous_messages)
-        whole_text = self._text([*previous, *plain_messages(new_messages)], tools, True)
-        if not self._end_text:
+        previous, new = self.plain(previous_messages), self.plain(new_messages)
+        if self.thinking == "drop":
+            if has_thought(previous):
+                return None
+            new = [without_thought(message) for message in new]
+        if self.thinking == "keep":
+            # The template is asked for what surrounds the answers only: their thoughts stand in the recorded ids.
+            previous = [without_thought(message) for message in previous]
+        whole_text = self._text([*previous, *new], tools, True)
+        end_text = self.template.end_text
+        if not end_text:
             previous_text = self._text(previous, tools, False)
             kept = whole_text.startswith(previous_text) and keeps(previous_text, previous[-1])
             return self.encode(whole_text[len(previous_text) :]) if kept else None
-        prompt_text = self._text(previous[:-1], tools, True)
+        prompt_text = self._text(previous[:-1], tools, self.thinking != "keep")
         if not whole_text.startswith(prompt_text):
             return None
-        answer, end, rest = whole_text[len(prompt_text) :].partition(self._end_text)
+        answer, end, rest = whole_text[len(prompt_text) :].partition(end_text)
         if not end or not keeps(answer, previous[-1]):
             return None
         return self.encode(rest if ended else end + rest)
 
     def assistant_text(self, message: Message) -> str:
         """What the model would have to emit to have said `message`, without the end-of-turn token."""
-        return self._lead + assistant_text(plain_messages([message])[0])
+        (plain,) = self.plain([message])
+        text = assistant_text(plain, self.tool_format, self.template.call_lead)
+        tags, lead = self.template.tags, self.template.lead if plain["content"] else self.template.lead_of_calls
+        thought = plain.get("reasoning_content")
+        if tags is not None and self.template.thought_begun:
+            return f"{thought}\n{tags.close}\n\n{text}" if thought else f"{tags.close}\n\n{text}"
+        if tags is not None and thought:
+            return f"{'' if tags.open in lead else lead}{tags.open}\n{thought}\n{tags.close}\n\n{text}"
+        return lead + text
 
     def conversation_to_records(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
@@ -183,88 +227,43 @@ class ChatRenderer:
     ) -> str:
         if not messages:
             return ""
-        native = self._native_tools
-        turns = list(messages) if native else [ordinary_turn(message, self._tool_role) for message in messages]
+        template = self.template
+        native = template.native_tools
+        turns = [self._turn(message) for message in messages]
         if tools and not native:
-            turns = with_system_text(turns, tools_section(tools))
-        if not self._system_role:
+            turns = with_system_text(turns, self.tool_format.section(tools))
+        if not template.system_role:
             turns = system_into_user(turns)
-        if self._alternating or not native:
-            turns = merged(turns, self._alternating)
+        if template.alternating or not native:
+            turns = merged(turns, template.alternating)
         try:
-            return self._apply(turns, tools if native else None, add_generation_prompt)
+            return template.apply(turns, tools if native else None, add_generation_prompt)
         except Exception as error:  # a chat template is foreign code and may raise anything
             raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
 
-    def _apply(self, turns: list[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool) -> str:
-        text = self.tokenizer.apply_chat_template(
-            turns,
-            tools=list(tools) if tools else None,
-            chat_template=self._template,
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
-        )
-        return str(text)
+    def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A plain message as the template is given it."""
+        template = self.template
+        if template.native_tools and not self._as_text(message):
+            turn = with_short_ids(message) if template.short_ids else message
+        else:
+            turn = ordinary_turn(message, self.tool_format, template.tool_role)
+        return with_thought(turn, template)
 
-    def _try(
-        self, turns: list[dict[str, Any]], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = False
-    ) -> str:
-        """A probe's text; empty when the template refuses it."""
-        try:
-            return self._apply(turns, tools, add_generation_prompt)
-        except Exception:  # a chat template is foreign code and may raise anything
-            return ""
-
-    def _probe(self, turns: list[dict[str, Any]]) -> bool:
-        return _MARK in self._try(turns)
-
-    def _accepts_tool_role(self) -> bool:
-        start = [_USER, {"role": "assistant", "content": "a"}]
-        as_tool = self._try([*start, {"role": "tool", "content": _MARK}])
-        as_assistant = self._try([*start, {"role": "assistant", "content": _MARK}])
-        return _MARK in as_tool and as_tool != as_assistant
-
-    def _accepts_tools(self) -> bool:
-        """Whether the template itself shows tools, and writes calls so that the gateway reads them back."""
-        call = {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]}
-        with_tools = self._try([_USER], [_PROBE_TOOL])
-        with_call = self._try([_USER, call], [_PROBE_TOOL])
-        with_result = self._try([_USER, call, {"role": "tool", "content": "r3sult"}], [_PROBE_TOOL])
-        if _MARK not in with_tools or "r3sult" not in with_result or not with_call.startswith(with_tools):
+    def _as_text(self, message: Mapping[str, Any]) -> bool:
+        """Whether the calls of an answer have to stand in its content: the template would refuse or lose a part."""
+        calls = message.get("tool_calls", ())
+        if not calls or not self.template.calls_as_text:
             return False
-        calls = split_tool_calls(with_call[len(with_tools) :])[1]
-        return [(call.name, call.arguments) for call in calls] == [("probe", '{"x": 1}')]
-
-    def _find_lead(self) -> str:
-        """What the template writes between the generation prompt and the answer; nothing, as a rule."""
-        before = self._try([_USER], add_generation_prompt=True)
-        whole = self._try([_USER, {"role": "assistant", "content": _MARK}])
-        return whole[len(before) : whole.rfind(_MARK)] if _MARK in whole and whole.startswith(before) else ""
-
-    def _find_end_of_turn(self) -> tuple[str, int | None]:
-        """The text from the end of an assistant's answer through the first special token after it, and its id."""
-        text = self._try([_USER, {"role": "assistant", "content": _MARK}])
-        tail = text[text.rfind(_MARK) + len(_MARK) :] if _MARK in text else ""
-        known = dict(self.tokenizer.get_added_vocab())
-        if self.tokenizer.eos_token and self.tokenizer.eos_token_id is not None:
-            known[self.tokenizer.eos_token] = self.tokenizer.eos_token_id
-        found = [(tail.find(token), -len(token), token) for token in known if token and token in tail]
-        if not found:
-            return "", None
-        position, _, token = min(found)
-        return tail[: position + len(token)], known[token]
+        several = len(calls) > 1 and not self.template.several_calls
+        return several or (bool(message["content"]) and not self.template.content_beside_calls)
 
 
-def _template_of(tokenizer: Tokenizer) -> str:
-    template = tokenizer.chat_template
-    if isinstance(template, Mapping):
-        template = template.get("default") or next(iter(template.values()), None)
-    if template:
-        return str(template)
-    end = "<|im_end|>" if "<|im_end|>" in tokenizer.get_added_vocab() else tokenizer.eos_token or "<|im_end|>"
-    return (
-        "{% for message in messages %}"
-        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + END + '\\n' }}"
-        "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-    ).replace("END", repr(end))
+def has_thought(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of these plain messages thinks."""
+    return any(message.get("reasoning_content") is not None for message in messages)
+
+
+def _check(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")

@@ -11,11 +11,10 @@ from typing import Any
 
 from mini_agentic_rl.tokens import FinishReason, TokenDelta
 
-from .chat_template import Tokenizer
-from .detokenizer import Detokenizer
-from .tool_calls import ToolCall, ToolCallScanner
-
-Piece = str | ToolCall
+from .answer_reader import AnswerReader, Piece
+from .detokenizer import Decoder, Detokenizer
+from .thinking import Thought
+from .tool_formats import ToolCall
 
 
 class Choice:
@@ -23,48 +22,63 @@ class Choice:
 
     Args:
         index: number of the answer within its response.
-        tokenizer: turns ids into text.
+        decoder: turns ids into text.
         end_ids: ids that end an answer; the last one sampled makes no text.
         stops: stop strings.
-        read_calls: whether tool calls are read out of the text.
+        reader: tells thought, content and tool calls apart; None takes all of the text for content.
         prefix: text that the prompt has already put into the answer.
         streamed: whether `take` has to give out pieces as they come; otherwise the text is made once, at the end.
+        one_call: whether the answer ends with its first tool call.
     """
 
     def __init__(
         self,
         index: int,
-        tokenizer: Tokenizer,
+        decoder: Decoder,
         *,
         end_ids: Collection[int] = (),
         stops: Sequence[str] = (),
-        read_calls: bool = False,
+        reader: AnswerReader | None = None,
         prefix: str = "",
         streamed: bool = False,
+        one_call: bool = False,
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self.forced: list[int] = []
+        self.failure = ""
         self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        """The stop string that ended the answer."""
         self.version = 0
         self.cached_tokens = 0
         self.calls: list[ToolCall] = []
         self._content: list[str] = []
-        self._tokenizer = tokenizer
+        self._thought: list[str] = []
+        self._decoder = decoder
         self._end_ids = frozenset(end_ids)
         self._stops = tuple(stops)
-        self._stepwise = streamed or bool(stops)
-        self._detokenizer = Detokenizer(tokenizer)
+        self._one_call = one_call
+        self._cuts = bool(stops) or one_call
+        """Whether what the text says may end the answer, right after the token that says it."""
+        self._stepwise = streamed or self._cuts
+        self._detokenizer = Detokenizer(decoder)
         self._text = ""
         self._given = 0
-        self._scanner = ToolCallScanner() if read_calls else None
+        self._reader = reader
         self._early = self._scan(prefix) if prefix else []
 
     @property
     def content(self) -> str:
-        """The text of the answer without its tool calls."""
+        """The text of the answer without its thought and its tool calls."""
         return "".join(self._content)
+
+    @property
+    def thought(self) -> str | None:
+        """What the answer thinks before it says anything; None when it has no thought."""
+        return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
 
     @property
     def api_finish_reason(self) -> str:
@@ -74,6 +88,8 @@ class Choice:
     def message(self) -> dict[str, Any]:
         """The answer as an OpenAI message."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content or (None if self.calls else "")}
+        if self.thought is not None:
+            message["reasoning_content"] = self.thought
         if self.calls:
             message["tool_calls"] = [call.as_message() for call in self.calls]
         return message
@@ -84,16 +100,25 @@ class Choice:
             self.version = delta.version
         self.cached_tokens = self.cached_tokens or delta.cached_tokens
         pieces = self._take_early()
+        together: list[int] = []
         for position, token_id in enumerate(delta.token_ids):
             self.token_ids.append(token_id)
             self.logprobs.append(delta.logprobs[position])
             if delta.top_logprobs:
                 self.top_logprobs.append(delta.top_logprobs[position])
+            if delta.forced and delta.forced[position]:
+                self.forced.append(len(self.token_ids) - 1)
             if self._stepwise and token_id not in self._end_ids:
+                if not self._cuts:
+                    together.append(token_id)
+                    continue
                 pieces += self._grow(self._detokenizer.add(token_id))
                 if self.finish_reason is not None:
                     return pieces
+        if together:
+            pieces += self._grow(self._detokenizer.add(*together))
         if delta.finish_reason is not None:
+            self.failure = delta.failure
             pieces += self.finish(delta.finish_reason)
         return pieces
 
@@ -106,7 +131,7 @@ class Choice:
         else:
             pieces = self._take_early()
             text_ids = [token_id for token_id in self.token_ids if token_id not in self._end_ids]
-            self._text = self._tokenizer.decode(text_ids, skip_special_tokens=True)
+            self._text = self._decoder(text_ids)
         return pieces + self._close(reason, len(self._text))
 
     def _take_early(self) -> list[Piece]:
@@ -119,10 +144,14 @@ class Choice:
         longest = max((len(stop) for stop in self._stops), default=0)
         searched = max(0, len(self._text) - longest + 1)
         self._text += text
-        found = [at for at in (self._text.find(stop, searched) for stop in self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
         if found:
-            return self._close("stop", min(found))
-        return self._scan(self._advance(len(self._text) - self._possible_stop()))
+            end, self.stop_string = min(found)
+            return self._close("stop", end)
+        pieces = self._scan(self._advance(len(self._text) - self._possible_stop()))
+        if self._one_call and self.calls:
+            self.finish_reason = "stop"
+        return pieces
 
     def _possible_stop(self) -> int:
         """How many characters at the end may begin a stop string."""
@@ -135,7 +164,7 @@ class Choice:
     def _close(self, reason: FinishReason, end: int) -> list[Piece]:
         self.finish_reason = reason
         pieces = self._scan(self._advance(end))
-        return pieces + self._keep(self._scanner.finish()) if self._scanner else pieces
+        return pieces + self._keep(self._reader.finish()) if self._reader else pieces
 
     def _advance(self, end: int) -> str:
         text = self._text[self._given : end]
@@ -145,12 +174,23 @@ class Choice:
     def _scan(self, text: str) -> list[Piece]:
         if not text:
             return []
-        return self._keep(self._scanner.feed(text) if self._scanner else [text])
+        return self._keep(self._reader.feed(text) if self._reader else [text])
 
     def _keep(self, pieces: list[Piece]) -> list[Piece]:
+        if self._one_call:
+            pieces = self._through_first_call(pieces)
         for piece in pieces:
             if isinstance(piece, ToolCall):
                 self.calls.append(piece)
+            elif isinstance(piece, Thought):
+                self._thought.append(piece.text)
             else:
                 self._content.append(piece)
         return pieces
+
+    def _through_first_call(self, pieces: list[Piece]) -> list[Piece]:
+        """What is left of `pieces` when nothing may follow the first call."""
+        if self.calls:
+            return []
+        first = next((at for at, piece in enumerate(pieces) if isinstance(piece, ToolCall)), len(pieces))
+        return pieces[: first + 1]

@@ -96,3 +96,25 @@ class UnavailableError(GatewayError):
 
 class RecordingError(GatewayError):
     """The call was served but could not be recorded, so the answer is withheld."""
+
+
+class DrainingError(GatewayError):
+    """The server is about to stop and takes no new requests."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; try again in a moment", code="server_stopping")
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "5", "Connection": "close"}
+
+
+class RolloutBudgetError(GatewayError):
+    """The rollout has asked for all that it may. Status 403: no SDK tries such a request again."""
+
+    status = 403
+    kind = "permission_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; its agent has to stop", code="rollout_budget_exceeded")

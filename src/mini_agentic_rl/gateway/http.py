@@ -1,20 +1,24 @@
-"""What the gateway's applications have in common: keys, bounded bodies, rollout URLs, OpenAI's error shape."""
+"""What the gateway's applications have in common: the door, bounded bodies, rollout URLs, OpenAI's error shape."""
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeAlias
 
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from .dialects.base import encode
-from .errors import AuthenticationError, BodyTooLargeError, GatewayError
+from .dialects import Dialect
+from .dialects.base import Lookup, encode
+from .errors import BodyTooLargeError, GatewayError
+from .limits import Gate
+from .metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE, GatewayMetrics, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -22,38 +26,50 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Refusal: TypeAlias = Callable[[GatewayError], dict[str, Any]]
 """The body that tells of an error."""
 
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-CLIENT_CLOSED_REQUEST: Final = 499
 ROLLOUT_PREFIX: Final = "/rollout/{rollout_id}/attempt/{attempt_id}"
 
 
-def new_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
+class EventStream(Response):
+    """An answer of server-sent events, which may fail after it has begun."""
+
+    failed = False
+
+
+def new_app(lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None) -> Starlette:
     """An application that answers an unknown path in OpenAI's error shape; `lifespan` is open while it serves."""
-    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.add_exception_handler(HTTPException, _no_such_path)
-    return app
+    return Starlette(exception_handlers={HTTPException: _no_such_path}, lifespan=lifespan)
 
 
-def add_route(app: FastAPI, path: str, endpoint: Endpoint, method: str, refusal: Refusal = GatewayError.body) -> None:
-    """Serve `endpoint` at `path`, and once more under each attempt's own URL; `refusal` tells of its failures."""
+def add_dialect(app: Starlette, dialect: Dialect, endpoint: Endpoint, gate: Gate, metrics: GatewayMetrics) -> None:
+    """Serve a dialect at its path and under each attempt's own URL; who comes in is counted. What it remembers can be
+    looked up by those who have a key."""
+    door = _Door(endpoint, dialect, gate, metrics)
     for prefix in ("", ROLLOUT_PREFIX):
-        app.add_route(prefix + path, _guarded(endpoint, refusal), methods=[method])
+        app.router.routes.append(Route(prefix + dialect.path, door, methods=["POST"]))
+        for lookup in dialect.lookups:
+            found = _guarded(_looked_up(lookup, gate), dialect.refusal)
+            app.router.routes.append(Route(prefix + lookup.path, found, methods=[lookup.method]))
 
 
-def check_key(request: Request, api_key: str | None) -> None:
-    """Refuse a request without the key.
+def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
+    """Serve what can be asked at any time, at `path` and under each attempt's own URL."""
+    for prefix in ("", ROLLOUT_PREFIX):
+        app.router.routes.append(Route(prefix + path, _guarded(endpoint, GatewayError.body), methods=["GET"]))
 
-    Raises:
-        AuthenticationError: a key is asked for, and the request does not carry it.
-    """
-    if api_key is None:
-        return
-    given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.encode(), api_key.encode()):
-        raise AuthenticationError(
-            "wrong or missing API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
-            code="invalid_api_key",
-        )
+
+def add_health(app: Starlette, gate: Gate, metrics: GatewayMetrics, facts: Callable[[], dict[str, Any]]) -> None:
+    """Serve `/health`, with status 503 once the server drains, and `/metrics`; neither asks for a key."""
+
+    async def health(request: Request) -> Response:
+        state = "draining" if gate.draining else "paused" if gate.paused else "ok"
+        return json_response({"status": state, **facts()}, 503 if gate.draining else 200)
+
+    async def scrape(request: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    add_information(app, "/health", health)
+    add_information(app, "/v1/health", health)
+    add_information(app, "/metrics", scrape)
 
 
 def scope_of(request: Request) -> tuple[str, str] | None:
@@ -73,14 +89,55 @@ async def body_of(request: Request, limit: int) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise BodyTooLargeError(f"the request's body exceeds {limit} bytes")
+            raise BodyTooLargeError(f"the request's body exceeds {limit} bytes (max_body_bytes)")
         parts.append(part)
     return b"".join(parts)
 
 
-def json_response(value: dict[str, Any]) -> Response:
+def json_response(value: dict[str, Any], status: int = 200) -> Response:
     """An answer of compact JSON."""
-    return Response(encode(value), media_type="application/json")
+    return Response(encode(value), status, media_type="application/json")
+
+
+def gone() -> Response:
+    """What is answered to a client that went away: nobody reads it."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+class _Door:
+    """One dialect's endpoint as an ASGI application: requests come in by the gate, stay inside until their answer is
+    sent, and are counted."""
+
+    def __init__(self, endpoint: Endpoint, dialect: Dialect, gate: Gate, metrics: GatewayMetrics) -> None:
+        self._endpoint = _guarded(endpoint, dialect.refusal)
+        self._refusal = dialect.refusal
+        self._name = dialect.path.rpartition("/v1/")[2]
+        self._gate = gate
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = Watch(receive, send)
+        request = Request(scope, watch.receive, watch.send)
+        streamed = False
+        try:
+            try:
+                with self._gate.admitted(request.headers):
+                    response = await self._endpoint(request)
+                    streamed = isinstance(response, EventStream)
+                    await response(scope, watch.receive, watch.send)
+                    watch.broken = isinstance(response, EventStream) and response.failed
+            except GatewayError as error:  # of the gate: the endpoint turns its own into answers
+                await _refused(error, self._refusal)(scope, watch.receive, watch.send)
+        finally:
+            self._metrics.observe(self._name, watch, streamed=streamed)
+
+
+def _looked_up(lookup: Lookup, gate: Gate) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        gate.keys.check(request.headers)
+        return json_response(lookup.answer(request.path_params["id"], scope_of(request)))
+
+    return answer
 
 
 def _guarded(endpoint: Endpoint, refusal: Refusal) -> Endpoint:
@@ -92,7 +149,7 @@ def _guarded(endpoint: Endpoint, refusal: Refusal) -> Endpoint:
         except GatewayError as error:
             return _refused(error, refusal)
         except ClientDisconnect:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
+            return gone()
         except Exception:  # a fault of ours or of the backend must end this answer, not the server
             logger.exception("%s %s failed", request.method, request.url.path)
             return _refused(GatewayError("the server failed to answer; its log says why"), refusal)

@@ -1,16 +1,16 @@
 """Chat messages in one plain shape, whatever client they come from.
 
 A plain message is a dict with `role` and `content` (always text), and, where they apply, `tool_calls` (arguments
-parsed to a dict), `tool_call_id` and `name`.
+parsed to a dict), `reasoning_content` (text), `tool_call_id` and `name`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from .errors import BadRequestError
+from .json_text import parse_json
 
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
@@ -47,6 +47,9 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
         if not isinstance(calls, list | tuple):
             raise BadRequestError("tool_calls must be a list", param=f"{where}.tool_calls")
         plain["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
+    thought = message.get("reasoning_content", message.get("reasoning"))
+    if role == "assistant" and isinstance(thought, str):
+        plain["reasoning_content"] = thought
     for key in ("tool_call_id", "name"):
         if message.get(key) is not None:
             plain[key] = message[key]
@@ -89,7 +92,7 @@ def parse_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
+        parsed = parse_json(arguments)
+    except ValueError:
         return arguments
     return parsed if isinstance(parsed, dict) else arguments

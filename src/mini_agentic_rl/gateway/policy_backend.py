@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from itertools import chain
 
 from ..policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ..tokens import TokenDelta, TokenRequest
+from .backend import BackendLoad
 from .errors import BadRequestError, ContextLengthError, OverloadedError
 
 
@@ -33,6 +35,16 @@ class PolicyBackend:
     def context_length(self) -> int:
         return self._context_length
 
+    def load(self) -> BackendLoad:
+        """See `Backend.load`."""
+        running, waiting = self._engine.load
+        cache = self._engine.cache
+        idle, available = cache.idle, cache.available
+        return BackendLoad(
+            sequences={"running": running, "waiting": waiting},
+            kv_blocks={"used": cache.total - available, "idle": idle, "free": available - idle},
+        )
+
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `Backend.complete`."""
         loop = asyncio.get_running_loop()
@@ -53,9 +65,29 @@ class PolicyBackend:
         finished = False
         try:
             while not finished:
-                delta = await queue.get()
+                deltas = [await queue.get()]
+                while not queue.empty():  # what came faster than it was read goes on together: one event, not many
+                    deltas.append(queue.get_nowait())
+                delta = deltas[0] if len(deltas) == 1 else _joined(deltas)
                 finished = delta.finish_reason is not None
                 yield delta
         finally:
             if not finished:
                 self._engine.cancel(sequence)
+
+
+def _joined(deltas: Sequence[TokenDelta]) -> TokenDelta:
+    first, last = deltas[0], deltas[-1]
+    forced: tuple[bool, ...] = ()
+    if any(delta.forced for delta in deltas):
+        forced = tuple(chain.from_iterable(delta.forced or (False,) * len(delta.token_ids) for delta in deltas))
+    return TokenDelta(
+        token_ids=tuple(chain.from_iterable(delta.token_ids for delta in deltas)),
+        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
+        top_logprobs=tuple(chain.from_iterable(delta.top_logprobs for delta in deltas)),
+        forced=forced,
+        finish_reason=last.finish_reason,
+        version=first.version,
+        cached_tokens=first.cached_tokens,
+        failure=last.failure,
+    )

@@ -5,65 +5,78 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from .bodies import Body, checked
 from .errors import BadRequestError
 
 StopString = Annotated[str, Field(min_length=1)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-
-
-class FunctionDefinition(_Body):
+class FunctionDefinition(Body):
     """A function that the model may call."""
 
     name: str = Field(min_length=1, max_length=64)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
-class ToolDefinition(_Body):
+class ToolDefinition(Body):
     """A tool; functions are the only kind."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class FunctionName(_Body):
+class FunctionName(Body):
     """The function that must be called."""
 
     name: str
 
 
-class NamedToolChoice(_Body):
+class NamedToolChoice(Body):
     """`tool_choice` that names a function."""
 
     type: Literal["function"] = "function"
     function: FunctionName
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """Options of a streamed answer."""
 
     include_usage: bool = False
 
 
-class ResponseFormat(_Body):
-    """The wanted form of the answer; output is not constrained, so only text can be promised."""
+class JsonSchemaFormat(Body):
+    """What JSON the answer has to be. Without a schema it is any object."""
 
-    type: str = "text"
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
 
 
-class ChatRequest(_Body):
+class ResponseFormat(Body):
+    """The wanted form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type 'json_schema' needs json_schema, an object that holds the schema")
+        return self
+
+
+class ChatRequest(Body):
     """`POST /v1/chat/completions`. None stands for the default."""
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[ToolDefinition] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
@@ -83,13 +96,6 @@ class ChatRequest(_Body):
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     ignore_eos: bool | None = None
-
-    @field_validator("response_format")
-    @classmethod
-    def _text_only(cls, value: ResponseFormat | None) -> ResponseFormat | None:
-        if value is not None and value.type != "text":
-            raise ValueError(f"{value.type!r} is not offered: output is not constrained; ask for it in the messages")
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -122,7 +128,12 @@ class ChatRequest(_Body):
         """The tools that the model is shown and whose calls are read."""
         if self.tool_choice == "none":
             return []
-        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools or ()]
+
+    @property
+    def one_call(self) -> bool:
+        """Whether the answer may make one tool call only."""
+        return self.parallel_tool_calls is False and bool(self.offered_tools)
 
     @property
     def must_call(self) -> bool:
@@ -145,15 +156,4 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         BadRequestError: a field has a bad value; `param` names the first such field.
     """
-    try:
-        return ChatRequest.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        location = first["loc"]
-        message = first["msg"].removeprefix("Value error, ")
-        if not location:
-            raise BadRequestError(f"the body is not a valid request: {message}") from None
-        param = str(location[0])
-        if len(location) > 1 and isinstance(location[1], int):
-            param = f"{param}[{location[1]}]"
-        raise BadRequestError(f"{param}: {message}", param=param) from None
+    return checked(ChatRequest, body)

@@ -52,6 +52,8 @@ class Answer:
     logprobs: Sequence[float]
     version: int = 0
     """Of the policy that sampled it."""
+    forced: Sequence[int] = ()
+    """Indices of the tokens that a constraint left no choice about."""
 
 
 class Recorder:
@@ -101,6 +103,12 @@ def _span(call: CallContext, answer: Answer, sequence_id: int, end_time: float) 
         }
     if answer.token_ids and len(answer.logprobs) == len(answer.token_ids):
         attributes[Attr.RESPONSE_LOGPROBS] = list(answer.logprobs)
+    else:
+        attributes[Attr.UNTRAINABLE] = (
+            f"the model's server told {len(answer.token_ids)} token ids and {len(answer.logprobs)} log-probabilities"
+        )
+    if answer.forced:
+        attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
     if call.tools:
         attributes[Attr.TOOL_DEFINITIONS] = json.dumps(call.tools, ensure_ascii=False)
     return Span.from_attributes(

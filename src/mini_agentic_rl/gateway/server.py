@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,11 @@ from mini_agentic_rl.types import ProxyLLM
 from .app import create_app
 from .backend import Backend
 from .chat import ChatService
-from .chat_template import ChatRenderer, Tokenizer, ToolFormat
+from .chat_template import ChatRenderer
+from .limits import Gate, GatewayLimits, RolloutBudgets
+from .thinking import ThinkingName
+from .tokenizer import Tokenizer
+from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +34,13 @@ class MiniLLMServer:
         host: address to listen on.
         port: port to listen on; 0 takes a free one, which `port` then tells.
         store: where calls under a rollout's URL are recorded; without one such URLs are refused.
-        api_key: bearer token to ask for; None asks for none.
+        api_key: bearer token to ask for; without one, and without `api_keys`, none is asked for.
+        api_keys: further bearer tokens that are accepted.
+        limits: what is let in, and how much each rollout may use.
         default_adapter: adapter that `model_name` stands for; None is the base model alone.
-        tool_format: how tool calls are written.
+        tool_format: how tool calls are written; "auto" takes what the chat template writes, Hermes where that cannot be
+            read back.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.thinking`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
     """
 
@@ -45,16 +54,21 @@ class MiniLLMServer:
         port: int = 0,
         store: LightningStore | None = None,
         api_key: str | None = None,
+        api_keys: Sequence[str] = (),
+        limits: GatewayLimits | None = None,
         default_adapter: str | None = "default",
-        tool_format: ToolFormat = "hermes",
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
         extra_eos_ids: Sequence[int] = (),
     ) -> None:
         self.model_name = model_name
         self.host = host
-        self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, extra_eos_ids=extra_eos_ids)
+        self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         self.service = ChatService(backend, self.renderer, model_name, default_adapter, store)
-        self._api_key = api_key
-        self._thread = ServerThread(create_app(self.service, api_key=api_key), host, port, "gateway server")
+        limits = limits or GatewayLimits()
+        self.service.budgets = RolloutBudgets(limits, lambda: store)
+        self.gate = Gate(limits, [*([] if api_key is None else [api_key]), *api_keys])
+        self._thread = ServerThread(create_app(self.service, self.gate), host, port, "gateway server")
 
     @property
     def port(self) -> int:
@@ -79,7 +93,7 @@ class MiniLLMServer:
         return ProxyLLM(
             endpoint=self.endpoint,
             model=self.model_name,
-            api_key=self._api_key,
+            api_key=self.gate.keys.first,
             sampling_parameters=dict(sampling_parameters or {}),
         )
 
@@ -90,13 +104,27 @@ class MiniLLMServer:
             ServerStartError: the address cannot be had; the message names the setting to change.
         """
         if not self._thread.running:
+            self.gate.reopen()
             self._thread.start()
             logger.info("serving %s at %s", self.model_name, self.endpoint)
         return self
 
+    def pause(self) -> None:
+        """Hold requests that arrive from now on, e.g. while the weights are updated; those being answered go on. With
+        `limits.when_paused="refuse"` they are answered with status 429 and a `Retry-After` instead."""
+        self.gate.pause()
+
+    def resume(self) -> None:
+        """Answer requests again, those that were held first."""
+        self.gate.resume()
+
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop taking requests, give those under way `timeout` seconds, then cancel them."""
-        self._thread.stop(timeout)
+        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
+        them. Blocks until it is done."""
+        started = time.monotonic()
+        if self._thread.running:
+            self.gate.drain(timeout)
+        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
 
     def __enter__(self) -> MiniLLMServer:
         return self.start()

@@ -11,15 +11,16 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from . import answers
+from .answer_reader import Piece
 from .chat import ChatService, ChatTurn
-from .choice import Choice, Piece
+from .choice import Choice
 from .dialects import Exchange
 from .errors import GatewayError
-from .tool_calls import ToolCall
+from .http import EventStream
+from .tool_formats import ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ async def unless_disconnected(work: Awaitable[None], receive: Receive) -> bool:
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-class ChatStream(Response):
+class ChatStream(EventStream):
     """The response to one streamed turn. `begin` first, then it is sent as any response."""
 
     def __init__(self, service: ChatService, turn: ChatTurn, exchange: Exchange, receive: Receive) -> None:
@@ -92,7 +93,10 @@ class ChatStream(Response):
                     if event is None:
                         await send({"type": "http.response.body", "body": body, "more_body": False})
                         return
-                    body += self._exchange.failed(event) if isinstance(event, GatewayError) else event
+                    if isinstance(event, GatewayError):
+                        self.failed = True
+                        event = self._exchange.failed(event)
+                    body += event
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 body = b""
         finally:
@@ -128,6 +132,8 @@ class ChatStream(Response):
             part["token_ids"] = choice.token_ids[start:end]
         if complete:
             part["finish_reason"] = choice.api_finish_reason
+            if choice.stop_string is not None:
+                part["stop_reason"] = choice.stop_string
         extra: dict[str, Any] = {}
         if first and not self._started and request.return_token_ids:
             extra["prompt_token_ids"] = list(self._turn.prompt_ids)

@@ -39,6 +39,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
         rollout_timeout=settings.rollout_timeout,
+        tool_format=settings.tool_format,
+        thinking=settings.thinking,
         load_options={
             "adapter": settings.adapter,
             "dtype": settings.dtype,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..algorithm.serving import ServedPolicy
+from ..errors import UserError
+from ..gateway.limits import GatewayLimits
+from ..gateway.limits.settings import RequestLimits
 from ..gateway.server import MiniLLMServer
+from ..gateway.thinking import ThinkingName
+from ..gateway.tool_formats import ToolFormatName
 from ..policy import LoraSettings
 from ..policy.load import Dtype, Quantization
 from .settings import ServeSettings
@@ -24,10 +29,13 @@ def open_server(
     adapter: Path | None,
     host: str,
     port: int,
-    api_key: str | None,
     dtype: Dtype,
     device: str,
     quantization: Quantization,
+    api_keys: Sequence[str] = (),
+    limits: GatewayLimits | None = None,
+    tool_format: ToolFormatName = "auto",
+    thinking: ThinkingName = "auto",
 ) -> Iterator[MiniLLMServer]:
     """A running server on an in-process policy, stopped at the end of the block.
 
@@ -44,22 +52,44 @@ def open_server(
         quantization=quantization,
     )
     try:
-        yield served.serve(host=host, port=port, api_key=api_key)
+        yield served.serve(
+            host=host, port=port, api_keys=api_keys, limits=limits, tool_format=tool_format, thinking=thinking
+        )
     finally:
         served.close()
 
 
 def serve_job(settings: ServeSettings) -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted.
+
+    Raises:
+        UserError: the file of keys cannot be read, or holds none.
+    """
     with open_server(
         model=settings.model,
         adapter=settings.adapter,
         host=settings.host,
         port=settings.port,
-        api_key=settings.api_key,
         dtype=settings.dtype,
         device=settings.device,
         quantization=settings.quantization,
+        api_keys=_keys(settings),
+        limits=GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields}),
+        tool_format=settings.tool_format,
+        thinking=settings.thinking,
     ):
         logger.info("Ctrl-C stops it")
         threading.Event().wait()
+
+
+def _keys(settings: ServeSettings) -> list[str]:
+    if settings.api_key_file is None:
+        return settings.api_key
+    try:
+        lines = settings.api_key_file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api-key-file {settings.api_key_file} cannot be read: {error}") from error
+    found = [key for line in lines if (key := line.strip())]
+    if not found:
+        raise UserError(f"--api-key-file {settings.api_key_file} holds no key: write one on each line")
+    return [*settings.api_key, *found]

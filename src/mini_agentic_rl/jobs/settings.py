@@ -12,6 +12,9 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ..config import Settings
+from ..gateway.limits.settings import RequestLimits, RolloutLimits
+from ..gateway.thinking import ThinkingName
+from ..gateway.tool_formats import ToolFormatName
 from ..metrics import LoggerName
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -39,7 +42,17 @@ class ModelSettings(Settings):
     """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
 
 
-class TrainSettings(ModelSettings):
+class AnswerSettings(ModelSettings):
+    """How a model's answers are read, and its history written."""
+
+    tool_format: ToolFormatName = Field(default="auto", json_schema_extra=_MODEL)
+    """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""
+    thinking: ThinkingName = Field(default="auto", json_schema_extra=_MODEL)
+    """What the model is shown of its earlier thoughts: `keep` all, `drop` all, `fork` (as the chat template does it);
+    `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""
+
+
+class TrainSettings(RolloutLimits, AnswerSettings):
     """What `train` does."""
 
     lora_r: int = Field(default=8, ge=1, json_schema_extra=_MODEL)
@@ -163,7 +176,7 @@ class PlanSettings(ModelSettings):
     """Print the plan as JSON on standard output."""
 
 
-class EvalSettings(ModelSettings):
+class EvalSettings(AnswerSettings):
     """What `eval` does. It never trains."""
 
     adapter: Path | None = Field(default=None, json_schema_extra=_MODEL)
@@ -214,7 +227,7 @@ class ChatSettings(ModelSettings):
     """Offer the math agent's tools to the model, under its system prompt."""
 
 
-class ServeSettings(ModelSettings):
+class ServeSettings(RequestLimits, AnswerSettings):
     """What `serve` does."""
 
     adapter: Path | None = Field(default=None, json_schema_extra=_MODEL)
@@ -223,5 +236,8 @@ class ServeSettings(ModelSettings):
     """Address to listen on; 0.0.0.0 lets other machines in."""
     port: int = Field(default=8000, ge=0, le=65535, json_schema_extra=_SERVER)
     """Port to listen on; 0 takes a free one."""
-    api_key: str | None = Field(default=None, json_schema_extra=_SERVER)
-    """Key that clients must send; without it everybody who reaches the port may ask."""
+    api_key: list[str] = Field(default=[], json_schema_extra=_SERVER)
+    """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the
+    port may ask."""
+    api_key_file: Path | None = Field(default=None, json_schema_extra=_SERVER)
+    """File with one such key on each line: other users of this computer cannot read it off the command line."""

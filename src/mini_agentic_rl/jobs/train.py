@@ -8,6 +8,7 @@ from typing import Any
 from ..algorithm.grpo import GRPOSettings, MiniGRPO
 from ..algorithm.memory import peak_memory_bytes
 from ..errors import UserError
+from ..gateway.limits import GatewayLimits
 from ..metrics import make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings
 from ..trainer import Trainer
@@ -86,6 +87,8 @@ def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
             rollout_timeout=settings.rollout_timeout,
             on_failure=settings.on_failure,
             max_attempts=settings.max_attempts,
+            tool_format=settings.tool_format,
+            thinking=settings.thinking,
             seed=settings.seed,
             deterministic=settings.deterministic,
         ),
@@ -99,6 +102,9 @@ def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
             max_batch_tokens=settings.max_batch_tokens,
         ),
         warm_start=math_warm_start(settings.sft_examples, settings.sft_learning_rate) if warm else None,
+        limits=GatewayLimits(
+            max_rollout_calls=settings.max_rollout_calls, max_rollout_tokens=settings.max_rollout_tokens
+        ),
         load_options={"dtype": settings.dtype, "device": settings.device, "quantization": settings.quantization},
     )
 

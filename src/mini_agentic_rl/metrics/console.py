@@ -49,7 +49,9 @@ def shared_console() -> Console:
 
 
 class ConsoleLogger(MetricsLogger):
-    """A live view on a terminal, plain lines anywhere else.
+    """A live view on a terminal, plain lines anywhere else; from the first thing that there is to show until `close`.
+
+    Sent to another process, it writes to the standard error of that one.
 
     Args:
         console: Where to write; `shared_console()` if None.
@@ -57,23 +59,32 @@ class ConsoleLogger(MetricsLogger):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or shared_console()
-        self._view: _LiveView | _PlainLines
-        self._view = _LiveView(self.console) if self.console.is_terminal else _PlainLines(self.console)
+        self._shown: _LiveView | _PlainLines | None = None
 
     def phase(self, name: str, total: int | None = None) -> None:
-        self._view.phase(name, total)
+        self._view().phase(name, total)
 
     def advance(self, n: int = 1) -> None:
-        self._view.advance(n)
+        self._view().advance(n)
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        self._view.log(metrics, step)
+        self._view().log(metrics, step)
 
     def note(self, message: str) -> None:
-        self._view.note(message)
+        self._view().note(message)
 
     def close(self) -> None:
-        self._view.close()
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
+
+    def __reduce__(self) -> tuple[type[ConsoleLogger], tuple[()]]:
+        return ConsoleLogger, ()
+
+    def _view(self) -> _LiveView | _PlainLines:
+        if self._shown is None:
+            self._shown = _LiveView(self.console) if self.console.is_terminal else _PlainLines(self.console)
+        return self._shown
 
 
 class _LiveView:

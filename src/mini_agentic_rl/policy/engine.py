@@ -17,12 +17,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mini_agentic_rl.config import Settings
-from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import ConstraintError, TokenDelta, TokenRequest
 
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
-from .sampler import Draw, Row, sample
+from .sampler import Draw, Row, fit_mask, sample
 from .scheduler import Piece, RunningSequence, Scheduler
 from .step_batch import StepBatch, pack_step
 from .torch_thread import TorchThread
@@ -106,7 +106,8 @@ class Engine:
                 f"{self.cache.total * self.cache.block_size}; raise cache_mib"
             )
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
-        sequence = RunningSequence(request, seed, on_delta, list(prompt))
+        constraint = None if request.constraint is None else request.constraint()
+        sequence = RunningSequence(request, seed, on_delta, list(prompt), constraint)
         with self._inbox_lock:
             if self._abandoned:
                 raise PolicyError("the policy is closed")
@@ -174,19 +175,39 @@ class Engine:
         self._pool.allocate()
         if self._model.base.training:
             self._model.base.eval()
-        self._model.activate_for_sampling(plan.adapter)
+        self._model.activate_for_sampling(plan.adapter, at_once=self.settings.deterministic)
         batch = pack_step(plan, self._pool, self.settings.block_size)
         hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)
-        draws = self._draw(hidden, batch, drawing) if drawing else []
+        # The device may still be computing while the masks are made.
+        drawing, rows = self._rows(drawing)
+        draws = self._draw(hidden, batch, drawing, rows) if drawing else []
         self.counters.sampled_tokens += len(draws)
         self.counters.computed_tokens += batch.tokens_T.numel()
         self._scheduler.postprocess(plan, drawing, draws)
 
-    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Piece]) -> list[Draw]:
+    def _rows(self, drawing: list[Piece]) -> tuple[list[Piece], list[Row]]:
+        """What the sampler has to know of each piece. One whose constraint allows nothing is left out and cancelled."""
+        going: list[Piece] = []
+        rows: list[Row] = []
+        for piece in drawing:
+            sequence = piece.sequence
+            allowed = None
+            if sequence.constraint is not None:
+                try:
+                    vocabulary = self._model.vocab_size
+                    allowed = fit_mask(sequence.constraint.allowed(vocabulary), vocabulary)
+                except ConstraintError as error:
+                    sequence.failure, sequence.cancelled = str(error), True
+                    continue
+            going.append(piece)
+            rows.append(Row(sequence.request.sampling, sequence.seed, sequence.sampled, allowed))
+        return going, rows
+
+    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Piece], rows: list[Row]) -> list[Draw]:
         """One token for each piece; the head sees each distinct history once."""
         last = [batch.index_of(piece) for piece in drawing]
         row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}
         logits = self._model.logits(hidden_TM[torch.tensor(list(row_of), device=hidden_TM.device)])
         if len(row_of) < len(last):
             logits = logits[torch.tensor([row_of[index] for index in last], device=logits.device)]
-        return sample(logits, [Row(p.sequence.request.sampling, p.sequence.seed, p.sequence.sampled) for p in drawing])
+        return sample(logits, rows)

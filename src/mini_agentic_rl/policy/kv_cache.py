@@ -114,6 +114,11 @@ class BlockCache:
         return len(self._free) + len(self._idle)
 
     @property
+    def idle(self) -> int:
+        """Blocks that nobody holds and that may be found again."""
+        return len(self._idle)
+
+    @property
     def total(self) -> int:
         return len(self._blocks)
 
@@ -175,9 +180,14 @@ class BlockCache:
         table.blocks, table.published, table.node = [], 0, 0
 
     def forget(self, adapter: str) -> None:
-        """Make every block computed with `adapter` unreachable and free the unreferenced ones of all adapters."""
+        """Make every block computed with `adapter` unreachable, and free those that nobody holds."""
+        gone = {node for root, node in self._roots.items() if root[0] == adapter}
         self._roots = {root: node for root, node in self._roots.items() if root[0] != adapter}
-        self.drop_idle()
+        for (parent, _), (block, node) in list(self._tree.items()):  # a parent was entered before its children
+            if parent in gone:
+                gone.add(node)
+                if block in self._idle:
+                    self._free.append(self._forget_block(block))
 
     def clear(self) -> None:
         """Forget everything cached; nobody may hold a block."""
@@ -206,7 +216,11 @@ class BlockCache:
         return self._free.pop() if self._free else self._evict()
 
     def _evict(self) -> int:
-        block, _ = self._idle.popitem(last=False)
+        return self._forget_block(next(iter(self._idle)))
+
+    def _forget_block(self, block: int) -> int:
+        """Take an idle block out of the prefix tree."""
+        del self._idle[block]
         entry = self._blocks[block]
         if entry.key is not None:
             del self._tree[entry.key]

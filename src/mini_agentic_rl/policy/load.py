@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,6 +82,8 @@ def load_model(
     *,
     lora: LoraSettings | None = None,
     adapter: str | Path | None = None,
+    adapters: Mapping[str, str | Path | None] | None = None,
+    fixed_adapters: Mapping[str, str | Path] | None = None,
     dtype: Dtype = "auto",
     device: str = "auto",
     quantization: Quantization = "none",
@@ -90,15 +94,22 @@ def load_model(
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied).
-        lora: adapter to create; None trains every weight, unless `adapter` is given.
+        lora: adapter to create; None trains every weight, unless adapters are given.
         adapter: folder of a saved adapter to go on with.
-        seed: of the new adapter's initial values; None leaves torch's generator as it is.
+        adapters: several adapters to train, by name: the folder of a saved one to go on with, or None for a new one.
+            None is one, named "default".
+        fixed_adapters: folders of saved adapters that are only sampled with, by name.
+        seed: of the new adapters' initial values; None leaves torch's generator as it is.
 
     Raises:
         ModelNotFoundError: no such model.
-        AdapterMismatchError: the adapter does not fit this model.
-        PolicyError: the device or quantisation cannot be had here.
+        AdapterMismatchError: an adapter does not fit this model.
+        PolicyError: the device or quantisation cannot be had here, or the adapters cannot be had together.
     """
+    trained = {DEFAULT_ADAPTER: adapter} if adapters is None else dict(adapters)
+    fixed = dict(fixed_adapters or {})
+    if adapters is not None and adapter is not None:
+        raise PolicyError("adapter and adapters are two ways to say what is trained: give one of them")
     disable_progress_bar()
     where = resolve_device(device)
     if isinstance(model, str):
@@ -107,25 +118,23 @@ def load_model(
         )
     else:
         base = model
+    _check_names([*trained, *fixed], base)
     base.eval()
     if seed is not None:
         torch.manual_seed(seed)
-    if adapter is not None:
-        return _with_saved_adapter(base, Path(adapter).expanduser())
-    if lora is None:
+    if lora is None and all(folder is None for folder in trained.values()):
+        if adapters is not None or fixed:
+            raise PolicyError("adapters need a base that stays as it is: under full training (lora=None) give none")
         if quantization != "none":
             raise PolicyError(
                 "quantised weights cannot be trained in full; keep LoRA on (--lora-r) or --quantization none"
             )
         base.requires_grad_(True)
         return PolicyModel(base)
-    from peft import LoraConfig, get_peft_model
-
-    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
-    config = LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
-    return PolicyModel(base, peft_model=get_peft_model(base, config, adapter_name=DEFAULT_ADAPTER))
+    wrapped: Any = None
+    for name, folder in {**trained, **fixed}.items():
+        wrapped = _with_adapter(base, wrapped, name, None if folder is None else Path(folder).expanduser(), lora)
+    return PolicyModel(base, peft_model=wrapped, adapters=list(trained), fixed_adapters=list(fixed))
 
 
 def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -137,6 +146,10 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
     model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
     readme = folder / "README.md"
     readme.unlink(missing_ok=True)
+    if adapter != DEFAULT_ADAPTER:  # peft puts any other into a folder of its name
+        for file in (folder / adapter).iterdir():
+            file.replace(folder / file.name)
+        (folder / adapter).rmdir()
 
 
 def load_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -191,11 +204,56 @@ def _quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
     )
 
 
-def _with_saved_adapter(base: PreTrainedModel, folder: Path) -> PolicyModel:
+def _check_names(names: Sequence[str], base: PreTrainedModel) -> None:
+    """Names of adapters become names of folders and of models, and in peft parts of the names of parameters."""
+    if not names:
+        raise PolicyError("adapters is empty: name at least one adapter to train")
+    taken = {part for name, _ in base.named_parameters() for part in name.split(".")}
+    taken |= {"base_layer", "base_model", *dir(torch.nn.ModuleDict())}
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            raise PolicyError(f"an adapter cannot be named {name!r}: use letters, digits, - and _")
+        if name in taken or name in "lora_" or "lora_" in name:
+            raise PolicyError(f"an adapter cannot be named {name!r}: parts of the model have that name")
+        if list(names).count(name) > 1:
+            raise PolicyError(f"the adapter {name!r} is among both adapters and fixed_adapters: name it once")
+
+
+def _with_adapter(
+    base: PreTrainedModel, wrapped: Any | None, name: str, folder: Path | None, lora: LoraSettings | None
+) -> Any:
+    """`wrapped`, or a new wrapper of `base`, with one more adapter: the one saved in `folder`, or a new one."""
+    from peft import get_peft_model
+    from safetensors.torch import load_file
+
+    config = _new_config(lora or LoraSettings()) if folder is None else _saved_config(base, folder)
+    try:
+        if wrapped is None:
+            wrapped = get_peft_model(base, config, adapter_name=name)
+        else:
+            wrapped.add_adapter(name, config)
+    except ValueError as error:
+        if folder is None:
+            raise
+        raise AdapterMismatchError(_mismatch(folder, str(error))) from error
+    if folder is not None:
+        _set_adapter_state(wrapped, load_file(str(folder / "adapter_model.safetensors")), folder, name)
+    return wrapped
+
+
+def _new_config(lora: LoraSettings) -> Any:
+    from peft import LoraConfig
+
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    return LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+
+
+def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
     if not (folder / "adapter_config.json").is_file():
         raise PolicyError(f"no adapter in {str(folder)!r} (adapter_config.json is missing); check --adapter")
-    from peft import LoraConfig, get_peft_model
-    from safetensors.torch import load_file
+    from peft import LoraConfig
 
     config = LoraConfig.from_pretrained(str(folder))
     config.inference_mode = False
@@ -203,12 +261,7 @@ def _with_saved_adapter(base: PreTrainedModel, folder: Path) -> PolicyModel:
     if trained_on and here and Path(trained_on).name != Path(here).name:
         logger.warning("--adapter %s was trained on %r, not on --model %r", folder, trained_on, here)
     config.base_model_name_or_path = here or trained_on
-    try:
-        wrapped = get_peft_model(base, config, adapter_name=DEFAULT_ADAPTER)
-    except ValueError as error:
-        raise AdapterMismatchError(_mismatch(folder, str(error))) from error
-    _set_adapter_state(wrapped, load_file(str(folder / "adapter_model.safetensors")), folder, DEFAULT_ADAPTER)
-    return PolicyModel(base, peft_model=wrapped)
+    return config
 
 
 def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Path, adapter: str) -> None:

@@ -1,12 +1,13 @@
 """The one set of weights: a Hugging Face model, its named LoRA adapters, and a version for each.
 
 Sampling and learning both run through `hidden` and `logits`; the reference policy is the same weights with the adapter
-off. A version counts the optimizer steps behind an adapter.
+off. A version counts the optimizer steps behind an adapter. Some adapters may be fixed: they sample and never learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,8 +26,21 @@ DEFAULT_ADAPTER = "default"
 class PolicyModel:
     """A causal language model whose attention goes through our tables."""
 
-    def __init__(self, model: PreTrainedModel, *, peft_model: Any | None = None) -> None:
-        """`model` is the bare model (adapters may be injected); `peft_model` its wrapper, None for full training."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        peft_model: Any | None = None,
+        adapters: Sequence[str] = (DEFAULT_ADAPTER,),
+        fixed_adapters: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            model: the bare model (adapters may be injected).
+            peft_model: its wrapper; None for full training.
+            adapters: names of those that are trained, the one that is active first.
+            fixed_adapters: names of the others.
+        """
         self.base = model
         self.peft_model = peft_model
         self.base.config.use_cache = False
@@ -45,8 +59,10 @@ class PolicyModel:
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.context_length: int = config.max_position_embeddings
         self.vocab_size: int = config.vocab_size
-        self.versions: dict[str, int] = {DEFAULT_ADAPTER: 0}
-        self._active: str | None = DEFAULT_ADAPTER
+        self.adapters = tuple(adapters)
+        """Those that are trained; the first is what the model's own name stands for."""
+        self.versions: dict[str, int] = dict.fromkeys((*adapters, *fixed_adapters), 0)
+        self._active: str | None = self.adapters[0]
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base)
@@ -86,16 +102,18 @@ class PolicyModel:
             self.peft_model.set_adapter(adapter)
         self._active = adapter
 
-    def activate_for_sampling(self, adapter: str | None) -> None:
+    def activate_for_sampling(self, adapter: str | None, *, at_once: bool = False) -> None:
         """`activate`, with copies of the weights that sample faster where there can be such.
 
         They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
-        turns, each turn would cost a copy.
+        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on whose
+        turn was before.
         """
-        if adapter == self._active:
-            self._packed.pack(adapter)
-        else:
+        switched = adapter != self._active
+        if switched:
             self.activate(adapter)
+        if at_once or not switched:
+            self._packed.pack(adapter)
 
     def unpack(self) -> None:
         """Compute with the weights as they are learnt and saved."""
@@ -137,12 +155,18 @@ class PolicyModel:
         return logits
 
     def trainable(self, adapter: str = DEFAULT_ADAPTER) -> list[nn.Parameter]:
-        """What an optimizer step changes: the adapter's matrices, or every weight under full training."""
+        """What an optimizer step changes: the adapter's matrices, or every weight under full training.
+
+        Raises:
+            PolicyError: there is no such adapter, or it is a fixed one.
+        """
         if self.peft_model is None:
             return [p for p in self.base.parameters() if p.requires_grad]
         self.activate(adapter)
-        marker = f".{adapter}."
-        return [p for name, p in self.base.named_parameters() if "lora_" in name and marker in name]
+        if adapter not in self.adapters:
+            raise PolicyError(f"the adapter {adapter!r} is fixed; those that are trained: {', '.join(self.adapters)}")
+        matrix = re.compile(rf"\.lora_\w+\.{re.escape(adapter)}(\.|$)")
+        return [p for name, p in self.base.named_parameters() if matrix.search(name)]
 
     def enable_checkpointing(self) -> None:
         """In training mode, recompute each layer's activations in the backward pass instead of keeping them."""

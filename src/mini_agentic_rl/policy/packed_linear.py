@@ -42,7 +42,7 @@ class PackedLinears:
             for layer in self._layers:
                 linear = _linear_of(layer)
                 weight = linear.weight
-                if linear is not layer and adapter is not None:
+                if linear is not layer and adapter in layer.lora_A:
                     weight = layer.get_delta_weight(adapter).add_(weight)
                 self._packs[layer] = (torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS), linear.bias)
         self._adapter = adapter

@@ -45,8 +45,8 @@ class Policy:
 
     @property
     def version(self) -> int:
-        """Optimizer steps behind the default adapter."""
-        return self.model.version(DEFAULT_ADAPTER)
+        """Optimizer steps behind the adapter that is trained; of several, the first."""
+        return self.model.version(self.model.adapters[0])
 
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
         """A fresh optimizer over `adapter`. Use it inside `run` only."""
@@ -92,6 +92,7 @@ class Policy:
 
     def _learning_turn(self, job: Callable[[], T]) -> T:
         self.engine.release_cache()
+        self.model.unpack()
         release_free_memory()
         return self._turn(job)
 

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import SamplingParams
+from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
 _MASK64 = (1 << 64) - 1
 _BUCKET = 128
@@ -23,6 +25,8 @@ class Row:
     seed: int
     sampled: Sequence[int]
     """Token ids sampled so far."""
+    allowed: npt.NDArray[np.int32] | None = None
+    """The tokens that may be drawn, as `fit_mask` gives them; None for all."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Draw:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    forced: bool = False
+    """Whether no other token was allowed."""
 
 
 def uniform(seed: int, position: int) -> float:
@@ -43,8 +49,25 @@ def uniform(seed: int, position: int) -> float:
     return ((z >> 11) + 0.5) / (1 << 53)
 
 
+def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.int32]:
+    """The mask of a constraint (see `TokenConstraint.allowed`) in as many words as `vocabulary` ids take.
+
+    Raises:
+        ConstraintError: it allows none of these ids.
+    """
+    words = -(-vocabulary // 32)
+    fitted = np.zeros(words, np.int32)
+    fitted[: allowed.size] = allowed[:words]
+    if vocabulary % 32:
+        fitted[-1] &= (1 << vocabulary % 32) - 1
+    if not fitted.any():
+        raise ConstraintError("the model's vocabulary has no token that may come next")
+    return fitted
+
+
 def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
-    """Draw one token for each row of logits; log-probabilities are after temperature, before truncation.
+    """Draw one token for each row of logits, among those allowed; log-probabilities are those of the whole distribution
+    after temperature, before truncation.
 
     `logits_BV` may be overwritten.
     """
@@ -58,10 +81,11 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     tokens_B = torch.empty(len(rows), dtype=torch.long, device=logits_BV.device)
     greedy = [i for i, t in enumerate(temperatures) if t == 0]
     drawn = [i for i, t in enumerate(temperatures) if t > 0]
+    choices_BV, forced = _restrict(logits_BV, rows)
     if greedy:
-        tokens_B[greedy] = logits_BV[greedy].argmax(-1)
+        tokens_B[greedy] = choices_BV[greedy].argmax(-1)
     if drawn:
-        probs = torch.exp(logits_BV if len(drawn) == len(rows) else logits_BV[drawn])
+        probs = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn])
         params = [rows[i].sampling for i in drawn]
         if any(p.top_p < 1 or p.top_k > 0 or p.min_p > 0 for p in params):
             probs = _truncate(probs, params)
@@ -69,7 +93,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
         tokens_B[drawn] = _inverse_cdf(probs, torch.tensor(u, dtype=torch.float64, device=probs.device))
     logprobs = logits_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
     tops = _top_logprobs(logits_BV, rows)
-    return [Draw(token, lp, top) for token, lp, top in zip(tokens_B.tolist(), logprobs, tops, strict=True)]
+    return [Draw(*parts) for parts in zip(tokens_B.tolist(), logprobs, tops, forced, strict=True)]
 
 
 def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
@@ -80,6 +104,30 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         if (params.presence_penalty or params.frequency_penalty) and row.sampled:
             for token, count in Counter(row.sampled).items():
                 logits_BV[i, token] -= params.presence_penalty + params.frequency_penalty * count
+
+
+def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> tuple[Tensor, list[bool]]:
+    """Log-probabilities to draw with, renormalised over the allowed tokens, and for each row whether it has only one.
+
+    Renormalised, because what is allowed may be so unlikely that its probabilities are 0 in float32.
+    """
+    limited = [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None]
+    forced = [False] * len(rows)
+    if not limited:
+        return logprobs_BV, forced
+    masks_NW = np.stack([mask for _, mask in limited])
+    bits_NV = np.unpackbits(masks_NW.view(np.uint8), axis=1, count=logprobs_BV.shape[1], bitorder="little")
+    allowed_NV = torch.from_numpy(bits_NV).to(logprobs_BV.device).bool()
+    index_N = [i for i, _ in limited]
+    choices_NV = logprobs_BV[index_N].masked_fill_(~allowed_NV, -torch.inf)
+    choices_NV.sub_(torch.logsumexp(choices_NV, -1, keepdim=True))
+    for i, single in zip(index_N, (bits_NV.sum(1) == 1).tolist(), strict=True):
+        forced[i] = single
+    if len(limited) == len(rows):
+        return choices_NV, forced
+    choices_BV = logprobs_BV.clone()
+    choices_BV[index_N] = choices_NV
+    return choices_BV, forced
 
 
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
@@ -103,7 +151,7 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     ordered, index = probs_BV.sort(-1, descending=True)
     rank = torch.arange(ordered.shape[1], device=ordered.device)[None, :]
     vocab = ordered.shape[1]
-    k = torch.tensor([p.top_k or vocab for p in params], device=ordered.device)[:, None]
+    k = torch.tensor([min(p.top_k or vocab, vocab) for p in params], device=ordered.device)[:, None]
     p = torch.tensor([q.top_p for q in params], device=ordered.device)[:, None]
     floor = torch.tensor([q.min_p for q in params], device=ordered.device)[:, None]
     before = ordered.cumsum(-1) - ordered

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import FinishReason, TokenConstraint, TokenDelta, TokenRequest
 
 from .kv_cache import BlockCache, BlockTable
 from .sampler import Draw
@@ -26,12 +26,16 @@ class RunningSequence:
     on_delta: Callable[[TokenDelta], None]
     tokens: list[int]
     """Prompt and what was sampled so far."""
+    constraint: TokenConstraint | None = None
+    """Follows the sampled tokens; like them it outlives the loss of the blocks."""
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0
     """How many of `tokens` have their keys in the cache."""
     cached: int | None = None
     """Prompt tokens found in the prefix cache at first admission."""
     cancelled: bool = False
+    failure: str = ""
+    """Why it was cancelled, where its constraint could not be obeyed."""
     undelivered: list[Draw] = field(default_factory=list)
     """Draws that `on_delta` has not been told of."""
     version: int = 0
@@ -115,7 +119,15 @@ class Scheduler:
     def schedule(self) -> Plan | None:
         """The next forward pass; None when there is nothing to compute."""
         self._drop_cancelled()
-        adapter = self._next_adapter()
+        for adapter in self._adapters_in_turn():
+            plan = self._plan(adapter)
+            if plan is not None:
+                self._last_adapter = adapter
+                return plan
+        return None
+
+    def _plan(self, adapter: str | None) -> Plan | None:
+        """The next forward pass with `adapter`; None where none of its sequences can go on now."""
         self._firsts.clear()
         decode = self._decodes(adapter)
         budget = self._max_batch_tokens - sum(piece.twin is None for piece in decode)
@@ -131,10 +143,7 @@ class Scheduler:
             self._running.append(sequence)
             one_token = len(sequence.tokens) - sequence.computed == 1
             budget -= self._take(sequence, budget, decode if one_token else prefill)
-        if not prefill and not decode:
-            return None
-        self._last_adapter = adapter
-        return Plan(adapter, prefill, decode)
+        return Plan(adapter, prefill, decode) if prefill or decode else None
 
     def postprocess(self, plan: Plan, drawing: Sequence[Piece], draws: Sequence[Draw]) -> None:
         """Book one forward pass: `draws` are the tokens drawn for the pieces in `drawing`."""
@@ -143,6 +152,8 @@ class Scheduler:
         for piece, draw in zip(drawing, draws, strict=True):
             sequence = piece.sequence
             sequence.tokens.append(draw.token)
+            if sequence.constraint is not None:
+                sequence.constraint.advance(draw.token)
             sequence.undelivered.append(draw)
             sequence.version = self._version(sequence.request.adapter)
             reason = self._finish_reason(sequence, draw.token)
@@ -222,12 +233,12 @@ class Scheduler:
             sequence.cached = sequence.computed
         return True
 
-    def _next_adapter(self) -> str | None:
-        """Adapters take turns: the first one in line that is not the last one served, if there is such."""
+    def _adapters_in_turn(self) -> list[str | None]:
+        """Those in line, the last one served at the end: a waiting one may find no room while another runs."""
         adapters = [s.request.adapter for s in self._running]
         if self._waiting:
             adapters.append(self._waiting[0].request.adapter)
-        return next((a for a in adapters if a != self._last_adapter), self._last_adapter)
+        return sorted(dict.fromkeys(adapters), key=lambda adapter: adapter == self._last_adapter)
 
     def _finish_reason(self, sequence: RunningSequence, token: int) -> FinishReason | None:
         if token in sequence.request.sampling.stop_token_ids:
@@ -259,9 +270,11 @@ class Scheduler:
                 token_ids=tuple(draw.token for draw in draws),
                 logprobs=tuple(draw.logprob for draw in draws),
                 top_logprobs=tuple(draw.top for draw in draws) if any(draw.top for draw in draws) else (),
+                forced=tuple(draw.forced for draw in draws) if any(draw.forced for draw in draws) else (),
                 finish_reason=reason,
                 version=sequence.version,
                 cached_tokens=(sequence.cached or 0) if first else 0,
+                failure=sequence.failure,
             )
         )
 

@@ -18,6 +18,7 @@ from ..emitter import emit_exception, emit_reward
 from ..litagent import LitAgent, arguments_for
 from ..litagent.agent import ROLLOUT_ARGUMENTS
 from ..litagent.results import RolloutOutcome, read_hook_result, read_result
+from ..semconv import FAILURE_REASON
 from ..store.base import LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources
@@ -26,9 +27,6 @@ from .give_back import give_back
 from .isolation import AgentProcess
 
 logger = logging.getLogger(__name__)
-
-FAILURE_REASON = "agentlightning.failure.reason"
-"""Attribute of the exception span that a failed attempt leaves: the same text as `attempt.metadata["error"]`."""
 
 HookMethod = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 
 from ..emitter.readers import find_final_reward
-from ..semconv import AGL_EXCEPTION, CompletionSpanAttributes
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
 from ..types import AttemptedRollout, Hook, Rollout, Span
-from .attempt import FAILURE_REASON
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
 
 from .chunks import TreeChunk, cut, most_alive
+from .constraint import ConstraintError, TokenConstraint
 from .pack import PackedTrees, pack
 from .record import CompletionRecord
 from .request import FinishReason, SamplingParams, TokenDelta, TokenRequest
@@ -8,10 +9,12 @@ from .tree import NodeId, TokenTree
 
 __all__ = [
     "CompletionRecord",
+    "ConstraintError",
     "FinishReason",
     "NodeId",
     "PackedTrees",
     "SamplingParams",
+    "TokenConstraint",
     "TokenDelta",
     "TokenRequest",
     "TokenTree",

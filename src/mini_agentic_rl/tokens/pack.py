@@ -2,8 +2,8 @@
 
 Trees stand one after the other, each in depth-first order, so that the descendants of a token are exactly the tokens
 that follow it up to its `end`. A token t may look at s when `s <= t < end[s]`: that one rule is the attention mask.
-What is trained are *terms*: one for each time that a rollout sampled a token. Several terms may share a token; the
-token is computed once.
+What is trained are *terms*: one for each time that a rollout sampled a token and had a choice. Several terms may share
+a token; the token is computed once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PackedTrees:
     trajectory_S: Ints
     """Number of the trajectory that sampled it."""
     call_S: Ints
-    """Number of the call within the pack."""
+    """Number of the call within the pack, among those that have terms."""
     version_S: Ints
     """Policy version that sampled it."""
 
@@ -54,7 +54,7 @@ class PackedTrees:
 
     @property
     def term_count(self) -> int:
-        """S, the sampled tokens that are trained."""
+        """S, the sampled tokens that are trained: all but the forced ones."""
         return int(self.token_S.size)
 
     def tree_slices(self) -> list[slice]:
@@ -100,17 +100,20 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
             ends.append(np.full(size, subtree_end[node], np.int64))
         for sampled in tree.sampled:
             record = sampled.record
-            if record.output_ids.size == 0:
+            if record.trained_tokens == 0:
                 continue
             path = np.concatenate(
                 [np.arange(first[n], first[n] + tree.nodes[n].tokens.size) for n in tree.path(sampled.node)]
             )
             temperature = record.temperature if record.temperature > 0 else 1.0
             where = path[-record.output_ids.size :].astype(np.int64)
-            terms.append((where, record.logprobs, temperature, sampled.trajectory, len(terms), record.version))
+            logprobs = record.logprobs
+            if record.forced is not None:
+                where, logprobs = where[~record.forced], logprobs[~record.forced]
+            terms.append((where, logprobs, temperature, sampled.trajectory, len(terms), record.version))
         offset += tree.token_count
     if not terms:
-        raise ValueError("nothing to train: no record in these trees has a sampled token")
+        raise ValueError("nothing to train: no record in these trees has a sampled token that was not forced")
     sizes = [where.size for where, *_ in terms]
     return PackedTrees(
         tokens_T=np.concatenate(tokens),

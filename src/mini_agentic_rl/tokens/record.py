@@ -22,6 +22,9 @@ class CompletionRecord:
     """[sampled tokens] including the end token where one was sampled."""
     logprobs: npt.NDArray[np.float32]
     """[sampled tokens] log-probability of each sampled token, after temperature and before truncation."""
+    forced: npt.NDArray[np.bool_] | None = None
+    """[sampled tokens] where a constraint left no choice, so that nothing is trained (see `constraint.py`); None where
+    that is nowhere."""
     version: int = 0
     """Policy version that sampled it."""
     finish_reason: FinishReason = "stop"
@@ -53,3 +56,10 @@ class CompletionRecord:
                 f"{self.output_ids.size} sampled tokens but {self.logprobs.size} log-probabilities: "
                 "cut and extend them together"
             )
+        if self.forced is not None and self.forced.shape != self.output_ids.shape:
+            raise ValueError(f"{self.output_ids.size} sampled tokens but {self.forced.size} marks of forced ones")
+
+    @property
+    def trained_tokens(self) -> int:
+        """Sampled tokens that the policy had a choice about, each of which makes one term."""
+        return self.output_ids.size - (0 if self.forced is None else int(self.forced.sum()))

@@ -6,9 +6,11 @@ policy and any upstream server that returns token ids look the same from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from .constraint import TokenConstraint
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -67,6 +69,8 @@ class TokenRequest:
     """For logs only."""
     incremental: bool = True
     """Whether tokens are wanted as they come; else one delta at the end brings them all, which costs less."""
+    constraint: Callable[[], TokenConstraint] | None = None
+    """Makes what limits the tokens, once for each continuation; None limits nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,13 @@ class TokenDelta:
     """Their log-probabilities (natural log), one for each id."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id, the likeliest (id, log-probability) pairs, best first; empty unless asked for."""
+    forced: tuple[bool, ...] = ()
+    """For each id, whether the constraint allowed no other; empty where that is true of none."""
     finish_reason: FinishReason | None = None
     """Set on the last delta: an end token was sampled, the length bound was met, or the request was cancelled."""
     version: int = 0
     """The policy version that sampled these tokens: the number of optimizer steps behind it."""
     cached_tokens: int = 0
     """How many prompt tokens were found in the prefix cache (on the first delta)."""
+    failure: str = ""
+    """On the last delta: why the request was cancelled, where its constraint could not be obeyed."""

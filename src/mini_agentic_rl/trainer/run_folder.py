@@ -5,6 +5,8 @@ at any instant leaves either the old state or the new one. A folder is never tak
 continued only with `--resume`, under the configuration it was started with, and replaced only with `--overwrite`.
 
     config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  prompt/  checkpoints/step_N/
+
+Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class RunFolder:
         self.rollouts_path = self.path / "rollouts.db"
         self.report_path = self.path / "report.html"
         self.adapter_path = self.path / "adapter"
+        self.adapters_path = self.path / "adapters"
         self.prompt_path = self.path / "prompt"
         self.checkpoints_path = self.path / "checkpoints"
 
@@ -177,18 +180,18 @@ class RunFolder:
         return path
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
-        """Write the folder `adapter/` or `prompt/`, replacing an earlier one only when the new one is whole.
+        """Write `adapter/`, `adapters/` or `prompt/`, replacing an earlier one only when the new one is whole.
 
         Raises:
             UserError: the disk is full; an earlier result is untouched.
             Exception: whatever else `write` raised; an earlier result is untouched.
         """
-        path = self.adapter_path if kind == "adapter" else self.prompt_path
+        path = {"adapter": self.adapter_path, "adapters": self.adapters_path, "prompt": self.prompt_path}[kind]
         try:
             write_folder(path, write)
         except DiskFullError as error:
             raise UserError(
-                f"the {kind} was not written: no space left for --output-dir {self.path}; "
+                f"the folder {path.name} was not written: no space left for --output-dir {self.path}; "
                 "free some space and continue with --resume"
             ) from error
         return path
@@ -233,7 +236,7 @@ class RunFolder:
     def _owned(self) -> list[Path]:
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
-        return [*files, *database, self.adapter_path, self.prompt_path, self.checkpoints_path]
+        return [*files, *database, self.adapter_path, self.adapters_path, self.prompt_path, self.checkpoints_path]
 
     def _delete_run(self) -> None:
         """Deletes only what a run writes; anything else in the folder stays."""

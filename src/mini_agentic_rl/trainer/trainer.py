@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +15,7 @@ from ..algorithm.base import Algorithm, AlgorithmContext, OnFailure
 from ..algorithm.baseline import Baseline, FastAlgorithm
 from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
-from ..metrics import MetricsLogger
+from ..metrics import ConsoleLogger, MetricsLogger
 from ..runner import Runner
 from ..store.base import LightningStore
 from ..tracer import Tracer
@@ -74,7 +75,7 @@ class Trainer:
             "zero" counts it as reward 0, "retry" runs it again.
         resources: another name of `initial_resources`.
         output_dir: folder of the run: checkpoints, adapter, rollouts. None writes nothing.
-        logger: where metrics go.
+        logger: where progress and metrics go; None shows them on standard error, `MetricsLogger()` nowhere.
         resume: go on from the latest checkpoint in `output_dir`.
 
     Raises:
@@ -124,7 +125,8 @@ class Trainer:
         self.on_failure = on_failure
         self.initial_resources: NamedResources = dict(initial_resources or resources or {})
         self.folder = None if output_dir is None else RunFolder(output_dir)
-        self.logger = logger or MetricsLogger()
+        self.logger = ConsoleLogger() if logger is None else logger
+        self._closes_logger = logger is None
         self.resume = resume
         self.port = port
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
@@ -168,7 +170,8 @@ class Trainer:
             RuntimeError: called from inside a running event loop.
             Exception: whatever the algorithm raised.
         """
-        self._plan("fit", self.is_dev, agent, train_dataset, val_dataset).execute()
+        with self._own_logger():
+            self._plan("fit", self.is_dev, agent, train_dataset, val_dataset).execute()
 
     def dev(
         self,
@@ -177,7 +180,8 @@ class Trainer:
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
         """Try an agent out: as `fit` with the `Baseline`, or with the trainer's algorithm if that is a fast one."""
-        self._plan("dev", True, agent, train_dataset, val_dataset).execute()
+        with self._own_logger():
+            self._plan("dev", True, agent, train_dataset, val_dataset).execute()
 
     async def train(
         self,
@@ -194,8 +198,9 @@ class Trainer:
             ValueError: there is no agent.
             Exception: whatever the algorithm raised.
         """
-        run = self._plan("train", self.is_dev, agent, train_dataset, val_dataset)
-        await run.execute_async()
+        with self._own_logger():
+            run = self._plan("train", self.is_dev, agent, train_dataset, val_dataset)
+            await run.execute_async()
         return dict(run.algorithm_side.algorithm.summary)
 
     def _plan(self, method: str, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Run:
@@ -234,6 +239,10 @@ class Trainer:
             cancels_leftovers=with_algorithm and (self.resume or self._has_own_store),
             closes_store=self.store is None,
         )
+
+    def _own_logger(self) -> AbstractContextManager[object]:
+        """Ends the view of the run when it is the trainer's; a logger that was given stays open for its owner."""
+        return closing(self.logger) if self._closes_logger else nullcontext()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A trainer stays in its process: an agent that is sent to another one arrives without it."""

@@ -9,10 +9,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from ..constraints.walks import accepts
 from ..samples import CALCULATOR, CALL_TEXT, call_message, result_message
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 IDS = {"return_token_ids": True}
+LOOK_UP = {"type": "function", "function": {"name": "look_up"}}
 
 
 def client_of(server, **options):
@@ -192,9 +194,8 @@ def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer):
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculate"}}])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_forced_call_begins_in_the_prompt_and_continues_from_it(serve, tokenizer, choice, stream):
-    rest = ' {"expression": "12+30"}}\n</tool_call>'
-    server, backend = serve([rest, "The answer is 42."])
+def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, tokenizer, choice, stream):
+    server, backend = serve([CALL_TEXT, "The answer is 42."])
     client = client_of(server)
     asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "tool_choice": choice, "stream": stream}
     answer = client.chat.completions.create(**asked)
@@ -202,23 +203,43 @@ def test_a_forced_call_begins_in_the_prompt_and_continues_from_it(serve, tokeniz
         assert list(collect(answer)[0]["calls"].values()) == [["calculate", '{"expression": "12+30"}']]
     else:
         assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
-    first = backend.requests[0].prompt_ids
-    assert tokenizer.decode(first).endswith('<tool_call>\n{"name": "calculate", "arguments":')
+    first = backend.requests[0]
+    assert tokenizer.decode(first.prompt_ids).endswith("<|im_start|>assistant\n")
+    assert accepts(first.constraint(), [*tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id])
+    assert not accepts(first.constraint(), [*tokenizer.encode("No."), tokenizer.eos_token_id])
     client.chat.completions.create(
         model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=[CALCULATOR]
     )
-    recorded = [*first, *tokenizer.encode(rest), tokenizer.eos_token_id]
+    recorded = [*first.prompt_ids, *tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id]
     assert list(backend.requests[1].prompt_ids[: len(recorded)]) == recorded
+    assert backend.requests[1].constraint is None
 
 
-def test_with_several_tools_a_required_call_leaves_the_choice_to_the_model(serve, tokenizer):
-    other = {"type": "function", "function": {"name": "look_up"}}
-    server, backend = serve([' "look_up", "arguments": {}}\n</tool_call>'])
-    answer = client_of(server).chat.completions.create(
-        model="tiny", messages=QUESTION, tools=[CALCULATOR, other], tool_choice="required"
-    )
-    assert answer.choices[0].message.tool_calls[0].function.name == "look_up"
-    assert tokenizer.decode(backend.requests[0].prompt_ids).endswith('<tool_call>\n{"name":')
+@pytest.mark.parametrize(
+    ("tools", "choice", "prefix", "rest"),
+    [
+        ([CALCULATOR], "required", "[calculate(", 'expression="12+30")]'),
+        ([CALCULATOR, LOOK_UP], "required", "[", 'calculate(expression="12+30")]'),
+        (
+            [CALCULATOR, LOOK_UP],
+            {"type": "function", "function": {"name": "calculate"}},
+            "[calculate(",
+            'expression="12+30")]',
+        ),
+    ],
+)
+def test_where_no_grammar_can_demand_a_call_it_begins_in_the_prompt(serve, tokenizer, tools, choice, prefix, rest):
+    server, backend = serve([rest, "The answer is 42."], tool_format="pythonic")
+    client = client_of(server)
+    answer = client.chat.completions.create(model="tiny", messages=QUESTION, tools=tools, tool_choice=choice)
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("calculate", {"expression": "12+30"})
+    first = backend.requests[0]
+    assert first.constraint is None
+    assert tokenizer.decode(first.prompt_ids).endswith(f"assistant\n{prefix}")
+    client.chat.completions.create(model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=tools)
+    recorded = [*first.prompt_ids, *tokenizer.encode(rest), tokenizer.eos_token_id]
+    assert list(backend.requests[1].prompt_ids[: len(recorded)]) == recorded
 
 
 def test_models_are_listed_and_choose_the_adapter(serve):
@@ -252,7 +273,7 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -283,3 +304,33 @@ def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(ser
     assert caught.value.code == "context_length_exceeded"
     assert "120" in str(caught.value)
     assert backend.active == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_parallel_calls_the_answer_ends_with_the_first(serve, tokenizer, stream):
+    server, backend = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}"])
+    answer = client_of(server).chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        tools=[CALCULATOR],
+        parallel_tool_calls=False,
+        stream=stream,
+        extra_body=IDS,
+    )
+    if stream:
+        (choice,) = collect(answer)
+        calls, ids = list(choice["calls"].values()), choice["ids"]
+    else:
+        calls, ids = answer.choices[0].message.tool_calls, answer.choices[0].model_extra["token_ids"]
+    assert len(calls) == 1
+    assert tokenizer.decode(ids) == f"Let me see.\n{CALL_TEXT}"
+    assert backend.closed_early == 1
+
+
+def test_a_stop_string_is_told_with_the_answer_that_it_ended(serve):
+    server, _ = serve(["one END two"])
+    client = client_of(server)
+    asked = {"model": "tiny", "messages": QUESTION, "stop": ["zz", "END"]}
+    whole = client.chat.completions.create(**asked)
+    last = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)][-1]
+    assert whole.choices[0].model_extra["stop_reason"] == "END" == last.model_extra["stop_reason"]

@@ -1,7 +1,7 @@
 """From rollouts to what the learner takes: groups without signal dropped, the rest grown into a tree and packed.
 
-Every trajectory counts the same in its group however many calls it made, and every sampled token is one term, with the
-advantage of the call that sampled it.
+Every trajectory counts the same in its group however many calls it made, and every sampled token that was not forced is
+one term, with the advantage of the call that sampled it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Trajectory:
 
     @property
     def trained_tokens(self) -> int:
-        """Sampled tokens of the records that the credit reaches."""
+        """Sampled tokens of the records that the credit reaches, without the forced ones."""
         columns = self.credited.column_R
-        return sum(record.output_ids.size for record, c in zip(self.records, columns, strict=True) if c >= 0)
+        return sum(record.trained_tokens for record, c in zip(self.records, columns, strict=True) if c >= 0)
 
     @property
     def truncated(self) -> bool:
@@ -124,7 +124,7 @@ def make_batch(
                     continue
                 tree.insert(record, len(lengths) - 1)
                 alone.insert(record)
-                if record.output_ids.size:  # a record without a sampled token has no term, and no number in the pack
+                if record.trained_tokens:  # a record without one has no term, and no number in the pack
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
     if not of_call:

@@ -16,18 +16,21 @@ are not trained (another agent's, another model's) are part of the environment: 
 the last trained call before. A number that is both emitted and returned counts twice in `per_turn` and `discounted`.
 
 Within a group, a number is compared with those of the same turn: see `stack`.
+
+Where several adapters are trained, each learns from its own calls, and to it the others are part of the environment. A
+reward counts for all of them, unless it says whose it is: see `Recipient`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.emitter import get_reward_value, is_rollout_reward
+from mini_agentic_rl.emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Span
 
@@ -59,6 +62,28 @@ class Rewards:
     """L."""
 
 
+@dataclass(frozen=True)
+class Recipient:
+    """One of several adapters that are trained, as rewards name it."""
+
+    name: str
+    others: Collection[str]
+    """Names of the other adapters."""
+
+    def value(self, span: Span) -> float | None:
+        """The number of a reward span that is this adapter's: the one under its name, else the primary one, unless that
+        is under another adapter's name. None for a span that has none."""
+        rewards = get_rewards_from_span(span)
+        own = next((reward.value for reward in rewards if reward.name == self.name), None)
+        if own is None and not (rewards and rewards[0].name in self.others):
+            return get_reward_value(span)
+        return own
+
+    def last(self, spans: Sequence[Span]) -> float | None:
+        """Its last reward of all; None when nobody gave it one."""
+        return next((value for span in reversed(spans) if (value := self.value(span)) is not None), None)
+
+
 def turn_numbers(records: Sequence[CompletionRecord]) -> Ints:
     """The number [records] of the call that each record belongs to: choices of one response share it."""
     numbers: list[int] = []
@@ -68,19 +93,22 @@ def turn_numbers(records: Sequence[CompletionRecord]) -> Ints:
     return np.array(numbers, np.int64)
 
 
-def read_rewards(spans: Sequence[Span], records: Sequence[CompletionRecord], last: float) -> Rewards:
+def read_rewards(
+    spans: Sequence[Span], records: Sequence[CompletionRecord], last: float, recipient: Recipient | None = None
+) -> Rewards:
     """The rewards among `spans` (one attempt's, in the order of the store), by the call that each belongs to.
 
     Args:
         records: the calls that are trained, in order.
         last: L.
+        recipient: whose rewards count; None takes all.
     """
     turns = turn_numbers(records)
     begins = np.array([record.sequence_id for record in records], np.int64)
     turns_T = np.zeros(int(turns[-1]) + 1 if turns.size else 0, np.float64)
     whole = 0.0
     for span in spans:
-        value = get_reward_value(span)
+        value = get_reward_value(span) if recipient is None else recipient.value(span)
         if value is None:
             continue
         before = int(np.searchsorted(begins, span.sequence_id))

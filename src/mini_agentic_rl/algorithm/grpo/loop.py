@@ -7,16 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...policy import Learner, LearnerSettings
-from ...types import Dataset
+from ...policy import LearnerSettings
+from ...types import Dataset, NamedResources
 from ..evaluation import evaluate
 from ..memory import peak_memory_bytes
-from ..resources import with_policy
 from ..seeds import tasks_of_step
 from ..serving import ServedPolicy
-from ..warm_start import warm_up
-from .progress import Progress, read_progress, restore, write_checkpoint
-from .sampling import Sampled, sample_groups, trained_calls
+from ..warm_start import WarmStart, warm_up
+from .progress import Learners, Progress, read_progress, restore, save_adapters, write_checkpoint
+from .sampling import Sampled, sample_groups
 from .update import batch_of, group_metrics, update
 
 if TYPE_CHECKING:
@@ -32,9 +31,11 @@ class Loop:
         self,
         algorithm: MiniGRPO,
         served: ServedPolicy,
+        resources: NamedResources,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
+        """`resources` are those that agents find beside the model that is trained."""
         self.algorithm = algorithm
         self.settings = algorithm.settings
         self.context = algorithm.context
@@ -42,6 +43,8 @@ class Loop:
         self.logger = self.context.logger
         self.policy = served.policy
         self.served = served
+        self.resources = resources
+        self.adapters = served.policy.model.adapters
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
@@ -53,33 +56,44 @@ class Loop:
         return self.algorithm.progress
 
     async def all(self) -> None:
-        learner = await self.policy.run_async(lambda: self.policy.learner(self._learner_settings()))
-        await self._resume(learner)
+        learners = await self.policy.run_async(self._learners)
+        await self._resume(learners)
         await self._add_resources()
         try:
             if not self.progress.warmed_up:
                 await self._measure("before")
                 await self._warm_up()
                 self.progress.warmed_up = True
-                await self._checkpoint(learner)
-            await self._reinforce(learner)
+                await self._checkpoint(learners)
+            await self._reinforce(learners)
         except (asyncio.CancelledError, KeyboardInterrupt):
             if self.progress.warmed_up:  # a warm-up is short: it is begun again
                 self.logger.note("interrupted: writing a checkpoint")
-                self._checkpoint_now(learner)
+                self._checkpoint_now(learners)
             raise
-        await self._checkpoint(learner)
-        if self.context.checkpoints is not None:
-            checkpoints = self.context.checkpoints
-            await asyncio.to_thread(checkpoints.save_result, "adapter", self.policy.save)
+        await self._checkpoint(learners)
+        await asyncio.to_thread(self._save_result)
 
-    async def _resume(self, learner: Learner) -> None:
+    def _save_result(self) -> None:
+        checkpoints, (first, *others) = self.context.checkpoints, self.adapters
+        if checkpoints is None:
+            return
+        if others:
+            checkpoints.save_result("adapters", lambda folder: save_adapters(folder, self.policy))
+        else:
+            checkpoints.save_result("adapter", lambda folder: self.policy.save(folder, first))
+
+    def _learners(self) -> Learners:
+        settings = self._learner_settings()
+        return {adapter: self.policy.learner(settings, adapter) for adapter in self.adapters}
+
+    async def _resume(self, learners: Learners) -> None:
         latest = self.context.checkpoints.latest_checkpoint() if self.context.checkpoints is not None else None
         if not self.context.resume or latest is None:
             return
         _, folder = latest
         self.algorithm.progress = read_progress(folder)
-        await self.policy.run_async(lambda: restore(folder, self.policy, learner))
+        await self.policy.run_async(lambda: restore(folder, self.policy, learners))
         self.logger.note(f"resumed after step {self.progress.step}")
 
     async def _add_resources(self) -> None:
@@ -88,11 +102,8 @@ class Loop:
         self._val_resources = await self._resources(0.0)
 
     async def _resources(self, temperature: float) -> str:
-        server = self.served.server
-        if server is None:
-            raise RuntimeError("the policy is not served")
         sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
-        named = with_policy(self.context.initial_resources, server.as_resource(sampling))
+        named = self.served.resources(self.resources, sampling)
         return (await self.store.add_resources(named)).resources_id
 
     async def _measure(self, name: str) -> None:
@@ -115,23 +126,30 @@ class Loop:
         self._log({"accuracy": found.accuracy})
 
     async def _warm_up(self) -> None:
-        warm_start = self.algorithm.warm_start
-        if warm_start is None or warm_start.settings.examples == 0 or self.train_dataset is None:
+        warm_starts = {
+            adapter: start for adapter, start in self.algorithm.warm_starts.items() if start.settings.examples > 0
+        }
+        if not warm_starts or self.train_dataset is None:
             return
+        started = time.perf_counter()
+        for adapter, warm_start in warm_starts.items():
+            await self._imitate(adapter, warm_start, self.train_dataset)
+        self.progress.spend("sft", time.perf_counter() - started)
+        await self._measure("after SFT")
+
+    async def _imitate(self, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]) -> None:
         server = self.served.server
         if server is None:
             raise RuntimeError("the policy is not served")
-        started = time.perf_counter()
-        size = len(self.train_dataset)
+        size = len(dataset)
         # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
         rows = tasks_of_step(self.settings.seed, size, 0, size)[-warm_start.settings.examples :]
-        dataset = self.train_dataset
         conversations = [warm_start.demonstration(dataset[row]) for row in rows]
-        self.logger.phase("SFT", -(-len(conversations) // warm_start.settings.batch_size))
+        self.logger.phase(self._named(adapter, "SFT", " "), -(-len(conversations) // warm_start.settings.batch_size))
 
         def on_step(step: int, figures: Mapping[str, float]) -> None:
             self.logger.advance()
-            self._log({f"sft/{name}": value for name, value in figures.items()})
+            self._log({self._named(adapter, f"sft/{name}"): value for name, value in figures.items()})
 
         await warm_up(
             self.policy,
@@ -141,22 +159,21 @@ class Loop:
             warm_start.settings,
             self._learner_settings(),
             on_step,
+            adapter,
         )
-        self.progress.spend("sft", time.perf_counter() - started)
-        await self._measure("after SFT")
 
-    async def _reinforce(self, learner: Learner) -> None:
+    async def _reinforce(self, learners: Learners) -> None:
         settings, progress = self.settings, self.progress
         if self.total_steps == 0:
             return
         if progress.step < self.total_steps:
             self._show_steps()
         while progress.step < self.total_steps:
-            self._log(await self._step(learner))
+            self._log(await self._step(learners))
             self.logger.advance()
             last = progress.step == self.total_steps
             if last or progress.step % settings.checkpoint_every == 0:
-                await self._checkpoint(learner)
+                await self._checkpoint(learners)
             if not last and settings.eval_every and progress.step % settings.eval_every == 0:
                 await self._measure(f"step {progress.step}")
                 self._show_steps()
@@ -167,25 +184,33 @@ class Loop:
         self.logger.phase("reinforcement learning", self.total_steps)
         self.logger.advance(self.progress.step)
 
-    async def _step(self, learner: Learner) -> dict[str, float]:
+    async def _step(self, learners: Learners) -> dict[str, float]:
         started = time.perf_counter()
         counters = self.policy.engine.counters
         sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
+        prompts_before = self.served.prompts()
         found = await self._sample()
         sampled = time.perf_counter()
+        prompts = self.served.prompts()
         sampled_tokens = counters.sampled_tokens - sampled_before
-        batch = batch_of(found.groups, self.settings)
-        figures = group_metrics(found.groups, batch) | found.figures
+        batches = {adapter: batch_of(groups, self.settings) for adapter, groups in found.groups.items()}
+        figures = dict(found.figures)
+        for adapter, batch in batches.items():
+            figures |= self._of(adapter, group_metrics(found.groups[adapter], batch))
 
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
-            learnt = {} if batch is None else update(learner, batch, self.settings)
+            learnt: dict[str, float] = {}
+            for adapter, batch in batches.items():
+                if batch is not None:
+                    learnt |= self._of(adapter, update(learners[adapter], batch, self.settings))
             self.progress.step += 1
             return learnt
 
-        figures |= await self.policy.learn_async(learn)
+        figures |= await self.served.learn_async(learn)
         ended = time.perf_counter()
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)
+        figures |= {f"drift/{kind}": float(count - prompts_before[kind]) for kind, count in prompts.items()}
         return figures | {
             "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
             "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
@@ -203,7 +228,7 @@ class Loop:
             self.train_dataset,
             step=self.progress.step,
             resources_id=self._train_resources,
-            trained=trained_calls(self.context, self.served.name),
+            models=self.served.trained_models,
         )
         for reason, count in found.untrained.items():
             self.progress.untrained[reason] = self.progress.untrained.get(reason, 0) + count
@@ -216,19 +241,26 @@ class Loop:
         steps = self.total_steps * self.settings.epochs_per_batch
         return settings.model_copy(update={"total_steps": max(1, steps)})
 
-    async def _checkpoint(self, learner: Learner) -> None:
+    async def _checkpoint(self, learners: Learners) -> None:
         if self.context.checkpoints is not None:
-            await self.policy.run_async(lambda: self._write_checkpoint(learner))
+            await self.policy.run_async(lambda: self._write_checkpoint(learners))
 
-    def _checkpoint_now(self, learner: Learner) -> None:
+    def _checkpoint_now(self, learners: Learners) -> None:
         if self.context.checkpoints is not None:
-            self.policy.run(lambda: self._write_checkpoint(learner))
+            self.policy.run(lambda: self._write_checkpoint(learners))
 
-    def _write_checkpoint(self, learner: Learner) -> None:
+    def _write_checkpoint(self, learners: Learners) -> None:
         if self.context.checkpoints is not None:
             self.context.checkpoints.save_checkpoint(
-                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, learner, self.progress)
+                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, learners, self.progress)
             )
+
+    def _of(self, adapter: str, figures: Mapping[str, float]) -> dict[str, float]:
+        return {self._named(adapter, name): value for name, value in figures.items()}
+
+    def _named(self, adapter: str, name: str, separator: str = "/") -> str:
+        """What belongs to one of several adapters bears its name."""
+        return name if len(self.adapters) == 1 else f"{adapter}{separator}{name}"
 
     def _log(self, figures: Mapping[str, float]) -> None:
         self.logger.log(figures, step=self.progress.logged)

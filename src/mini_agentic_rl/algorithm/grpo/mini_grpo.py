@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-from ...policy import EngineSettings, LearnerSettings, LoraSettings, PolicyError
+from ...gateway.limits import GatewayLimits
+from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, PolicyError
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..evaluation import Evaluation
+from ..proxy import resources_with_upstreams
 from ..seeds import derive_seed
 from ..serving import ServedPolicy
 from ..warm_start import WarmStart
@@ -32,18 +35,30 @@ class MiniGRPO(Algorithm):
     """Trains the model that it serves.
 
     The agent finds that model as the resource "llm", and as "main_llm"; other LLMs of the trainer's `initial_resources`
-    stay as they are, and what they are asked is not trained. `Trainer(num_epochs=…, on_failure=…)` replace the settings
+    and those of its `llm_proxy` stay as they are, and what they are asked is not trained. Nor is the model without its
+    adapter, which can be asked for as `{model}-base`. `Trainer(num_epochs=…, on_failure=…)` replace the settings
     `total_epochs` and `on_failure`.
+
+    Several agents of a rollout can be trained at once, each with an adapter of its own on the one model:
+    `adapters=("assistant", "user")`. An agent chooses by the name of the model that it asks for, `model="user"`, or
+    takes the resource of that name; "llm" and "main_llm" are the first. Each adapter has its own optimizer, learns from
+    the calls that were made to it, and is compared within groups of its own. The rewards of a rollout are for all of
+    them; of one with several dimensions each takes the dimension of its name, if there is one.
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
         tokenizer: its tokenizer; None takes the one beside the model.
         settings: the loop; single settings may also be given by name (`total_steps=10`).
         lora: the adapter; None trains every weight.
-        learner: the optimizer.
+        adapters: names of the adapters to train; or a mapping from each to the folder of a saved one to go on with, or
+            to None for a new one. None is one adapter, asked for by the model's own name.
+        fixed_adapters: folders of saved adapters that agents may ask for by these names, and that stay as they are.
+        learner: the optimizer; with several adapters, that of each.
         engine: sampling.
-        warm_start: conversations to imitate first; None leaves that out.
+        warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
+            first. None leaves that out.
         load_options: `dtype`, `device`, `quantization`, `trust_remote_code` of `load_model`.
+        limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may ask for.
         keep_open: leave policy and endpoint running after the run, for `close()` to end.
 
     Raises:
@@ -59,10 +74,13 @@ class MiniGRPO(Algorithm):
         *,
         settings: GRPOSettings | None = None,
         lora: LoraSettings | None = LoraSettings(),  # noqa: B008  # frozen
+        adapters: Sequence[str] | Mapping[str, str | Path | None] | None = None,
+        fixed_adapters: Mapping[str, str | Path] | None = None,
         learner: LearnerSettings | None = None,
         engine: EngineSettings | None = None,
-        warm_start: WarmStart | None = None,
+        warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
         load_options: Mapping[str, Any] | None = None,
+        limits: GatewayLimits | None = None,
         keep_open: bool = False,
         **overrides: Any,
     ) -> None:
@@ -71,7 +89,9 @@ class MiniGRPO(Algorithm):
         if self.settings.kl_coef > 0 and lora is None:
             raise PolicyError("kl_coef needs LoRA: under full training no reference weights are left; set kl_coef 0")
         self.learner_settings = learner or LearnerSettings()
-        self.warm_start = warm_start
+        self._adapters = _named(adapters)
+        self._fixed_adapters = fixed_adapters
+        self.warm_starts = _by_adapter(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
         self.served: ServedPolicy | None = None
         self.evaluations: list[Evaluation] = []
         self.progress = Progress()
@@ -80,6 +100,7 @@ class MiniGRPO(Algorithm):
         self._lora = lora
         self._engine = (engine or EngineSettings()).model_copy(update={"deterministic": self.settings.deterministic})
         self._load_options = dict(load_options or {})
+        self._limits = limits
         self._keep_open = keep_open
 
     def bind(self, context: AlgorithmContext) -> None:
@@ -123,13 +144,46 @@ class MiniGRPO(Algorithm):
             self._tokenizer,
             engine=self._engine,
             lora=self._lora,
+            adapters=self._adapters,
+            fixed_adapters=self._fixed_adapters,
             seed=derive_seed(self.settings.seed, "adapter"),
             **self._load_options,
         )
         try:
-            await asyncio.to_thread(self.served.serve, store=self.context.store)
+            await asyncio.to_thread(
+                self.served.serve,
+                store=self.context.store,
+                limits=self._limits,
+                tool_format=self.settings.tool_format,
+                thinking=self.settings.thinking,
+            )
             self.progress.spend("load", time.perf_counter() - started)
-            await Loop(self, self.served, train_dataset, val_dataset).all()
+            async with resources_with_upstreams(self.context, self.served.model_names) as resources:
+                await Loop(self, self.served, resources, train_dataset, val_dataset).all()
         finally:
             if not self._keep_open:
                 await asyncio.to_thread(self.close)
+
+
+def _named(adapters: Sequence[str] | Mapping[str, str | Path | None] | None) -> Mapping[str, str | Path | None] | None:
+    if adapters is None or isinstance(adapters, Mapping):
+        return adapters
+    return dict.fromkeys([adapters] if isinstance(adapters, str) else adapters)
+
+
+def _by_adapter(
+    warm_start: WarmStart | Mapping[str, WarmStart] | None, adapters: Mapping[str, Any]
+) -> dict[str, WarmStart]:
+    """What each adapter imitates.
+
+    Raises:
+        PolicyError: there is no such adapter.
+    """
+    if warm_start is None:
+        return {}
+    if isinstance(warm_start, WarmStart):
+        return {next(iter(adapters)): warm_start}
+    unknown = sorted(set(warm_start) - set(adapters))
+    if unknown:
+        raise PolicyError(f"warm_start names {unknown[0]!r}, which is not among the adapters {', '.join(adapters)}")
+    return dict(warm_start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...policy import DEFAULT_ADAPTER, Learner, Policy
+from ...errors import UserError
+from ...policy import Learner, Policy
 from ...policy.load import load_weights, save_weights
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
 _RNG = "rng.pt"
 _ADAPTER = "adapter"
+_ADAPTERS = "adapters"
+
+Learners = Mapping[str, Learner]
+"""The optimizer of each adapter, by the adapter's name."""
 
 
 @dataclass
@@ -42,10 +48,12 @@ class Progress:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
-def write_checkpoint(folder: Path, policy: Policy, learner: Learner, progress: Progress) -> None:
-    """Adapter, optimizer, RNG and cursor. On the torch thread."""
-    save_weights(policy.model, folder / _ADAPTER)
-    learner.save_state(folder / _OPTIMIZER)
+def write_checkpoint(folder: Path, policy: Policy, learners: Learners, progress: Progress) -> None:
+    """Adapters, optimizers, RNG and cursor. On the torch thread."""
+    for name, learner in learners.items():
+        weights, optimizer = _places(folder, name, learners)
+        save_weights(policy.model, weights, name)
+        learner.save_state(optimizer)
     version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     torch.save(
         {
@@ -63,14 +71,39 @@ def read_progress(folder: Path) -> Progress:
     return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
-def restore(folder: Path, policy: Policy, learner: Learner) -> None:
-    """Weights, optimizer and RNG of a checkpoint. On the torch thread."""
-    load_weights(policy.model, folder / _ADAPTER)
-    learner.load_state(folder / _OPTIMIZER)
+def restore(folder: Path, policy: Policy, learners: Learners) -> None:
+    """Weights, optimizers and RNG of a checkpoint. On the torch thread.
+
+    Raises:
+        UserError: the checkpoint is of other adapters.
+    """
+    several = folder / _ADAPTERS
+    saved = sorted(path.name for path in several.iterdir() if path.is_dir()) if several.is_dir() else []
+    if saved != (sorted(learners) if len(learners) > 1 else []):
+        raise UserError(
+            f"the checkpoint {folder} is of {', '.join(saved) or 'one adapter'}: resume it with the same adapters"
+        )
+    for name, learner in learners.items():
+        weights, optimizer = _places(folder, name, learners)
+        load_weights(policy.model, weights, name)
+        learner.load_state(optimizer)
+        policy.engine.weights_changed(name)
     state = torch.load(folder / _RNG, weights_only=True)
     torch.set_rng_state(state["torch"])
     version, words, gauss = json.loads(state["python"])
     random.setstate((version, tuple(words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    policy.engine.weights_changed(DEFAULT_ADAPTER)
+
+
+def save_adapters(folder: Path, policy: Policy) -> None:
+    """Each adapter that is trained, in a folder of its name."""
+    for name in policy.model.adapters:
+        policy.save(folder / name, name)
+
+
+def _places(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
+    """Where the weights and the optimizer of an adapter are."""
+    if len(learners) == 1:
+        return folder / _ADAPTER, folder / _OPTIMIZER
+    return folder / _ADAPTERS / name, folder / _ADAPTERS / f"{name}.{_OPTIMIZER}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from ...config import Settings
+from ...gateway.thinking import ThinkingName
+from ...gateway.tool_formats import ToolFormatName
 from ..base import OnFailure
 from .credit import CreditMode
 from .loss import Aggregation, KLEstimator
@@ -56,6 +58,11 @@ class GRPOSettings(Settings):
     the model (`zero`), or is tried again and left out when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
     """At most this many attempts at a rollout with `on_failure="retry"`."""
+    tool_format: ToolFormatName = "auto"
+    """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""
+    thinking: ThinkingName = "auto"
+    """What the model is shown of its earlier thoughts: `keep`, `drop`, `fork` (as the chat template does it), or `off`:
+    think tags are ordinary text; auto is fork for models that know think tags."""
     eval_size: int | None = Field(default=200, ge=1)
     """How many validation tasks measure the accuracy; None takes all."""
     eval_every: int = Field(default=0, ge=0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...policy import Learner
 from .advantage import group_centred, group_normalized, has_signal
-from .batch import Batch, Group, Trajectory, make_batch
+from .batch import Batch, Group, make_batch
 from .loss import GRPOLoss
 from .settings import GRPOSettings
 
@@ -55,20 +55,17 @@ def update(learner: Learner, batch: Batch, settings: GRPOSettings) -> dict[str, 
 def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, float]:
     """Figures about what was sampled."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    rewards = np.array([trajectory.reward for trajectory in trajectories], np.float64)
     figures = {
         "groups/count": float(len(groups)),
         "groups/with_signal": float(sum(has_signal(group.credits) for group in groups)),
     }
     if trajectories:
+        figures |= reward_metrics([t.reward for t in trajectories], [t.dimensions for t in trajectories])
         figures |= {
-            "reward/mean": float(rewards.mean()),
-            "reward/std": float(rewards.std()),
             "rollout/sampled_tokens": float(np.mean([t.sampled_tokens for t in trajectories])),
             "rollout/calls": float(np.mean([len(t.records) for t in trajectories])),
             "rollout/truncated": float(np.mean([t.truncated for t in trajectories])),
         }
-        figures |= _dimensions(trajectories)
     if batch is not None:
         figures |= {
             "tree/tokens": float(batch.packed.token_count),
@@ -77,11 +74,14 @@ def group_metrics(groups: Sequence[Group], batch: Batch | None) -> dict[str, flo
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
-def _dimensions(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Mean of each named reward over the rollouts that have it, where rewards have several names."""
+def reward_metrics(rewards: Sequence[float], dimensions: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Figures about the final rewards of some rollouts, with the mean of each name over those that have several."""
+    if not rewards:
+        return {}
     by_name: dict[str, list[float]] = {}
-    for trajectory in trajectories:
-        if len(trajectory.dimensions) > 1:
-            for name, value in trajectory.dimensions.items():
+    for named in dimensions:
+        if len(named) > 1:
+            for name, value in named.items():
                 by_name.setdefault(name, []).append(value)
-    return {f"reward/{name}/mean": float(np.mean(values)) for name, values in by_name.items()}
+    figures = {"reward/mean": float(np.mean(rewards)), "reward/std": float(np.std(rewards))}
+    return figures | {f"reward/{name}/mean": float(np.mean(values)) for name, values in by_name.items()}

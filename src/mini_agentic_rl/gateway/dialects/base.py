@@ -7,12 +7,16 @@ Both gateways, the one over a policy and the one over upstreams, serve every dia
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ..errors import BadRequestError, GatewayError
+from ..json_text import parse_json
 
 Json: TypeAlias = dict[str, Any]
+Scope: TypeAlias = tuple[str, str] | None
+"""(rollout id, attempt id) of a request's URL; None outside of any rollout."""
 
 
 class Exchange(Protocol):
@@ -40,6 +44,17 @@ class Exchange(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Lookup:
+    """A further path of a dialect, answered from what it remembers."""
+
+    method: str
+    path: str
+    """Ends in `{id}`."""
+    answer: Callable[[str, Scope], Json]
+    """The body of the answer for that id and the scope of the URL; raises a GatewayError where there is none."""
+
+
 class Dialect(Protocol):
     """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
 
@@ -48,12 +63,17 @@ class Dialect(Protocol):
         """Where it is served, e.g. `/v1/chat/completions`."""
         ...
 
-    def open(self, body: Json, scope: tuple[str, str] | None) -> Exchange:
+    @property
+    def lookups(self) -> Sequence[Lookup]:
+        """Paths beside it."""
+        ...
+
+    def open(self, body: Json, scope: Scope) -> Exchange:
         """Read a request.
 
         Args:
             body: the JSON object that was sent.
-            scope: (rollout id, attempt id) of the request's URL; None outside of any rollout.
+            scope: whose request it is.
 
         Raises:
             GatewayError: the request cannot be served; a BadRequestError names the field in `param`.
@@ -66,23 +86,44 @@ class Dialect(Protocol):
 
 
 def json_object(content: bytes) -> Json:
-    """The JSON object in a request's body.
+    """The JSON object in a body of UTF-8.
 
     Raises:
         BadRequestError: it is none.
     """
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(content.decode("utf-8-sig"))
+    except ValueError as error:
         raise BadRequestError(f"the body is not a valid request: it is no JSON ({error})") from None
     if not isinstance(body, dict):
         raise BadRequestError("the body is not a valid request: expected a JSON object")
     return body
 
 
+def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
+    """An error of the chat request in the words of a dialect.
+
+    Args:
+        names: what the dialect calls a field of the chat request, where it calls it otherwise.
+    """
+    field = (error.param or "").partition("[")[0].partition(".")[0]
+    if field not in names:
+        return error
+    told = names[field]
+    message = error.message
+    if message.startswith(f"{field}:"):
+        message = told + message[len(field) :]
+    new = GatewayError(message, param=told, code=error.code, kind=error.kind)
+    new.status = error.status
+    return new
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+
+
 def encode(value: Mapping[str, Any]) -> bytes:
     """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:

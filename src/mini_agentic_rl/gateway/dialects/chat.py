@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import GatewayError
-from .base import Json, server_sent
+from .base import Json, Lookup, Scope, server_sent
+from .functions import as_function_call, as_tools, has_functions
 
 DONE = b"data: [DONE]\n\n"
 
@@ -15,12 +16,14 @@ class ChatExchange:
     """A chat request."""
 
     chat: Json
+    functions: bool = False
+    """Whether the answer tells calls in the older form."""
 
     def answer(self, completion: Json) -> Json:
-        return completion
+        return as_function_call(completion) if self.functions else completion
 
     def events(self, chunk: Json) -> bytes:
-        return server_sent(chunk)
+        return server_sent(self.answer(chunk))
 
     def end(self) -> bytes:
         return DONE
@@ -33,9 +36,10 @@ class ChatDialect:
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
+    lookups: tuple[Lookup, ...] = ()
 
-    def open(self, body: Json, scope: tuple[str, str] | None) -> ChatExchange:
-        return ChatExchange(body)
+    def open(self, body: Json, scope: Scope) -> ChatExchange:
+        return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
 
     def refusal(self, error: GatewayError) -> Json:
         return error.body()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_agentic_rl.serving import ServerThread
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.types import LLM, ProxyLLM
 
+from ..limits import Gate, GatewayLimits
 from .app import create_proxy_app
-from .upstream import Upstream, Upstreams
+from .upstream import Upstream
+from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +26,21 @@ class LLMProxy:
     Args:
         port: port to listen on; None and 0 take a free one.
         model_list: what is served where: `{"model_name": …, "base_url": …, "api_key": …, "model": …, "token_ids": …}`
-            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`.
+            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`. Several
+            entries of one name are servers of one model: the calls of a rollout go to the same one as long as it is
+            there. `token_ids` is "vllm" or "sglang" where the server tells token ids; without it calls are recorded
+            with their messages alone. `timeout` and `connect_timeout` may be given for each.
         store: where calls under a rollout's URL are recorded; the trainer gives its own.
         host: address to listen on.
-        num_retries: how often a request is sent again after a refused connection or an answer of 408, 429 or 5xx.
+        num_retries: how often a request is sent again after a failed connection or an answer of 408, 429 or 5xx.
         timeout: seconds that an upstream may be silent.
-        api_key: bearer token that agents must send; None asks for none.
+        connect_timeout: seconds within which a connection to an upstream has to be made.
+        api_key: bearer token that agents must send; without one, and without `api_keys`, none is asked for.
+        api_keys: further bearer tokens that are accepted.
+        limits: what is let in, and how much each rollout may use.
 
     Raises:
-        UserError: an entry of the model list does not say where its model is served, or two have one name.
+        UserError: an entry of the model list does not say where its model is served, or is there twice.
         ValueError: a number that cannot work.
     """
 
@@ -44,12 +53,17 @@ class LLMProxy:
         *,
         num_retries: int = 2,
         timeout: float = 600.0,
+        connect_timeout: float = 5.0,
         api_key: str | None = None,
+        api_keys: Sequence[str] = (),
+        limits: GatewayLimits | None = None,
     ) -> None:
         self._store = store
-        self._api_key = api_key
-        self._upstreams = Upstreams(model_list, num_retries=num_retries, timeout=timeout)
-        app = create_proxy_app(self._upstreams, self.get_store, api_key=api_key)
+        self._upstreams = Upstreams(
+            model_list, num_retries=num_retries, timeout=timeout, connect_timeout=connect_timeout
+        )
+        self.gate = Gate(limits or GatewayLimits(), [*([] if api_key is None else [api_key]), *api_keys])
+        app = create_proxy_app(self._upstreams, self.get_store, self.gate)
         self._server = ServerThread(app, host, port or 0, "LLM proxy")
 
     @property
@@ -89,12 +103,25 @@ class LLMProxy:
             ServerStartError: the address cannot be had; the message names the setting to change.
         """
         if not self.is_running():
+            self.gate.reopen()
             await asyncio.to_thread(self._server.start)
             logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
 
-    async def stop(self) -> None:
-        """Stop serving; requests under way get a few seconds."""
-        await asyncio.to_thread(self._server.stop)
+    def pause(self) -> None:
+        """Hold requests that arrive from now on; those being answered go on. See `GatewayLimits.when_paused`."""
+        self.gate.pause()
+
+    def resume(self) -> None:
+        """Answer requests again, those that were held first."""
+        self.gate.resume()
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
+        them."""
+        started = time.monotonic()
+        if self.is_running():
+            await asyncio.to_thread(self.gate.drain, timeout)
+        await asyncio.to_thread(self._server.stop, max(0.0, timeout - (time.monotonic() - started)))
 
     async def restart(self) -> None:
         """Stop, then start again."""
@@ -124,7 +151,7 @@ class LLMProxy:
         resource = ProxyLLM(
             endpoint=self.endpoint,
             model=model,
-            api_key=self._api_key,
+            api_key=self.gate.keys.first,
             sampling_parameters=dict(sampling_parameters or {}),
         )
         if rollout_id is None and attempt_id is None:

@@ -1,0 +1,189 @@
+"""Measure the gateway's own time per request: everything but the model.
+
+python benchmarks/gateway.py                             # all ways of answering, recorded in memory and in SQLite
+python benchmarks/gateway.py --clients 32 --requests 40 --stores memory --answers whole steps
+
+The backend says a text that is ready. An answer comes whole; or it is streamed in one burst, as what the engine has
+sampled faster than the gateway sends; or it is streamed step by step, every token an event of its own. Every client
+keeps one connection and asks under its own rollout's URL, so every call is recorded. The server has a process of its
+own; its CPU time over the requests is what a request costs, whatever the clients cost beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from mini_agentic_rl.algorithm.serving import load_tokenizer
+from mini_agentic_rl.gateway.backend import BackendLoad
+from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.store.open import open_store
+from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+from output import deliver, make_parser
+
+WAYS = ["whole", "burst", "steps"]
+ANSWER = "The rule says that the parts are counted one after the other, and that nothing is left out. "
+
+
+class ReadyBackend:
+    """Answers every request at once with the same tokens, step by step where that is asked for."""
+
+    model_names: Sequence[str] = ("base", "default")
+    context_length = 32_768
+
+    def __init__(self, token_ids: Sequence[int], *, steps: bool) -> None:
+        self._ids = tuple(token_ids)
+        self._steps = steps
+
+    def load(self) -> BackendLoad:
+        return BackendLoad()
+
+    async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
+        count = len(self._ids)
+        if not self._steps:
+            yield TokenDelta(self._ids, (-0.5,) * count, finish_reason="length", version=1)
+            return
+        for position, token_id in enumerate(self._ids):
+            await asyncio.sleep(0)  # each token is a step of the model: the event loop may send what came before
+            yield TokenDelta((token_id,), (-0.5,), finish_reason="length" if position == count - 1 else None, version=1)
+
+
+def serve(pipe: Connection, options: argparse.Namespace, spec: str, steps: bool) -> None:
+    """The server's process: tells where it listens, then its CPU seconds each time it is asked, until asked no more."""
+    tokenizer = load_tokenizer(options.model)
+    ids = tokenizer.encode(ANSWER * 64, add_special_tokens=False)[: options.new_tokens]
+    store = open_store(spec)
+    rollouts = [asyncio.run(store.start_rollout({"client": n})) for n in range(options.clients)]
+    filler = tokenizer.decode(tokenizer.encode(" the rule" * options.prompt_tokens)[: options.prompt_tokens - 40])
+    with MiniLLMServer(ReadyBackend(ids, steps=steps), tokenizer, model_name="bench", store=store) as server:
+        urls = [server.as_resource().get_base_url(r.rollout_id, r.attempt.attempt_id) for r in rollouts]
+        pipe.send({"urls": urls, "filler": filler})
+        while pipe.recv() == "cpu":
+            pipe.send(time.process_time())
+
+
+def request_bytes(url: str, body: dict[str, Any]) -> bytes:
+    """A whole HTTP request, ready to be written."""
+    parts = urlsplit(f"{url}/chat/completions")
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    """The body of one answer, of a known length or in chunks.
+
+    Raises:
+        SystemExit: it is no success.
+    """
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), None)
+    body = await (reader.readuntil(b"0\r\n\r\n") if length is None else reader.readexactly(length))
+    if b" 200 " not in head.split(b"\r\n")[0]:
+        raise SystemExit(f"the gateway refused a request: {body[:500]!r}")
+    return body
+
+
+async def ask(options: argparse.Namespace, url: str, filler: str, stream: bool, count: int) -> list[float]:
+    """Seconds of each of `count` requests of one client, one after the other."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=2**20)
+    spent = []
+    for number in range(count):
+        messages = [
+            {"role": "system", "content": filler},
+            {"role": "user", "content": f"Question {number} of {url[-12:]}: what follows?"},
+        ]
+        content = request_bytes(url, {"model": "bench", "messages": messages, "stream": stream})
+        started = time.perf_counter()
+        writer.write(content)
+        await read_answer(reader)
+        spent.append(time.perf_counter() - started)
+    writer.close()
+    return spent
+
+
+async def ask_all(options: argparse.Namespace, told: dict[str, Any], stream: bool, count: int) -> list[float]:
+    """All clients at once; the seconds of every request."""
+    asked = [ask(options, url, told["filler"], stream, count) for url in told["urls"]]
+    return [seconds for row in await asyncio.gather(*asked) for seconds in row]
+
+
+def measure(options: argparse.Namespace, store: str, way: str) -> dict[str, Any]:
+    """One row: a fresh server, a warm-up, then the requests that count."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = str(Path(folder) / "rollouts.db") if store == "sqlite" else store
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(there, options, spec, way == "steps")
+        )
+        process.start()
+        there.close()
+        try:
+            told = here.recv()
+            asyncio.run(ask_all(options, told, way != "whole", 3))
+            here.send("cpu")
+            before = here.recv()
+            started = time.perf_counter()
+            latencies = asyncio.run(ask_all(options, told, way != "whole", options.requests))
+            elapsed = time.perf_counter() - started
+            here.send("cpu")
+            cpu = here.recv() - before
+            here.send("end")
+        finally:
+            process.join(10)
+            process.terminate()
+    requests = len(latencies)
+    return {
+        "store": store,
+        "answers": way,
+        "clients": options.clients,
+        "requests": requests,
+        "cpu_ms": 1000 * cpu / requests,
+        "wall_ms": 1000 * elapsed / requests,
+        "latency_ms": 1000 * statistics.median(latencies),
+    }
+
+
+def report(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title=f"The gateway's own time per request, {rows[0]['clients']} clients at once")
+    for name in ("recorded in", "answers", "CPU ms/request", "wall ms/request", "median latency, ms"):
+        table.add_column(name, justify="right" if "ms" in name else "left")
+    for row in rows:
+        figures = (f"{row['cpu_ms']:.2f}", f"{row['wall_ms']:.2f}", f"{row['latency_ms']:.1f}")
+        table.add_row(row["store"], row["answers"], *figures)
+    console.print(table)
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--model", default="embedded", help="folder or name of the model whose tokenizer is used")
+    parser.add_argument("--clients", type=int, default=32, help="clients at once, each with one connection")
+    parser.add_argument("--requests", type=int, default=40, help="requests of each client")
+    parser.add_argument("--prompt-tokens", type=int, default=375, help="tokens of each prompt, about")
+    parser.add_argument("--new-tokens", type=int, default=64, help="tokens of each answer")
+    parser.add_argument("--stores", nargs="+", default=["memory", "sqlite"], help="memory, sqlite, or a store's URL")
+    parser.add_argument("--answers", nargs="+", choices=WAYS, default=WAYS, help="how answers come")
+    options = parser.parse_args()
+    rows = [measure(options, store, way) for store in options.stores for way in options.answers]
+    deliver(options, rows, report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What each adapter learns from a step's rollouts: groups of its own, by task.
+
+They are the same rollouts, each with the calls that were made to the adapter and the rewards that are the adapter's. A
+rollout that made no call to it is in none of its groups. Where one adapter is trained, all is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..rollouts import FinishedRollout
+from .batch import Group, Trajectory
+from .credit import Recipient, assign, read_rewards
+from .settings import GRPOSettings
+from .update import reward_metrics
+
+logger = logging.getLogger(__name__)
+
+
+def by_adapter(
+    finished: Sequence[FinishedRollout], step: int, models: Mapping[str, str], settings: GRPOSettings
+) -> tuple[dict[str, list[Group]], Counter[str], dict[str, float]]:
+    """The groups of each adapter by its name, and for several adapters: why rollouts that were to train one do not, and
+    figures about the rewards of all and about the calls of each.
+
+    Args:
+        finished: the rollouts of step number `step`, group by group.
+        models: the adapter that learns from calls to each model, by the names of the models.
+    """
+    adapters = list(dict.fromkeys(models.values()))
+    if len(adapters) == 1:
+        return {adapters[0]: _groups(finished, step, settings)}, Counter(), {}
+    groups: dict[str, list[Group]] = {}
+    reasons: Counter[str] = Counter()
+    usable = [f for f in finished if f.untrainable is None]
+    figures = reward_metrics(
+        [f.reward or 0.0 for f in usable], [{} if f.counts_as_zero else f.dimensions for f in usable]
+    )
+    for adapter in adapters:
+        recipient = Recipient(adapter, [other for other in adapters if other != adapter])
+        shares = [_share(f, recipient, models) for f in finished]
+        groups[adapter] = _groups(shares, step, settings, recipient)
+        figures[f"{adapter}/rollout/without_calls"] = float(sum(not share.records for share in shares))
+        trainable = [share for share, whole in zip(shares, finished, strict=True) if whole.untrainable is None]
+        unrewarded = sum(bool(share.records) and share.reward is None for share in trainable)
+        if unrewarded:
+            reason = f"no reward for {adapter!r}: all were given to other adapters by name"
+            logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
+            reasons[reason] = unrewarded
+    return groups, reasons, figures
+
+
+def _share(finished: FinishedRollout, recipient: Recipient, models: Mapping[str, str]) -> FinishedRollout:
+    """A rollout as one adapter sees it: its own calls, its own reward."""
+    records = [record for record in finished.records if models[record.model] == recipient.name]
+    return replace(
+        finished,
+        records=records,
+        reward=finished.reward if finished.counts_as_zero else recipient.last(finished.spans),
+    )
+
+
+def _groups(
+    finished: Sequence[FinishedRollout], step: int, settings: GRPOSettings, recipient: Recipient | None = None
+) -> list[Group]:
+    """One a task, with the rollouts that can be trained."""
+    size = settings.samples_per_prompt
+    groups = []
+    for index in range(len(finished) // size):
+        usable = [f for f in finished[index * size : (index + 1) * size] if f.untrainable is None]
+        trajectories = [_trajectory(f, f.reward, settings, recipient) for f in usable if f.reward is not None]
+        groups.append(Group(f"{step}/{index}", trajectories))
+    return groups
+
+
+def _trajectory(
+    finished: FinishedRollout, reward: float, settings: GRPOSettings, recipient: Recipient | None
+) -> Trajectory:
+    records = finished.records
+    # A failed rollout's own rewards, those of its turns too, count for nothing.
+    rewards = read_rewards(() if finished.counts_as_zero else finished.spans, records, reward, recipient)
+    return Trajectory(
+        finished.rollout.rollout_id,
+        records,
+        reward,
+        credit=assign(settings.credit, records, rewards, discount=settings.credit_discount),
+        dimensions={} if finished.counts_as_zero or recipient is not None else finished.dimensions,
+    )

@@ -1,0 +1,151 @@
+"""What form a chat request demands of its answer: JSON by a schema, tool calls, or text in which calls are well-formed.
+
+JSON and calls are told apart by the tool format's `CallShape`. Where a format has none, because its arguments are not
+JSON, calls cannot be demanded by a grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..errors import BadRequestError
+from ..protocol import ChatRequest, FunctionDefinition, ResponseFormat
+from ..thinking import ThinkTags
+from ..tool_formats import CallShape, ToolFormat
+
+ANY_OBJECT: Final = '{"type": "object"}'
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """A JSON value that obeys a schema."""
+
+    schema: str
+    """JSON text."""
+    strict: bool
+    """Whether the whole schema must hold; else keywords that the grammar does not know are left out."""
+    field: str
+    """Where the request says so."""
+
+
+@dataclass(frozen=True)
+class CallRule:
+    """A call of one tool: literal text, its arguments, literal text."""
+
+    before: str
+    arguments: ValueRule
+    after: str
+
+
+@dataclass(frozen=True)
+class AnswerRule:
+    """The form of a whole answer: the value, or one or more of the calls, or text with calls in it."""
+
+    value: ValueRule | None = None
+    calls: tuple[CallRule, ...] = ()
+    joint: str | None = None
+    """What stands between one call and the next; None where there can be one only."""
+    opening: str | None = None
+    """Where set, text may be written too, and a call begins wherever this is written."""
+    thought: ThinkTags | None = None
+    """What stands around a thought, which may come first and is free; None where thoughts are part of the answer."""
+    thought_begun: bool = False
+    """Whether the prompt has opened the thought."""
+
+    @property
+    def field(self) -> str:
+        """The field of the request that asks for this form."""
+        return "tools" if self.opening is not None else "tool_choice" if self.value is None else "response_format"
+
+
+def answer_rule(
+    request: ChatRequest, tool_format: ToolFormat, thought: ThinkTags | None = None, thought_begun: bool = False
+) -> AnswerRule | None:
+    """The form that `request` demands; None when it demands none, or one that `tool_format` has no grammar for.
+
+    Args:
+        request: the request.
+        tool_format: how calls are written.
+        thought: what stands around thoughts, where they are told apart from the answer.
+        thought_begun: whether the prompt opens the thought.
+
+    Raises:
+        BadRequestError: fields that contradict each other, or that `tool_format` cannot serve together.
+    """
+    value = _value_rule(request.response_format)
+    calls = _call_rules(request, tool_format)
+    rule: AnswerRule | None = None
+    if request.must_call:
+        rule = AnswerRule(calls=calls, joint=_joint(request, tool_format)) if calls else None
+    elif value is not None:
+        if request.offered_tools and not calls:
+            raise BadRequestError(
+                f"response_format: tool calls in the form {tool_format.name!r} are no JSON, so tools cannot be offered "
+                "beside it; send tool_choice 'none', or serve the model with another tool format",
+                param="response_format",
+            )
+        rule = AnswerRule(value=value, calls=calls, joint=_joint(request, tool_format))
+    elif calls and any(tool.function.strict for tool in request.tools or ()):
+        rule = AnswerRule(calls=calls, joint=_joint(request, tool_format), opening=_opening(calls, tool_format))
+    if rule is not None and request.ignore_eos:
+        raise BadRequestError(
+            f"ignore_eos: the form that {rule.field} asks for says where the answer ends", param="ignore_eos"
+        )
+    return None if rule is None else replace(rule, thought=thought, thought_begun=thought_begun)
+
+
+def _value_rule(wanted: ResponseFormat | None) -> ValueRule | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    form = wanted.json_schema
+    if wanted.type == "json_object" or form is None or form.json_schema is None:
+        return ValueRule(ANY_OBJECT, True, "response_format")
+    return ValueRule(json.dumps(form.json_schema), bool(form.strict), "response_format.json_schema.schema")
+
+
+def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule, ...]:
+    """The calls that may be made; none when the tool format has no shape for them."""
+    if request.tool_choice == "none":
+        return ()
+    rules = []
+    for index, tool in enumerate(request.tools or ()):
+        function = tool.function
+        if request.must_call_name not in (None, function.name):
+            continue
+        schema = _arguments_schema(function)
+        shape = tool_format.shape(function.name, schema)
+        if shape is None:
+            return ()
+        rules.append(_call_rule(shape, bool(function.strict), f"tools[{index}].function.parameters"))
+    return tuple(rules)
+
+
+def _call_rule(shape: CallShape, strict: bool, field: str) -> CallRule:
+    return CallRule(shape.before, ValueRule(json.dumps(shape.schema), strict, field), shape.after)
+
+
+def _arguments_schema(function: FunctionDefinition) -> Mapping[str, Any]:
+    """Arguments are an object, whether or not the schema says so."""
+    return _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
+
+
+def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
+    """What the format writes between calls, where it writes them one after another and several are wanted."""
+    named = request.must_call and request.tool_choice != "required"
+    if named or request.parallel_tool_calls is False:
+        return None
+    one = tool_format.format_calls([("f", "{}")])
+    two = tool_format.format_calls([("f", "{}"), ("f", "{}")])
+    if len(two) < 2 * len(one) or not (two.startswith(one) and two.endswith(one)):
+        return None
+    return two[len(one) : len(two) - len(one)]
+
+
+def _opening(calls: Sequence[CallRule], tool_format: ToolFormat) -> str:
+    """What begins a call in the middle of text: the format's marker, else the beginning of the call itself."""
+    before = calls[0].before
+    return next((m for m in tool_format.markers if before.startswith(m)), tool_format.forced_prefix(None))

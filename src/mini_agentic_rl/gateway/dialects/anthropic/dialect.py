@@ -1,0 +1,69 @@
+"""Anthropic messages over chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...bodies import checked
+from ...errors import GatewayError
+from ..base import Json, Lookup, Scope, renamed, server_sent
+from .answer import MessageAnswer
+from .history import chat_messages
+from .request import CHAT_FIELDS, MessagesRequest, chat_body
+
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class MessagesExchange:
+    """One request, and the message that answers it."""
+
+    def __init__(self, chat: Json, request: MessagesRequest) -> None:
+        self.chat = chat
+        self._answer = MessageAnswer(
+            request.model, request.stop_sequences or (), with_ids=bool(request.return_token_ids)
+        )
+
+    def answer(self, completion: Json) -> Json:
+        self._answer.take(completion)
+        return self._answer.body()
+
+    def events(self, chunk: Json) -> bytes:
+        return _sent(self._answer.take(chunk))
+
+    def end(self) -> bytes:
+        return _sent(self._answer.finish())
+
+    def failed(self, error: GatewayError) -> bytes:
+        return server_sent(_refusal(error), "error")
+
+
+class AnthropicDialect:
+    """`POST /v1/messages`."""
+
+    path = "/v1/messages"
+    lookups: tuple[Lookup, ...] = ()
+
+    def open(self, body: Json, scope: Scope) -> MessagesExchange:
+        request = checked(MessagesRequest, body)
+        return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
+
+    def refusal(self, error: GatewayError) -> Json:
+        return _refusal(error)
+
+
+def _refusal(error: GatewayError) -> Json:
+    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": renamed(error, CHAT_FIELDS).message}}
+
+
+def _sent(events: Sequence[Json]) -> bytes:
+    return b"".join(server_sent(event, event["type"]) for event in events)

@@ -1,0 +1,187 @@
+"""The body of a responses request, checked, and the chat request that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from ...bodies import Body
+from ...errors import BadRequestError
+from ..base import Json
+
+# Served by OpenAI from state or machinery of its own. To ignore one of them would be to answer another request.
+_NOT_SERVED: Final = {
+    "background": "send the request without it and wait, or stream",
+    "conversation": "conversations are continued by previous_response_id, or by sending the items again",
+    "prompt": "there are no stored prompts; send instructions and input",
+}
+# Sampling options of chat completions that the responses API lacks; they pass as they are.
+_EXTENSIONS: Final = ("seed", "stop", "top_k", "min_p", "logit_bias", "ignore_eos", "return_token_ids")
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+CHAT_FIELDS: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "logprobs": "top_logprobs",
+}
+"""What the fields of the chat request are called here, where they are called otherwise."""
+
+
+class TextOptions(Body):
+    """The wanted form of the answer's text."""
+
+    format: dict[str, Any] | None = None
+
+
+class ReasoningOptions(Body):
+    """How much the model is to think."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(Body):
+    """`POST /v1/responses`. None stands for the default."""
+
+    model: str
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    include: list[str] | None = None
+    reasoning: ReasoningOptions | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log-probabilities are to stand beside the text."""
+        return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
+
+
+def refuse_what_is_not_served(body: Mapping[str, Any]) -> None:
+    """Refuse a request whose answer would not be what it asks for.
+
+    Raises:
+        BadRequestError: it asks for a field of OpenAI's that has no meaning here.
+    """
+    for name, instead in _NOT_SERVED.items():
+        if body.get(name):
+            raise BadRequestError(f"{name} is not offered here: {instead}", param=name)
+
+
+def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequence[Json]) -> Json:
+    """The chat request.
+
+    Args:
+        request: the checked request.
+        body: what was sent, for the sampling options that chat completions have and responses lack.
+        messages: the whole conversation.
+
+    Raises:
+        BadRequestError: a tool or a form of text that cannot be had here; `param` names it.
+    """
+    chat: Json = {"model": request.model, "messages": list(messages)}
+    tools, tool_choice = _tools(request)
+    options = {
+        "tools": tools,
+        "tool_choice": tool_choice if tools else None,
+        "parallel_tool_calls": request.parallel_tool_calls if tools else None,
+        "max_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "response_format": _response_format(request.text.format if request.text else None),
+        "reasoning_effort": request.reasoning.effort if request.reasoning else None,
+        "user": request.user,
+        **{name: body.get(name) for name in _EXTENSIONS},
+    }
+    if request.wants_logprobs:
+        options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if request.stream:
+        options |= {"stream": True, "stream_options": {"include_usage": True}}
+    return chat | {name: value for name, value in options.items() if value is not None}
+
+
+def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
+    """Tools and `tool_choice` as chat completions have them."""
+    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, str):
+        if choice not in (None, "auto", "none", "required"):
+            raise BadRequestError(
+                f"tool_choice: expected 'auto', 'none', 'required' or an object, not {choice!r}", param="tool_choice"
+            )
+        if choice == "required" and not tools:
+            raise BadRequestError("tool_choice 'required' needs tools", param="tool_choice")
+        return tools or None, choice
+    if choice.get("type") == "allowed_tools":
+        return _allowed(tools, choice)
+    if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+        raise BadRequestError(
+            f'tool_choice: {choice.get("type")!r} is no function; name one as {{"type": "function", "name": "..."}}',
+            param="tool_choice",
+        )
+    _named(tools, choice["name"])
+    return tools, {"type": "function", "function": {"name": choice["name"]}}
+
+
+def _allowed(tools: Sequence[Json], choice: Mapping[str, Any]) -> tuple[list[Json], str]:
+    """`allowed_tools`: the model is shown only those."""
+    mode, allowed = choice.get("mode", "auto"), choice.get("tools")
+    names = [tool.get("name") for tool in allowed if isinstance(tool, dict)] if isinstance(allowed, list) else []
+    if mode not in ("auto", "required") or not names:
+        raise BadRequestError(
+            "tool_choice: allowed_tools needs a mode ('auto' or 'required') and a list of tools", param="tool_choice"
+        )
+    return [_named(tools, name) for name in names], mode
+
+
+def _named(tools: Sequence[Json], name: Any) -> Json:
+    for tool in tools:
+        if tool["function"]["name"] == name:
+            return tool
+    raise BadRequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> Json:
+    kind = tool.get("type")
+    if kind != "function":
+        raise BadRequestError(
+            f"{where}: {kind!r} is a tool that OpenAI hosts or runs by rules of its own; this server has functions "
+            "only. Give the agent a function that does the same.",
+            param=where,
+        )
+    if not isinstance(tool.get("name"), str) or not tool["name"]:
+        raise BadRequestError(f"{where}: a function needs a name", param=where)
+    kept = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
+    return {"type": "function", "function": kept}
+
+
+def _response_format(text_format: Mapping[str, Any] | None) -> Json | None:
+    kind = None if text_format is None else text_format.get("type")
+    if text_format is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "json_object"}
+    if kind != "json_schema":
+        raise BadRequestError(
+            f"text.format: {kind!r} is not offered; use 'text', 'json_object' or 'json_schema'", param="text.format"
+        )
+    names = ("name", "description", "schema", "strict")
+    kept = {name: text_format[name] for name in names if text_format.get(name) is not None}
+    return {"type": "json_schema", "json_schema": kept}

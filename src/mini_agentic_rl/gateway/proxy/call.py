@@ -1,0 +1,221 @@
+"""One chat request on its way to an upstream and back, and what is recorded of it.
+
+An answer is recorded before it is complete at the agent. Where the upstream tells token ids and log-probabilities they
+are part of the record and the call can be trained; where it does not, the record holds the messages alone and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from mini_agentic_rl.store.base import LightningStore
+
+from ..dialects import Exchange
+from ..dialects.base import json_object
+from ..errors import BadRequestError, GatewayError
+from ..limits import RolloutBudgets
+from ..recorder import Answer, CallContext, Recorder
+from .answer import UpstreamAnswer
+from .errors import UpstreamBrokenError, UpstreamRefusedError
+from .upstream import Upstream
+from .upstreams import Upstreams, events, silent
+
+_SHOWN_CHARACTERS = 500
+
+
+class ProxiedCall:
+    """One chat request. `send` first, then `whole` or `stream`, and `end` whatever happened.
+
+    Args:
+        exchange: the request in the agent's dialect.
+        scope: the attempt that it belongs to.
+        traceparent: W3C trace context of the request.
+        store: where it is recorded.
+        budgets: how much the attempt may ask for.
+
+    Raises:
+        BadRequestError: a field that the record needs has a bad value.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        scope: tuple[str, str] | None,
+        traceparent: str | None,
+        store: LightningStore | None,
+        budgets: RolloutBudgets,
+    ) -> None:
+        body = exchange.chat
+        if not isinstance(body.get("messages"), list):
+            raise BadRequestError("messages: expected a list", param="messages")
+        if isinstance(body.get("temperature"), bool) or not isinstance(body.get("temperature"), int | float | None):
+            raise BadRequestError("temperature: expected a number", param="temperature")
+        if not isinstance(body.get("stream_options"), dict | None):
+            raise BadRequestError("stream_options: expected an object", param="stream_options")
+        self.exchange = exchange
+        self.body = body
+        self.scope = scope
+        self.traceparent = traceparent
+        self.start_time = time.time()
+        self.answer = UpstreamAnswer()
+        self._store = store
+        self._budgets = budgets
+        self._recorded = False
+        self._upstream: Upstream | None = None
+        self._response: httpx.Response | None = None
+        self._silence = 0.0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the agent asked for a stream."""
+        return bool(self.body.get("stream"))
+
+    async def send(self, upstreams: Upstreams) -> None:
+        """Have an upstream take the request.
+
+        Raises:
+            RolloutBudgetError: the attempt has used up what it may ask for.
+            GatewayError: no upstream answers, or the one that does refuses.
+        """
+        await self._budgets.begin(self.scope)
+        rollout_id = None if self.scope is None else self.scope[0]
+        try:
+            self._upstream, self._response = await upstreams.send(
+                str(self.body.get("model")), "/chat/completions", self._onward, rollout_id
+            )
+            self._silence = upstreams.silence(self._upstream)
+            if self._response.is_error:
+                raise await self._refusal(self._response)
+        except GatewayError:
+            self._budgets.give_back(self.scope)
+            raise
+
+    async def whole(self) -> dict[str, Any]:
+        """The upstream's answer in one piece, recorded.
+
+        Raises:
+            GatewayError: it broke off, it was none, or it could not be recorded.
+        """
+        upstream, response = self._sent()
+        try:
+            content = await response.aread()
+        except httpx.ReadTimeout as error:
+            raise silent(upstream, self._silence) from error
+        except httpx.RequestError as error:
+            raise self._broken_off(upstream, error) from error
+        try:
+            completion = json_object(content)
+        except BadRequestError as error:
+            raise UpstreamBrokenError(f"{upstream.base_url} answered what is no JSON object") from error
+        self._take(upstream, completion)
+        await self._record(upstream)
+        return completion
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The upstream's events in the agent's dialect, one by one; the record is stored before the last one.
+
+        Raises:
+            GatewayError: it broke off, or could not be recorded.
+        """
+        upstream, response = self._sent()
+        try:
+            async for chunk in events(response):
+                self._take(upstream, chunk)
+                if not self._is_unasked_usage(chunk):
+                    yield self.exchange.events(chunk)
+        except httpx.ReadTimeout as error:
+            raise silent(upstream, self._silence) from error
+        except httpx.RequestError as error:
+            raise self._broken_off(upstream, error) from error
+        await self._record(upstream)
+        yield self.exchange.end()
+
+    async def end(self) -> None:
+        """Close the upstream's answer, count its tokens, and keep what had come of one that was broken off."""
+        if self._upstream is None or self._response is None:
+            return
+        await self._response.aclose()
+        if not self._recorded and self.answer.choices:
+            for choice in self.answer.choices.values():
+                choice.finish_reason = choice.finish_reason or "cancelled"
+            with suppress(GatewayError):  # logged already, and nobody is left to be told
+                await self._record(self._upstream)
+        prompt, _, sampled = self.answer.tokens
+        self._budgets.spend(self.scope, prompt + sampled)
+
+    def _onward(self, upstream: Upstream) -> dict[str, Any]:
+        body = upstream.body(self.body, recorded=self.scope is not None)
+        if self._asks_for_usage:
+            body["stream_options"] = {**(self.body.get("stream_options") or {}), "include_usage": True}
+        return body
+
+    @property
+    def _asks_for_usage(self) -> bool:
+        """Whether a stream has to tell its token counts for the budget's sake, though the agent asked for none."""
+        asked = (self.body.get("stream_options") or {}).get("include_usage")
+        return self.streams and not asked and self.scope is not None and self._budgets.counts_tokens
+
+    def _is_unasked_usage(self, chunk: dict[str, Any]) -> bool:
+        """Whether this is a chunk of token counts that the agent does not expect."""
+        return self._asks_for_usage and not chunk.get("choices") and bool(chunk.get("usage"))
+
+    def _sent(self) -> tuple[Upstream, httpx.Response]:
+        if self._upstream is None or self._response is None:
+            raise RuntimeError("the request has not been sent")
+        return self._upstream, self._response
+
+    def _take(self, upstream: Upstream, part: dict[str, Any]) -> None:
+        try:
+            self.answer.take(part)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UpstreamBrokenError(f"{upstream.base_url} answered what is no chat completion: {error}") from error
+
+    def _broken_off(self, upstream: Upstream, error: httpx.RequestError) -> UpstreamBrokenError:
+        return UpstreamBrokenError(
+            f"{upstream.base_url} broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}",
+            code="upstream_broken",
+        )
+
+    async def _refusal(self, response: httpx.Response) -> UpstreamRefusedError:
+        """An upstream's refusal, as it is."""
+        with suppress(httpx.RequestError):
+            await response.aread()
+        text = response.text[:_SHOWN_CHARACTERS] if response.is_stream_consumed else ""
+        try:
+            error = json_object(text.encode()).get("error")
+        except BadRequestError:
+            error = None
+        await response.aclose()
+        return UpstreamRefusedError(response, error if isinstance(error, dict) else {}, text)
+
+    async def _record(self, upstream: Upstream) -> None:
+        self._recorded = True
+        if self.scope is None or self._store is None:
+            return
+        answer, asked = self.answer, self.body.get("temperature")
+        context = CallContext(
+            rollout_id=self.scope[0],
+            attempt_id=self.scope[1],
+            response_id=answer.response_id,
+            model=upstream.name,
+            messages=self.body["messages"],
+            tools=self.body.get("tools") or [],
+            prompt_ids=answer.prompt_ids,
+            temperature=1.0 if asked is None else float(asked),
+            start_time=self.start_time,
+            traceparent=self.traceparent,
+        )
+        for index, choice in answer.choices.items():
+            told = Answer(
+                index=index,
+                message=choice.message,
+                finish_reason=choice.finish_reason or "cancelled",
+                token_ids=choice.token_ids,
+                logprobs=choice.logprobs,
+            )
+            await Recorder(self._store).record(context, told, time.time())

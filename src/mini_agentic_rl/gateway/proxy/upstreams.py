@@ -1,0 +1,208 @@
+"""How a request gets to a server of others: connections, retries with backoff, and the way to another server.
+
+Nothing is sent again once an answer has begun, or after a server was silent for as long as it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx
+
+from ..dialects.base import encode, json_object
+from ..errors import BadRequestError, NotFoundError
+from .errors import UpstreamSilentError, UpstreamUnreachableError
+from .replicas import DOWN_SECONDS, Replicas
+from .upstream import Upstream
+
+RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+AWAY_STATUSES: Final = frozenset({502, 503, 504})
+"""Of these, those that say that another server may do better."""
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 20.0
+
+
+class Upstreams:
+    """All upstreams, and one pool of connections to them. Used from one event loop once requests come.
+
+    Args:
+        entries: see `Replicas`.
+        num_retries: how often a request is sent again after a failed connection or an answer of 408, 429 or 5xx; going
+            on to another server of the same model at once does not count.
+        timeout: seconds that an upstream may be silent.
+        connect_timeout: seconds within which a connection has to be made.
+
+    Raises:
+        UserError: an entry does not say where its model is served, or one server is there twice.
+        ValueError: a negative number of retries, or a timeout that is not positive.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[Upstream | Mapping[str, Any]],
+        *,
+        num_retries: int,
+        timeout: float,
+        connect_timeout: float = 5.0,
+    ) -> None:
+        if num_retries < 0:
+            raise ValueError(f"num_retries={num_retries}: expected 0 or more")
+        for setting, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if seconds <= 0:
+                raise ValueError(f"{setting}={seconds}: expected seconds, more than 0")
+        self.replicas = Replicas(entries)
+        self.sent: Counter[tuple[str, ...]] = Counter()
+        """Tries by server URL and outcome: `answered`, `refused` (4xx, 5xx), `unreachable`, `silent`."""
+        self._num_retries = num_retries
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._client: httpx.AsyncClient | None = None
+
+    def replace(self, entries: Iterable[Upstream | Mapping[str, Any]]) -> None:
+        """Have these from now on; callable from any thread.
+
+        Raises:
+            UserError: as the constructor; then nothing changes.
+        """
+        self.replicas = Replicas(entries)
+
+    @property
+    def names(self) -> list[str]:
+        """What may be asked for, in the order given."""
+        return self.replicas.names
+
+    async def send(
+        self, name: str, path: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
+    ) -> tuple[Upstream, httpx.Response]:
+        """A server, and its answer with the body still to be read; close that with `aclose`.
+
+        Args:
+            name: the model.
+            path: below the server's URL.
+            body: the request as a server gets it.
+            rollout_id: whose calls go to one server as long as that is there.
+
+        Raises:
+            NotFoundError: there is no such model.
+            UpstreamUnreachableError: no server of it could be reached, however often it was tried.
+            UpstreamSilentError: a server took the request and said nothing.
+        """
+        replicas = self.replicas
+        if not replicas.servers(name):
+            raise NotFoundError(
+                f"there is no model {name!r} here; ask for one of: {', '.join(self.names) or 'none'}",
+                param="model",
+                code="model_not_found",
+            )
+        retries = 0
+        tried: set[str] = set()
+        while True:
+            server = replicas.ranked(name, rollout_id)[0]
+            tried.add(server.base_url)
+            answer: httpx.Response | None = None
+            failure = ""
+            try:
+                answer = await self._send(server, path, body(server))
+            except httpx.TransportError as error:
+                failure = f"{type(error).__name__}: {error}"
+                replicas.mark_down(server)
+            asked_pause = None if answer is None else _asked_pause(answer)
+            if answer is not None:
+                if answer.status_code not in RETRIED_STATUSES:
+                    replicas.mark_up(server)
+                    return server, answer
+                if answer.status_code in AWAY_STATUSES:
+                    replicas.mark_down(server, asked_pause or DOWN_SECONDS)
+            elsewhere = replicas.ranked(name, rollout_id)[0]
+            moves_on = elsewhere.base_url not in tried and not replicas.is_down(elsewhere)
+            if not moves_on and retries == self._num_retries:
+                if answer is not None:
+                    return server, answer
+                raise UpstreamUnreachableError(
+                    f"{server.base_url} does not answer for model {name!r}: {failure}", code="upstream_unavailable"
+                )
+            if answer is not None:
+                await answer.aclose()
+            if not moves_on:
+                await asyncio.sleep(_pause(retries, asked_pause))
+                retries += 1
+
+    async def _send(self, server: Upstream, path: str, body: dict[str, Any]) -> httpx.Response:
+        headers = {"content-type": "application/json"}
+        if server.api_key is not None:
+            headers["authorization"] = f"Bearer {server.api_key}"
+        silence = server.timeout or self._timeout
+        timeout = httpx.Timeout(silence, connect=server.connect_timeout or self._connect_timeout, pool=None)
+        pool = self._pool()
+        request = pool.build_request(
+            "POST", f"{server.base_url}{path}", content=encode(body), headers=headers, timeout=timeout
+        )
+        try:
+            answer = await pool.send(request, stream=True)
+        except httpx.ReadTimeout as error:
+            self.sent[server.base_url, "silent"] += 1
+            raise silent(server, silence) from error
+        except httpx.TransportError:
+            self.sent[server.base_url, "unreachable"] += 1
+            raise
+        self.sent[server.base_url, "refused" if answer.is_error else "answered"] += 1
+        return answer
+
+    def silence(self, server: Upstream) -> float:
+        """Seconds that a server may be silent."""
+        return server.timeout or self._timeout
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def _pool(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            self._client = httpx.AsyncClient(limits=limits)
+        return self._client
+
+
+def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
+    """The error for a server that says nothing."""
+    return UpstreamSilentError(
+        f"{server.base_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
+        code="upstream_timeout",
+    )
+
+
+async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects in an answer of server-sent events; what else is in there is left out."""
+    async for line in answer.aiter_lines():
+        if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+            with suppress(BadRequestError):
+                yield json_object(data.encode())
+
+
+def _pause(retries: int, asked: float | None) -> float:
+    """Seconds before the next try: what the server asked for, else twice as long each time, spread by chance."""
+    if asked is not None:
+        return asked
+    return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**retries) * random.uniform(0.5, 1.0)
+
+
+def _asked_pause(answer: httpx.Response) -> float | None:
+    """What `Retry-After` says, in seconds or as a date; None where it says nothing that can be read."""
+    text = answer.headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(_LONGEST_PAUSE_SECONDS, max(0.0, seconds))

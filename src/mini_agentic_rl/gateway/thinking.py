@@ -1,0 +1,185 @@
+"""Thinking: what a model writes between think tags before it answers, and what becomes of it in later turns.
+
+With the policies `keep`, `drop` and `fork` an answer's thought comes apart from its content, as `reasoning_content`;
+clients may send the history back with it or without. They differ in what the model is shown of its earlier thoughts:
+
+- `keep`: everything. A conversation always continues from its recorded ids, thoughts included, also where the chat
+  template would leave them out. (History that was not recorded is shown as the template does it.)
+- `drop`: nothing. The history is rendered without earlier thoughts, so that the next turn forks from every turn that
+  had one.
+- `fork`: what the chat template shows. Where it keeps the thought the conversation continues, where it rewrites
+  history the token tree forks. Many templates keep thoughts within a tool loop and drop them at the next question.
+- `off`: think tags are ordinary text of the answer.
+- `auto`: `fork` where the template or the vocabulary knows think tags, `off` elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Literal
+
+ThinkingName = Literal["auto", "keep", "drop", "fork", "off"]
+
+
+@dataclass(frozen=True)
+class ThinkTags:
+    """What stands around a thought."""
+
+    open: str
+    close: str
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A stretch of thinking in an answer."""
+
+    text: str
+
+
+_KNOWN = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
+
+
+def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
+    """The think tags that a chat template or a vocabulary of added tokens knows."""
+    for tags in _KNOWN:
+        if tags.close in template or tags.close in vocabulary:
+            return tags
+    return None
+
+
+def default_tags() -> ThinkTags:
+    """The tags to look for where nothing names any."""
+    return _KNOWN[0]
+
+
+def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
+    """A plain message whose thought, if its content begins with one, has become its `reasoning_content`.
+
+    Args:
+        message: the plain message.
+        tags: the tags.
+        begun: whether the generation prompt opens the thought, so that answers hold the closing tag alone.
+    """
+    content = message["content"]
+    if message["role"] != "assistant" or tags.close not in content or message.get("reasoning_content"):
+        return dict(message)
+    opened = content.lstrip().startswith(tags.open)
+    if not opened and not begun:
+        return dict(message)
+    thought, _, rest = content.partition(tags.close)
+    thought = thought.lstrip().removeprefix(tags.open) if opened else thought
+    return {**message, "content": rest.lstrip(), "reasoning_content": thought.strip()}
+
+
+def without_thought(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message without its `reasoning_content`."""
+    return {key: value for key, value in message.items() if key != "reasoning_content"}
+
+
+class _State(Enum):
+    BEFORE = auto()
+    """Nothing but white space, or a part of the opening tag, has come."""
+    INSIDE = auto()
+    AFTER = auto()
+
+
+class ThoughtScanner:
+    """Splits a growing answer into the thought that it begins with, and the rest.
+
+    White space around the tags is dropped. The pieces, neighbours joined, do not depend on how the text was cut.
+
+    Args:
+        tags: what stands around the thought.
+        begun: whether the prompt has already opened it.
+    """
+
+    def __init__(self, tags: ThinkTags, begun: bool = False) -> None:
+        self._tags = tags
+        self._begun = begun
+        self._state = _State.BEFORE
+        self._spaces: list[str] = []
+        self._held = ""
+        self._at_start = False
+        self.found = begun
+        """Whether there is a thought, be it empty."""
+
+    def feed(self, text: str) -> list[Thought | str]:
+        """The pieces that are certain once `text` has been added."""
+        pieces: list[Thought | str] = []
+        if self._state is _State.BEFORE:
+            text = self._read_before(text)
+        if self._state is _State.INSIDE:
+            text = self._read_thought(text, pieces)
+        if self._state is _State.AFTER and text:
+            self._say(text, pieces)
+        return pieces
+
+    def finish(self) -> list[Thought | str]:
+        """The rest. A thought that was not closed is a thought all the same."""
+        pieces: list[Thought | str] = []
+        if self._state is _State.INSIDE or (self._state is _State.BEFORE and self._begun):
+            self._think(self._held, pieces)
+        else:
+            rest = "".join(self._spaces) + self._held
+            if rest:
+                pieces.append(rest)
+        self._held, self._spaces = "", []
+        return pieces
+
+    def _read_before(self, text: str) -> str:
+        """What is left of `text` once it is known how the answer begins."""
+        if not self._held:
+            stripped = text.lstrip()
+            self._spaces.append(text[: len(text) - len(stripped)])
+            text = stripped
+        text, self._held = self._held + text, ""
+        opening = self._tags.open
+        if text.startswith(opening):
+            self._state, self.found = _State.INSIDE, True
+            self._spaces, self._at_start = [], True
+            return text[len(opening) :]
+        if opening.startswith(text):
+            self._held = text
+            return ""
+        self._state = _State.INSIDE if self._begun else _State.AFTER
+        if self._begun:
+            self._spaces, self._at_start = [], True
+            return text
+        text = "".join(self._spaces) + text
+        self._spaces = []
+        return text
+
+    def _read_thought(self, text: str, pieces: list[Thought | str]) -> str:
+        text, self._held = self._held + text, ""
+        close = self._tags.close
+        at = text.find(close)
+        if at < 0:
+            sizes = range(min(len(close) - 1, len(text)), 0, -1)
+            certain = len(text) - next((size for size in sizes if close.startswith(text[-size:])), 0)
+            self._held = text[certain:]
+            self._think(text[:certain], pieces)
+            return ""
+        self._think(text[:at], pieces)
+        self._state, self._spaces, self._at_start = _State.AFTER, [], True
+        return text[at + len(close) :]
+
+    def _think(self, text: str, pieces: list[Thought | str]) -> None:
+        """Give out a part of the thought, but keep white space at its end until more comes."""
+        if self._at_start:
+            text = text.lstrip()
+        said = text.rstrip()
+        if said:
+            self._at_start = False
+            pieces.append(Thought("".join(self._spaces) + said))
+            self._spaces = []
+        if len(said) < len(text):
+            self._spaces.append(text[len(said) :])
+
+    def _say(self, text: str, pieces: list[Thought | str]) -> None:
+        if self._at_start:
+            text = text.lstrip()
+        if text:
+            self._at_start = False
+            pieces.append(text)

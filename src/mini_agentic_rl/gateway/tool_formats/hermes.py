@@ -1,0 +1,72 @@
+"""The Hermes format, which Qwen and many others use.
+
+<tool_call>
+{"name": "calculate", "arguments": {"expression": "2+2"}}
+</tool_call>
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..messages import Tool
+from .base import CallShape, Piece, Scanner
+from .reading import make_call, read_json
+from .scanner import CallScanner, Opening, Step
+from .sections import json_text, tools_section
+
+_OPEN = "<tool_call>"
+_CLOSE = "</tool_call>"
+
+
+class HermesFormat:
+    """Each call between tags of its own."""
+
+    name = "hermes"
+    markers = (_OPEN, _CLOSE)
+
+    def section(self, tools: Sequence[Tool]) -> str:
+        return tools_section(tools, f'{_OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{_CLOSE}')
+
+    def format_call(self, name: str, arguments: Any) -> str:
+        return f"{self.forced_prefix(name)} {json_text(arguments)}}}\n{_CLOSE}"
+
+    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
+        return "\n".join(self.format_call(name, arguments) for name, arguments in calls)
+
+    def format_result(self, content: str) -> str:
+        return f"<tool_response>\n{content}\n</tool_response>"
+
+    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
+        return CallShape(f"{self.forced_prefix(name)} ", parameters, f"}}\n{_CLOSE}")
+
+    def forced_prefix(self, name: str | None) -> str:
+        if name is None:
+            return f'{_OPEN}\n{{"name":'
+        return f'{_OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments":'
+
+    def scanner(self) -> Scanner:
+        return CallScanner(_OPENINGS)
+
+
+class _UntilClosed:
+    """Ends with the closing tag."""
+
+    def __init__(self) -> None:
+        self._tail = ""
+
+    def step(self, char: str) -> Step:
+        self._tail = (self._tail + char)[-len(_CLOSE) :]
+        return Step.END if self._tail == _CLOSE else Step.ON
+
+
+def _read(raw: str) -> list[Piece]:
+    """A call whose closing tag the end of the text cut off counts when it is complete otherwise."""
+    value = read_json(raw.removeprefix(_OPEN).removesuffix(_CLOSE))
+    call = make_call(value.get("name"), value.get("arguments")) if isinstance(value, dict) else None
+    return [raw] if call is None else [call]
+
+
+_OPENINGS = (Opening(_OPEN, _UntilClosed, _read),)

@@ -1,0 +1,212 @@
+"""Calls as a list of Python calls, which Llama 3.2 and 4 and others write.
+
+[calculate(expression="2+2"), look_up(word="sum")]
+
+Arguments go by name and are literals; the text is parsed, never run. A list is read only where a line begins.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..messages import Tool
+from .base import CallShape, Piece, Scanner, ToolCall
+from .reading import make_call
+from .scanner import CallScanner, Opening, Step
+from .sections import tools_section
+
+_LONGEST = 65_536
+"""Characters of a list that is still parsed; the syntax tree takes about a hundred times as many bytes."""
+_NAMES = {"true": True, "false": False, "null": None}
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPES = "\\'\"\nabfnrtvxuUN01234567"
+
+
+class PythonicFormat:
+    """A list of calls."""
+
+    name = "pythonic"
+    markers: tuple[str, ...] = ()
+
+    def section(self, tools: Sequence[Tool]) -> str:
+        return tools_section(tools, '[NAME(parameter="...", ...)]')
+
+    def format_call(self, name: str, arguments: Any) -> str:
+        return self.format_calls([(name, arguments)])
+
+    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
+        return f"[{', '.join(f'{name}({_arguments(arguments)})' for name, arguments in calls)}]"
+
+    def format_result(self, content: str) -> str:
+        return json.dumps({"result": content}, ensure_ascii=False)
+
+    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
+        return None
+
+    def forced_prefix(self, name: str | None) -> str:
+        return "[" if name is None else f"[{name}("
+
+    def scanner(self) -> Scanner:
+        return CallScanner(_OPENINGS)
+
+
+def _arguments(arguments: Any) -> str:
+    if not isinstance(arguments, dict):
+        return str(arguments)
+    if all(name.isidentifier() and not keyword.iskeyword(name) for name in arguments):
+        return ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+    return f"**{_literal(arguments)}"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(str(key))}: {_literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_literal(item) for item in value)}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+class _List:
+    """A list whose first item begins like a call: `name(`."""
+
+    def __init__(self) -> None:
+        self._head = ""
+        self._length = 0
+        self._depth = 0
+        self._quote = ""
+        self._quotes = 0
+        self._opening = False
+        self._triple = False
+        self._escaped = False
+
+    def step(self, char: str) -> Step:
+        self._length += 1
+        if self._length > _LONGEST:
+            return Step.END
+        if self._depth == 0:
+            return self._step_head(char)
+        return self._step_in_string(char) if self._quote else self._step_outside(char)
+
+    def _step_head(self, char: str) -> Step:
+        if char == "(" and self._head:
+            self._depth = 2
+        elif char.isspace():
+            if self._head and not self._head.endswith(" "):
+                self._head += " "
+        elif self._head.endswith(" ") or not (char.isalnum() or char in "_.-"):
+            return Step.REFUSE
+        else:
+            self._head += char
+        return Step.ON
+
+    def _step_outside(self, char: str) -> Step:
+        if char in "\"'":
+            self._quote, self._quotes, self._opening, self._triple = char, 1, True, False
+        elif char in "([{":
+            self._depth += 1
+        elif char in ")]}":
+            self._depth -= 1
+        return Step.ON if self._depth else Step.END
+
+    def _step_in_string(self, char: str) -> Step:
+        if self._opening:
+            if char == self._quote:
+                self._quotes += 1
+                self._triple = self._quotes == 3
+                self._opening = not self._triple
+                self._quotes %= 3
+                return Step.ON
+            self._opening = False
+            if self._quotes == 2:
+                self._quote = ""
+                return self._step_outside(char)
+            self._quotes = 0
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+            self._quotes = 0
+        elif char == self._quote:
+            self._quotes += 1
+            if not self._triple or self._quotes == 3:
+                self._quote = ""
+        elif char == "\n" and not self._triple:
+            return Step.END
+        else:
+            self._quotes = 0
+        return Step.ON
+
+
+def _read(raw: str) -> list[Piece]:
+    try:
+        tree = ast.parse(_ESCAPE.sub(_known_escape, raw), mode="eval").body
+        calls = [_call(item) for item in tree.elts] if isinstance(tree, ast.List) else []
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return [raw]
+    return [*calls] or [raw]
+
+
+def _known_escape(found: re.Match[str]) -> str:
+    """A backslash before any other letter stands for itself, as in Python, which warns of it."""
+    return found.group() if found.group(1) in _ESCAPES else "\\" + found.group()
+
+
+def _call(node: ast.expr) -> ToolCall:
+    """The call that a node is.
+
+    Raises:
+        ValueError: it is none.
+    """
+    prefix = ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # a name with a hyphen in it
+        prefix = f"{_name(node.left)}-"
+        node = node.right
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("no call with named arguments")
+    arguments: dict[str, Any] = {}
+    for argument in node.keywords:
+        value = _value(argument.value)
+        added = value if argument.arg is None else {argument.arg: value}
+        if not isinstance(added, dict) or arguments.keys() & added.keys():
+            raise ValueError("** of what is no dict, or an argument given twice")
+        arguments |= added
+    call = make_call(prefix + _name(node.func), arguments)
+    if call is None:
+        raise ValueError("arguments that JSON cannot hold")
+    return call
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_name(node.value)}.{node.attr}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return f"{_name(node.left)}-{_name(node.right)}"
+    raise ValueError("no name")
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str | bool | int | float)):
+        return node.value
+    if isinstance(node, ast.Name) and node.id in _NAMES:
+        return _NAMES[node.id]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        number = _value(node.operand)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            return -number if isinstance(node.op, ast.USub) else number
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        keys = [None if key is None else _value(key) for key in node.keys]
+        if all(isinstance(key, str) for key in keys):
+            return dict(zip(keys, (_value(item) for item in node.values), strict=True))
+    raise ValueError("no literal")
+
+
+_OPENINGS = (Opening("[", _List, _read, at_line_start=True),)

@@ -1,0 +1,42 @@
+"""Every example trains: two steps on a tiny model that calls the calculator."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from .training import check_training
+
+EXAMPLES = {
+    "openai": ("train_openai", ()),
+    "openai-agents on responses": ("train_openai_agents", ("--api", "responses")),
+    "openai-agents on chat": ("train_openai_agents", ("--api", "chat")),
+    "langchain": ("train_langchain", ()),
+    "langgraph": ("train_langgraph", ()),
+    "autogen": ("train_autogen", ()),
+    "agent-framework on responses": ("train_agent_framework", ("--api", "responses")),
+    "agent-framework on chat": ("train_agent_framework", ("--api", "chat")),
+    "smolagents": ("train_smolagents", ()),
+    "mcp": ("train_mcp", ()),
+    "mcp with openai-agents": ("train_mcp_openai_agents", ()),
+}
+WORDS_ITS_HISTORY_ANEW = ("smolagents",)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path, monkeypatch):
+    module, options = EXAMPLES[name]
+    example = importlib.import_module(module)
+    extends = name not in WORDS_ITS_HISTORY_ANEW
+    check_training(example, options, calling_folder, tasks_file, tmp_path / "run", monkeypatch, extends=extends)
+
+
+@pytest.mark.parametrize("module", sorted({module for module, _ in EXAMPLES.values()}))
+def test_help_tells_what_the_example_is_and_takes(module, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [f"{module}.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        importlib.import_module(module).main()
+    told = capsys.readouterr().out
+    assert f"python examples/agents/{module}.py" in told
+    assert all(option in told for option in ("--model", "--output-dir", "--steps"))

@@ -1,0 +1,269 @@
+"""Several agents in one rollout on a tiny model: one trained beside fixed ones, or each with an adapter of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from openai import AsyncOpenAI
+from peft import PeftModel
+from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
+
+from helpers import tiny_policy
+from mini_agentic_rl import LLM, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.adapter import spans_to_records
+from mini_agentic_rl.algorithm.grpo import loop
+from mini_agentic_rl.algorithm.measure import Measure
+from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.emitter import emit_reward
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.gateway.policy_backend import PolicyBackend
+from mini_agentic_rl.gateway.proxy import LLMProxy
+from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LoraSettings, PolicyError, load_model
+from mini_agentic_rl.policy.load import save_weights
+from tiny import tiny_model, tiny_tokenizer
+
+GROUP = 4
+
+
+class Keep(MetricsLogger):
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+    @property
+    def steps(self) -> list[dict[str, float]]:
+        return [row for row in self.rows if "rollout/dropped" in row]
+
+
+# One is trained, the other one is fixed
+
+
+class WithUser(LitAgent):
+    """Two calls of the model that is trained, and between them one of a user who is not."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__()
+        self.user = user
+        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
+
+    async def ask(self, rollout, llm: LLM, model: str, text: str) -> str:
+        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+        reply = await client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": text}], max_tokens=6, temperature=1.0
+        )
+        return reply.choices[0].message.content or ""
+
+    async def rollout_async(self, task, resources, rollout):
+        llm = resources["main_llm"]
+        await self.ask(rollout, llm, llm.model, f"{task['word']} 1")
+        if self.user == "base":
+            await self.ask(rollout, llm, f"{llm.model}-base", "what now")
+        else:
+            await self.ask(rollout, resources["customer"], "customer", "what now")
+        return float(len(await self.ask(rollout, llm, llm.model, f"{task['word']} 2")))
+
+
+def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: Any) -> tuple[MiniGRPO, Keep]:
+    kept = Keep()
+    tokenizer = tiny_tokenizer()
+    settings = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": GROUP, "max_new_tokens": 6, "seed": 1}
+    trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{**settings, **options})
+    Trainer(algorithm=trained, n_runners=GROUP, logger=kept, **(trainer or {})).fit(agent, TASKS[:1])
+    return trained, kept
+
+
+def _assert_two_of_three_calls_trained(trained: MiniGRPO, kept: Keep) -> None:
+    assert trained.summary["untrained"] == {}
+    (row,) = kept.steps
+    assert (row["rollout/calls"], row["rollout/calls_left_out"]) == (2, GROUP)
+    assert row["grad_norm"] > 0
+
+
+def test_the_fixed_agent_may_be_the_model_without_its_adapter():
+    _assert_two_of_three_calls_trained(*_train(WithUser("base")))
+
+
+def test_the_fixed_agent_may_be_a_saved_adapter_which_stays_as_it_was(tmp_path):
+    tokenizer = tiny_tokenizer()
+    before = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(target_modules=("q_proj", "down_proj"), r=4))
+    for matrix in before.trainable():
+        torch.nn.init.normal_(matrix, std=0.1)
+    save_weights(before, tmp_path / "customer")
+    trained, kept = _train(
+        WithUser("customer"), fixed_adapters={"customer": tmp_path / "customer"}, keep_open=True, total_steps=2
+    )
+    model = trained.served.policy.model
+    fixed = [p for name, p in model.base.named_parameters() if ".customer." in name]
+    try:
+        assert model.versions == {"default": 2, "customer": 0}
+        for one, other in zip(before.trainable(), fixed, strict=True):
+            torch.testing.assert_close(one.data, other.data, rtol=0, atol=0)
+    finally:
+        trained.close()
+    assert [(row["rollout/calls"], row["rollout/calls_left_out"]) for row in kept.steps] == [(2, GROUP)] * 2
+
+
+def test_the_fixed_agent_may_be_a_model_of_another_server():
+    tokenizer = tiny_tokenizer()
+    with tiny_policy(vocabulary=len(tokenizer)) as policy:
+        backend = PolicyBackend(policy.engine, base_name="base", adapters=["default"], context_length=512)
+        with MiniLLMServer(backend, tokenizer, model_name="elsewhere") as server:
+            upstream = {"model_name": "customer", "base_url": server.endpoint, "model": "default", "token_ids": True}
+            proxy = LLMProxy(model_list=[upstream])
+            _assert_two_of_three_calls_trained(*_train(WithUser("customer"), {"llm_proxy": proxy}))
+            assert not proxy.is_running()
+
+
+def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
+    proxy = LLMProxy(model_list=[{"model_name": "user", "base_url": "http://127.0.0.1:9/v1"}])
+    with pytest.raises(UserError, match="'user' is served by the algorithm itself"):
+        _train(WithUser("base"), {"llm_proxy": proxy}, adapters=NAMES)
+
+
+# Each is trained, with an adapter of its own
+
+
+def test_two_adapters_on_one_model_learn_different_things(tmp_path):
+    kept = Keep()
+    trained = algorithm(keep_open=True)
+    Trainer(algorithm=trained, n_runners=32, output_dir=tmp_path, logger=kept).fit(Two(), TASKS, val_dataset=TASKS)
+    try:
+        learnt = {name: sum(f"{name}/loss" in row for row in kept.steps) for name in NAMES}
+        assert trained.served.policy.model.versions == learnt
+        assert trained.summary["untrained"] == {}
+        assert [row["name"] for row in trained.summary["accuracy"]] == ["before", "after RL"]
+    finally:
+        trained.close()
+    for name in NAMES:
+        rewards = [row[f"{name}/reward/mean"] for row in kept.steps]
+        assert np.mean(rewards[-3:]) > np.mean(rewards[:2]) + 0.2, rewards
+        for row in kept.steps:
+            assert row[f"{name}/rollout/calls"] == 1
+            assert row[f"{name}/rollout/without_calls"] == 0
+            assert row.get(f"{name}/mismatch/mean_abs", 0.0) < 1e-4
+    assert all("loss" not in row and "grad_norm" not in row for row in kept.steps)
+    assert kept.steps[0]["reward/user/mean"] == kept.steps[0]["user/reward/mean"]
+    assert not (tmp_path / "adapter").exists()
+    # What was saved is what was trained, as plain peft reads it.
+    tokenizer = tiny_tokenizer()
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True)
+    prompt_ids = torch.tensor([prompt["input_ids"]])
+    for name, letters in zip(NAMES, ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), strict=True):
+        model = PeftModel.from_pretrained(base_model(), tmp_path / "adapters" / name)
+        torch.manual_seed(0)
+        drawn = model.generate(input_ids=prompt_ids, max_new_tokens=6, do_sample=True, num_return_sequences=16)
+        texts = tokenizer.batch_decode(drawn[:, prompt_ids.shape[1] :], skip_special_tokens=True)
+        others = {"assistant": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "user": "abcdefghijklmnopqrstuvwxyz"}[name]
+        assert np.mean([share(text, letters) for text in texts]) > np.mean([share(text, others) for text in texts])
+
+
+def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatch):
+    batches: dict[str, Any] = {}
+    update = loop.update
+
+    def kept_update(learner, batch, settings):
+        batches[learner.adapter] = batch
+        return update(learner, batch, settings)
+
+    monkeypatch.setattr(loop, "update", kept_update)
+    finished: list[Any] = []
+    seen = loop.sample_groups
+
+    async def kept_groups(*arguments, **options):
+        found = await seen(*arguments, **options)
+        finished.append(found)
+        return found
+
+    monkeypatch.setattr(loop, "sample_groups", kept_groups)
+    algorithm_ = algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=GROUP)
+    Trainer(algorithm=algorithm_, n_runners=GROUP).fit(Two(), TASKS[:1])
+    (found,) = finished
+    for name in NAMES:
+        (group,) = found.groups[name]
+        records = [record for trajectory in group.trajectories for record in trajectory.records]
+        assert {record.model for record in records} == {name}
+        assert len(records) == GROUP  # the same prompt, but no retry of the other's call
+        packed = batches[name].packed
+        sampled = sorted(record.output_ids.tolist() for record in records)
+        terms = [
+            packed.tokens_T[packed.token_S[packed.call_S == call]].tolist() for call in set(packed.call_S.tolist())
+        ]
+        assert all(term in sampled for term in terms)
+
+
+class Uneven(Two):
+    """Calls the user for half of the rollouts, and rewards the user by name alone in one of them."""
+
+    async def rollout_async(self, task, resources, rollout):
+        seed = rollout.metadata["sampling_seed"]
+        llm = resources["llm"]
+        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+        messages = [{"role": "user", "content": task["word"]}]
+        await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+        if seed % 2:
+            await client.chat.completions.create(model="user", messages=messages, **llm.sampling_parameters)
+            emit_reward({"user": 1.0})
+        else:
+            emit_reward(float(seed % 3))
+
+
+def test_rollouts_that_give_an_adapter_nothing_say_why():
+    kept = Keep()
+    trained = algorithm(total_steps=1, samples_per_prompt=GROUP)
+    Trainer(algorithm=trained, n_runners=GROUP, logger=kept).fit(Uneven(), TASKS)
+    (row,) = kept.steps
+    without = row["user/rollout/without_calls"]
+    assert 0 < without < 4 * GROUP
+    assert row["assistant/rollout/without_calls"] == 0
+    (reason,) = trained.summary["untrained"]
+    assert "no reward for 'assistant'" in reason
+    assert trained.summary["untrained"][reason] == 4 * GROUP - without
+    assert row["user/groups/with_signal"] == 0
+    assert "user/loss" not in row
+
+
+def test_a_warm_up_teaches_the_adapter_that_it_is_for():
+    def demonstration(row):
+        return [{"role": "user", "content": row["word"]}, {"role": "assistant", "content": "zz"}]
+
+    kept = Keep()
+    settings = WarmStartSettings(examples=4)
+    trained = algorithm(total_steps=0, warm_start={"user": WarmStart(demonstration, (), settings)}, keep_open=True)
+    Trainer(algorithm=trained, n_runners=2, logger=kept).fit(Two(), TASKS)
+    assert trained.served.policy.model.versions == {"assistant": 0, "user": 1}
+    trained.close()
+    assert [row for row in kept.rows if "user/sft/loss" in row]
+    with pytest.raises(PolicyError, match="'waiter', which is not among the adapters assistant, user"):
+        algorithm(warm_start={"waiter": WarmStart(demonstration)})
+
+
+def test_saved_adapters_are_measured_under_their_names(tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(), adapters=dict.fromkeys(NAMES))
+    folders = {name: tmp_path / name for name in NAMES}
+    for name, folder in folders.items():
+        for matrix in model.trainable(name):
+            torch.nn.init.normal_(matrix, std=0.3)
+        save_weights(model, folder, name)
+    measure = Measure(tiny_model(len(tokenizer)), tokenizer, max_new_tokens=6, load_options={"adapters": folders})
+    Trainer(algorithm=measure, n_runners=4).fit(Two(), None, val_dataset=TASKS)
+    for finished in measure.evaluation.rollouts:
+        first, second = spans_to_records(finished.spans)
+        assert (first.model, second.model) == NAMES
+        assert first.prompt_ids.tolist() == second.prompt_ids.tolist()
+        assert first.output_ids.tolist() != second.output_ids.tolist()
+
+
+def test_a_run_of_several_adapters_is_not_resumed_with_others(tmp_path):
+    Trainer(algorithm=algorithm(total_steps=0), n_runners=2, output_dir=tmp_path).fit(Two(), TASKS)
+    tokenizer = tiny_tokenizer()
+    other = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, adapters=("assistant", "guest"), total_steps=0)
+    with pytest.raises(UserError, match="is of assistant, user"):
+        Trainer(algorithm=other, n_runners=2, output_dir=tmp_path, resume=True).fit(Two(), TASKS)

@@ -1,0 +1,117 @@
+"""Two agents that answer the same question, each by the adapter of its name. Run as a script it is a whole training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from openai import AsyncOpenAI
+from transformers import PreTrainedModel
+
+from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.emitter import emit_reward
+from mini_agentic_rl.metrics import JsonlLogger
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings
+from tiny import tiny_model, tiny_tokenizer
+
+TASKS = [{"word": word} for word in ("hi", "go", "yo", "me")]
+NAMES = ("assistant", "user")
+
+
+def share(text: str, letters: str) -> float:
+    """Of the characters of `text`, how many are among `letters`."""
+    return sum(letter in letters for letter in text) / max(1, len(text))
+
+
+class Two(LitAgent):
+    """Asks both models the very same thing at one URL; the assistant is for small letters, the user for large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
+
+    async def rollout_async(self, task, resources, rollout):
+        llm = resources["main_llm"]
+        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+        said = {}
+        for name in NAMES:
+            assert resources[name].model == name
+            assert resources[name].endpoint == llm.endpoint
+            reply = await client.chat.completions.create(
+                model=name, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
+            )
+            said[name] = reply.choices[0].message.content or ""
+        rollout.metadata["said"] = said
+        emit_reward(
+            {
+                "assistant": share(said["assistant"], "abcdefghijklmnopqrstuvwxyz"),
+                "user": share(said["user"], "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+            },
+            primary_key="assistant",
+            final=True,
+        )
+
+
+def base_model() -> PreTrainedModel:
+    """A random head tells tokens apart so little that no adapter below it could change much: it is scaled."""
+    model = tiny_model(len(tiny_tokenizer()))
+    model.lm_head.weight.data.mul_(4)
+    return model
+
+
+def algorithm(**overrides: Any) -> MiniGRPO:
+    """Training of both adapters."""
+    options = {"total_steps": 6, "tasks_per_step": 4, "samples_per_prompt": 8, "max_new_tokens": 6}
+    return MiniGRPO(
+        base_model(),
+        tiny_tokenizer(),
+        adapters=NAMES,
+        lora=LoraSettings(r=16, alpha=64),
+        learner=LearnerSettings(learning_rate=3e-3),
+        **{**options, **overrides},
+    )
+
+
+def weights_digests(folder: Path) -> dict[str, str]:
+    """What the trained weights of each adapter are, in one word."""
+    return {
+        name: hashlib.sha256((folder / "adapters" / name / "adapter_model.safetensors").read_bytes()).hexdigest()
+        for name in NAMES
+    }
+
+
+def main() -> None:
+    """`two_agents.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
+    folder = Path(sys.argv[1])
+    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
+    torch.set_num_threads(1)
+
+    class Fatal(JsonlLogger):
+        """Kills the process, as a power cut would, right after a step was logged."""
+
+        def log(self, metrics, *, step):
+            super().log(metrics, step=step)
+            if die_after is not None and step == die_after:
+                os.kill(os.getpid(), 9)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
+    Trainer(
+        algorithm=trained,
+        n_runners=8,
+        output_dir=folder,
+        logger=Fatal(folder / "metrics.jsonl"),
+        resume="--resume" in sys.argv,
+    ).fit(Two(), TASKS)
+    sys.stdout.write(json.dumps({"weights": weights_digests(folder), "steps": trained.summary["steps"]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The benchmark of the gateway's own time runs, and counts every request."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tiny import tiny_tokenizer
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gateway.py"
+
+
+def test_every_way_of_answering_and_recording_is_measured(tmp_path):
+    tiny_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    arguments = ["--model", str(tmp_path), "--clients", "2", "--requests", "2", "--prompt-tokens", "60", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout)
+    assert [(row["store"], row["answers"]) for row in rows] == [
+        (store, way) for store in ("memory", "sqlite") for way in ("whole", "burst", "steps")
+    ]
+    assert all(row["requests"] == 4 and row["cpu_ms"] > 0 and row["wall_ms"] > 0 for row in rows)

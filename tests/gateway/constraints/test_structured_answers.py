@@ -1,0 +1,278 @@
+"""The real OpenAI SDK against a real model of random weights: whatever it wants to say, the form is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import numpy as np
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, Field
+
+from mini_agentic_rl.adapter import spans_to_records
+from mini_agentic_rl.gateway.policy_backend import PolicyBackend
+from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy, load_model
+from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
+from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.tokens import TokenTree, pack
+from tiny import tiny_model, tiny_tokenizer
+
+from .test_grammars import PLACE, SHORT, strict
+
+QUESTION = [{"role": "user", "content": "12+30?"}]
+IDS = {"return_token_ids": True}
+NAMED = {"type": "function", "function": {"name": "look_up"}}
+BLOCKS = EngineSettings(block_size=4, cache_mib=4, max_batch_tokens=256)
+
+
+class Step(BaseModel):
+    kind: Literal["add", "take"]
+    number: int = Field(ge=0, le=99)
+
+
+class Plan(BaseModel):
+    title: str = Field(max_length=8)
+    sure: bool
+    steps: list[Step] = Field(max_length=2)
+    note: Literal["x", "yy"] | None
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module", params=[0, 37], ids=["vocabulary as the tokenizer's", "padded head"])
+def policy(request, tokenizer):
+    model = tiny_model(len(tokenizer) + request.param)
+    policy = Policy(load_model(model, lora=LoraSettings()), BLOCKS)
+    yield policy
+    policy.close()
+
+
+@pytest.fixture(scope="module")
+def store():
+    return InMemoryLightningStore()
+
+
+@pytest.fixture(scope="module")
+def server(policy, tokenizer, store):
+    backend = PolicyBackend(
+        policy.engine, base_name="base", adapters=["default"], context_length=policy.model.context_length
+    )
+    with MiniLLMServer(backend, tokenizer, model_name="tiny", store=store) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
+
+
+def test_fifty_seeds_give_fifty_answers_of_the_form(client):
+    def ask(seed):
+        return client.chat.completions.parse(
+            model="tiny", messages=QUESTION, response_format=Plan, seed=seed, max_tokens=400
+        )
+
+    said = set()
+    with ThreadPoolExecutor(25) as pool:
+        for answer in pool.map(ask, range(50)):
+            assert answer.choices[0].finish_reason == "stop"
+            assert isinstance(answer.choices[0].message.parsed, Plan)
+            said.add(answer.choices[0].message.content)
+    assert len(said) == 50
+
+
+def test_a_streamed_answer_is_the_same(client):
+    asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "seed": 3, "max_tokens": 400}
+    whole = client.chat.completions.parse(**asked)
+    with client.chat.completions.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion()
+    assert streamed.choices[0].message.content == whole.choices[0].message.content
+    assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+
+
+def test_several_choices_each_keep_the_form(client):
+    answer = client.chat.completions.parse(
+        model="tiny", messages=QUESTION, response_format=Plan, n=5, seed=1, max_tokens=400
+    )
+    assert len({choice.message.content for choice in answer.choices}) == 5
+    assert all(choice.message.parsed is not None for choice in answer.choices)
+
+
+def test_json_cut_off_by_the_length_bound_says_so(client):
+    asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "max_tokens": 5}
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(**asked)
+    answer = client.chat.completions.create(
+        **asked | {"response_format": {"type": "json_object"}}, temperature=2, extra_body=IDS
+    )
+    assert answer.choices[0].finish_reason in ("length", "stop")
+    assert answer.choices[0].message.content.startswith("{")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("choice", "names"), [("required", {"calculate", "look_up"}), (NAMED, {"look_up"})])
+def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream):
+    called = set()
+    for seed in range(6):
+        asked = {
+            "model": "tiny",
+            "messages": QUESTION,
+            "tools": [strict(SHORT), PLACE],
+            "tool_choice": choice,
+            "parallel_tool_calls": False,
+            "seed": seed,
+            "max_tokens": 450,
+        }
+        if stream:
+            with client.chat.completions.stream(**asked) as events:
+                for _ in events:
+                    pass
+                (answer,) = events.get_final_completion().choices
+        else:
+            (answer,) = client.chat.completions.create(**asked).choices
+        assert answer.finish_reason == "tool_calls"
+        assert not answer.message.content
+        for call in answer.message.tool_calls:
+            called.add(call.function.name)
+            arguments = json.loads(call.function.arguments)
+            if call.function.name == "look_up":
+                assert arguments["city"] in ("Rome", "Oslo")
+                assert 1 <= arguments.get("days", 1) <= 9
+            else:
+                assert set(arguments) == {"expression"}
+    assert called == names
+
+
+def test_a_strict_tool_that_the_model_chooses_to_call_is_called_by_its_schema():
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<tool_call>"])  # one token, so that a bias can make the model choose a call
+    opening = tokenizer.convert_tokens_to_ids("<tool_call>")
+    policy = Policy(load_model(tiny_model(len(tokenizer)), lora=LoraSettings()), BLOCKS)
+    backend = PolicyBackend(policy.engine, base_name="base", adapters=["default"], context_length=512)
+    try:
+        with MiniLLMServer(backend, tokenizer, model_name="tiny") as server:
+            client = OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
+            for seed in range(10):
+                asked = {"model": "tiny", "messages": QUESTION, "tools": [strict(PLACE)], "max_tokens": 300}
+                (choice,) = client.chat.completions.create(
+                    **asked, seed=seed, parallel_tool_calls=False, logit_bias={str(opening): 8}
+                ).choices
+                (call,) = choice.message.tool_calls
+                arguments = json.loads(call.function.arguments)
+                assert arguments["city"] in ("Rome", "Oslo")
+                assert set(arguments) <= {"city", "days"}
+                (choice,) = client.chat.completions.create(
+                    **asked | {"max_tokens": 30}, seed=seed, logit_bias={str(opening): -100}
+                ).choices
+                assert choice.message.tool_calls is None
+                assert choice.message.content
+    finally:
+        policy.close()
+
+
+async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, store, policy, tokenizer):
+    rollout = await store.start_rollout({"question": "12+30?"})
+    base_url = server.as_resource({}).get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+    client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+    schema = {"type": "json_schema", "json_schema": {"name": "plan", "schema": Plan.model_json_schema()}}
+    asked = {"model": "tiny", "messages": QUESTION, "temperature": 0.8, "max_tokens": 400}
+    answers = await asyncio.gather(
+        *(client.chat.completions.create(**asked, response_format=schema, seed=i) for i in range(4)),
+        *(
+            client.chat.completions.create(
+                **asked, tools=[SHORT], tool_choice="required", seed=i, logprobs=True, top_logprobs=2
+            )
+            for i in range(4)
+        ),
+        client.chat.completions.create(**asked | {"max_tokens": 20}, seed=9),
+    )
+    spans = list(await store.query_spans(rollout.rollout_id, name=Attr.SPAN_NAME))
+    records = [record for span in spans for record in spans_to_records([span])]
+    assert len(records) == len(answers) == 9
+    tree = TokenTree()
+    for index, record in enumerate(records):
+        tree.insert(record, index)
+    packed = pack([tree])
+    free = [record for record in records if record.forced is None]
+    assert len(free) == 1
+    assert packed.term_count == sum(record.trained_tokens for record in records)
+    assert packed.term_count < sum(record.output_ids.size for record in records) - 9 * 4
+    learner = policy.run(lambda: policy.learner(LearnerSettings()))
+    learned = policy.run(lambda: learner.logprobs(packed)).numpy()
+    assert np.abs(learned - packed.behaviour_logprobs_S).max() < 1e-4
+    for record in records:
+        if record.forced is not None and record.output_ids.size < 400:
+            assert record.output_ids[-1] == tokenizer.eos_token_id
+    entries = answers[4].choices[0].logprobs.content
+    assert all(entry.top_logprobs[0].logprob >= entry.logprob for entry in entries)
+    assert any(entry.top_logprobs[0].logprob > entry.logprob + 1 for entry in entries)  # not those of the masked one
+
+
+async def test_constrained_and_free_requests_at_once_do_not_disturb_each_other(server):
+    client = AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
+    forms = [{}, {"response_format": {"type": "json_object"}}, {"tools": [SHORT], "tool_choice": "required"}, {}]
+
+    async def ask(index):
+        answer = await client.chat.completions.create(
+            model="tiny", messages=QUESTION, seed=index, max_tokens=60, **forms[index % 4], extra_body=IDS
+        )
+        return answer.choices[0].model_extra["token_ids"]
+
+    together = await asyncio.gather(*(ask(index) for index in range(32)))
+    for index in range(0, 32, 4):
+        assert together[index] == await ask(index)
+        assert together[index + 3] == await ask(index + 3)
+
+
+async def test_a_client_that_leaves_ends_its_constrained_request(server, policy):
+    client = AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
+    stream = await client.chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}},
+        logit_bias={"0": 1},
+        max_tokens=400,
+        stream=True,
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+    for _ in range(200):
+        if policy.engine.load == (0, 0):
+            break
+        await asyncio.sleep(0.02)
+    assert policy.engine.load == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"tools": [strict({"function": {"name": "f", "parameters": {"type": 3}}})], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
+        ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "ignore_eos"),
+    ],
+)
+def test_a_form_that_cannot_be_had_is_refused_with_the_name_of_its_field(client, fields, param, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="tiny", messages=QUESTION, stream=stream, **fields)
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"

@@ -1,0 +1,340 @@
+"""OpenAI's own SDK speaks responses to the server over a real socket."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel
+
+from ..samples import CALL_TEXT
+from .trees import assert_one_branch, openai_client, records_of, rollout_url
+
+CALCULATE = {
+    "type": "function",
+    "name": "calculate",
+    "description": "Evaluate arithmetic.",
+    "parameters": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+        "additionalProperties": False,
+    },
+}
+IDS = {"return_token_ids": True}
+TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
+
+
+def client_of(server, **options):
+    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0, **options)
+
+
+async def ask(client, stream, **asked):
+    """One response, whole or by way of its events."""
+    if not stream:
+        return await client.responses.create(**asked)
+    async with client.responses.stream(**asked) as events:
+        async for _ in events:
+            pass
+        return await events.get_final_response()
+
+
+def results(answer):
+    """Outputs for all calls of an answer."""
+    return [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "42"}
+        for item in answer.output
+        if item.type == "function_call"
+    ]
+
+
+def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
+    server, backend = serve(["The answer is 42."])
+    answer = client_of(server).responses.create(
+        model="tiny", input="12+30?", instructions="Be terse.", metadata={"a": "b"}, extra_body=IDS
+    )
+    assert answer.output_text == "The answer is 42."
+    assert (answer.status, answer.object, answer.model) == ("completed", "response", "tiny")
+    assert answer.id.startswith("resp_")
+    assert (answer.instructions, answer.metadata, answer.error) == ("Be terse.", {"a": "b"}, None)
+    assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
+    assert tuple(answer.model_extra["prompt_token_ids"]) == backend.requests[0].prompt_ids
+    prompt = tokenizer.decode(backend.requests[0].prompt_ids)
+    assert prompt.index("system\nBe terse.") < prompt.index("user\n12+30?")
+    assert answer.usage.input_tokens == len(backend.requests[0].prompt_ids)
+    assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert answer.usage.input_tokens_details.cached_tokens == 5
+    assert answer.usage.output_tokens_details.reasoning_tokens == 0
+
+
+def test_token_ids_are_told_only_when_they_are_asked_for(serve):
+    server, _ = serve(["ok"])
+    answer = client_of(server).responses.create(model="tiny", input="12+30?")
+    assert not {"token_ids", "prompt_token_ids"} & set(answer.model_extra)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("resend", [True, False], ids=["whole history", "previous_response_id"])
+@pytest.mark.parametrize("said", [f"Let me see.\n{CALL_TEXT}", TWO_CALLS, f"{CALL_TEXT}\nWait."])
+async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, resend, said):
+    server, _ = serve([said, "The answer is 42.", "Yes."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    history: list = [{"role": "user", "content": "12+30?"}]
+    asked = {"model": "tiny", "instructions": "Be terse.", "tools": [CALCULATE]}
+    previous = None
+    async with openai_client(url) as client:
+        for further in (results, lambda _: [{"role": "user", "content": "Sure?"}], None):
+            answer = await ask(client, stream, **asked, input=history, previous_response_id=previous)
+            if further is None:
+                break
+            said_now = [item.model_dump(exclude_unset=True) for item in answer.output]
+            history = [*history, *said_now, *further(answer)] if resend else further(answer)
+            previous = None if resend else answer.id
+    assert answer.output_text == "Yes."
+    assert_one_branch(await records_of(store, rollout_id), calls=3)
+    counters = server.service.memory.counters()
+    assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("said", ["The answer is 42.", TWO_CALLS, "<tool_call>{broken</tool_call>", "naïve 🙂", ""])
+@pytest.mark.parametrize("options", [{}, {"max_output_tokens": 7}])
+async def test_a_stream_ends_in_the_response_that_is_given_in_one_piece(serve, said, options):
+    server, _ = serve([said], tokens_per_delta=2)
+    asked = {"model": "tiny", "input": "12+30?", "tools": [CALCULATE], "extra_body": IDS, **options}
+    async with openai_client(server.endpoint) as client:
+        whole = (await client.responses.create(**asked)).to_dict()
+        events = [event async for event in await client.responses.create(**asked, stream=True)]
+    streamed = events[-1].response.to_dict()
+    for response in (whole, streamed):
+        response.pop("id")
+        response.pop("created_at")
+        for item in response["output"]:
+            item.pop("id")
+            item.pop("call_id", None)
+    assert streamed == whole
+    assert events[-1].type == f"response.{whole['status']}"
+
+
+def test_the_events_come_in_openais_order(serve):
+    server, _ = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
+    events = list(client_of(server).responses.create(model="tiny", input="12+30?", tools=[CALCULATE], stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    told_once = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
+    assert told_once == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    arguments = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
+    assert text == "Let me see."
+    assert json.loads(arguments) == {"expression": "12+30"}
+    assert events[0].response.status == "in_progress"
+    assert events[0].response.output == []
+
+
+def test_text_arrives_before_the_answer_is_complete(serve):
+    server, backend = serve(["one two three four five"], delay=0.02)
+    stream = client_of(server).responses.create(model="tiny", input="12+30?", stream=True)
+    for event in stream:
+        if event.type == "response.output_text.delta":
+            break
+    assert backend.active == 1
+    stream.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_cut_short_is_incomplete_and_says_why(serve, stream):
+    server, _ = serve(["word " * 50])
+    async with openai_client(server.endpoint) as client:
+        asked = {"model": "tiny", "input": "12+30?", "max_output_tokens": 3}
+        if stream:
+            answer = [event async for event in await client.responses.create(**asked, stream=True)][-1].response
+        else:
+            answer = await client.responses.create(**asked)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.output[-1].status == "incomplete"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_stand_beside_the_text(serve, stream):
+    server, _ = serve(["ok 🙂"])
+    asked = {"model": "tiny", "input": "12+30?", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+    if stream:
+        answer = list(client_of(server).responses.create(**asked, stream=True))[-1].response
+    else:
+        answer = client_of(server).responses.create(**asked)
+    entries = answer.output[0].content[0].logprobs
+    assert [entry.logprob for entry in entries] == [-0.5 * (at + 1) for at in range(answer.usage.output_tokens)]
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+
+
+async def test_parse_reads_calls_and_structured_text(serve):
+    class Result(BaseModel):
+        value: int
+
+    server, backend = serve([CALL_TEXT, '{"value": 42}'])
+    async with openai_client(server.endpoint) as client:
+        strict = {**CALCULATE, "strict": True}
+        called = await client.responses.parse(model="tiny", input="12+30?", tools=[strict])
+        told = await client.responses.parse(model="tiny", input="12+30?", text_format=Result)
+    assert called.output[0].parsed_arguments == {"expression": "12+30"}
+    assert told.output_parsed == Result(value=42)
+    assert all(request.constraint is not None for request in backend.requests)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "calculate"}])
+def test_a_demanded_call_is_demanded_of_the_model(serve, choice):
+    server, backend = serve([CALL_TEXT])
+    client = client_of(server)
+    answer = client.responses.create(model="tiny", input="12+30?", tools=[CALCULATE], tool_choice=choice)
+    assert [item.type for item in answer.output] == ["function_call"]
+    assert backend.requests[0].constraint is not None
+
+
+def test_only_the_allowed_tools_are_shown(serve, tokenizer):
+    server, backend = serve(["ok"])
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "calculate"}]}
+    client_of(server).responses.create(
+        model="tiny", input="12+30?", tools=[{"type": "function", "name": "look_up"}, CALCULATE], tool_choice=allowed
+    )
+    prompt = tokenizer.decode(backend.requests[0].prompt_ids)
+    assert "Evaluate arithmetic." in prompt
+    assert "look_up" not in prompt
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_parallel_calls_the_answer_ends_with_the_first(serve, store, tokenizer, stream):
+    server, _ = serve([TWO_CALLS, "The answer is 42."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    asked = {"model": "tiny", "tools": [CALCULATE], "parallel_tool_calls": False}
+    async with openai_client(url) as client:
+        first = await ask(client, stream, **asked, input="12+30?")
+        assert [item.type for item in first.output] == ["message", "function_call"]
+        await ask(client, stream, **asked, input=results(first), previous_response_id=first.id)
+    records = await records_of(store, rollout_id)
+    assert tokenizer.decode(records[0].output_ids).endswith("</tool_call>")
+    assert_one_branch(records, calls=2)
+
+
+def test_a_response_can_be_fetched_and_deleted(serve):
+    server, _ = serve(["ok"])
+    client = client_of(server)
+    answer = client.responses.create(model="tiny", input="12+30?")
+    assert client.responses.retrieve(answer.id).to_dict() == answer.to_dict()
+    client.responses.delete(answer.id)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.retrieve(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(answer.id)
+
+
+def test_a_lookup_needs_the_key(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    answer = OpenAI(base_url=server.endpoint, api_key="secret").responses.create(model="tiny", input="12+30?")
+    with pytest.raises(openai.AuthenticationError):
+        OpenAI(base_url=server.endpoint, api_key="wrong", max_retries=0).responses.retrieve(answer.id)
+
+
+async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, store):
+    server, backend = serve(["ok"], store=store)
+    _, url = await rollout_url(server, store)
+    async with openai_client(url) as client, openai_client(server.endpoint) as stranger:
+        unstored = await client.responses.create(model="tiny", input="12+30?", store=False)
+        stored = await client.responses.create(model="tiny", input="12+30?")
+        for asking, previous in ((client, "resp_none"), (client, unstored.id), (stranger, stored.id)):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await asking.responses.create(model="tiny", input="Sure?", previous_response_id=previous)
+            assert caught.value.code == "previous_response_not_found"
+            assert caught.value.param == "previous_response_id"
+            assert caught.value.type == "invalid_request_error"
+    assert len(backend.requests) == 2
+
+
+async def test_a_conversation_can_be_continued_twice_from_one_response(serve, store):
+    server, _ = serve(["ok"], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    async with openai_client(url) as client:
+        first = await client.responses.create(model="tiny", input="12+30?")
+        for question in ("Sure?", "Why?"):
+            await client.responses.create(model="tiny", input=question, previous_response_id=first.id)
+    first, left, right = await records_of(store, rollout_id)
+    before = [*first.prompt_ids, *first.output_ids]
+    assert list(left.prompt_ids[: len(before)]) == before == list(right.prompt_ids[: len(before)])
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"input": 3}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "message", "role": "wizard", "content": "hi"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input[0].name"),
+        ({"input": [{"type": "function_call_output", "output": "42"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [CALCULATE], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"tools": [CALCULATE], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "poem"}}}, "text.format"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"extra_body": {"seed": "x"}}, "seed"),
+        ({"input": "x" * 5000}, "input"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param, stream):
+    server, backend = serve(["ok"])
+    with pytest.raises(openai.BadRequestError) as caught:
+        client_of(server).responses.create(**{"model": "tiny", "input": "12+30?", "stream": stream} | options)
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+    assert not backend.requests
+
+
+def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve, monkeypatch):
+    server, backend = serve(["The answer is 42."])
+    said = backend.complete
+
+    async def breaks_off(request):
+        async for delta in said(request):
+            yield delta
+            raise openai.OpenAIError("the backend broke")
+
+    monkeypatch.setattr(backend, "complete", breaks_off)
+    events = list(client_of(server).responses.create(model="tiny", input="12+30?", stream=True))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.status == "failed"
+    assert events[-1].response.error.code == "server_error"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"model": 3}', b'{"model": "tiny"}'])
+def test_a_body_that_is_no_request_is_refused(serve, body):
+    server, _ = serve(["ok"])
+    answer = httpx.post(f"{server.endpoint}/responses", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"

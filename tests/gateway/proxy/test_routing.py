@@ -1,0 +1,213 @@
+"""How requests get to servers of others, which fail in all the ways that servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+from starlette.responses import JSONResponse, Response
+
+from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.semconv import AGL_EXCEPTION
+
+from ..leaving import ask_and_leave
+from .fake_upstream import chunk, completion
+
+QUESTION = [{"role": "user", "content": "12+30?"}]
+BODY = {"model": "policy", "messages": QUESTION}
+
+
+async def _ask(url, **options):
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        return await client.chat.completions.create(model="policy", messages=QUESTION, **options)
+
+
+async def _chunks(url):
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(model="policy", messages=QUESTION, stream=True)
+        return [each async for each in stream]
+
+
+def _busy(*statuses, **headers):
+    """A script that refuses with these statuses, then answers."""
+    left = list(statuses)
+
+    def script(body):
+        return JSONResponse({"error": {"message": "not now"}}, left.pop(0), headers) if left else completion()
+
+    return script
+
+
+async def test_the_calls_of_a_rollout_go_to_one_server_and_move_on_when_it_dies(upstream, proxying, store):
+    servers = [upstream(), upstream(), upstream()]
+    proxy = await proxying(*({"base_url": server.url} for server in servers))
+    rollouts = [await store.start_rollout({"n": n}) for n in range(12)]
+    urls = [proxy.as_resource(r.rollout_id, r.attempt.attempt_id).endpoint for r in rollouts]
+    for _ in range(3):
+        await asyncio.gather(*(_ask(url, user=url) for url in urls))
+    homes = {url: {index for index, s in enumerate(servers) for b in s.bodies if b["user"] == url} for url in urls}
+    assert all(len(home) == 1 for home in homes.values())
+    assert len(set.union(*homes.values())) > 1
+    (dead,) = homes[urls[0]]
+    servers[dead].stop()
+    started = time.monotonic()
+    await asyncio.gather(*(_ask(url, user=url) for url in urls))
+    assert time.monotonic() - started < 3
+    for url in urls:
+        asked = [index for index, server in enumerate(servers) if any(b["user"] == url for b in server.bodies)]
+        assert asked == [*homes[url]] or dead in homes[url]
+
+
+async def test_retry_after_is_honoured_and_the_answer_comes_in_the_end(upstream, proxying):
+    server = upstream(_busy(429, **{"Retry-After": "0.4"}))
+    proxy = await proxying({"base_url": server.url})
+    started = time.monotonic()
+    assert (await _ask(proxy.endpoint)).choices[0].message.content == "42"
+    assert 0.4 <= time.monotonic() - started < 5
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_refusal_that_stays_comes_back_with_its_own_status_and_words(upstream, proxying, status):
+    server = upstream(_busy(*[status] * 9, **{"Retry-After": "0"}))
+    proxy = await proxying({"base_url": server.url}, num_retries=2)
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, "not now")
+    assert answer.headers["retry-after"] == "0"
+    assert len(server.bodies) == 3
+
+
+async def test_a_server_that_is_away_for_now_hands_its_rollouts_to_another_at_once(upstream, proxying):
+    away, there = upstream(_busy(*[503] * 9)), upstream()
+    proxy = await proxying({"base_url": away.url}, {"base_url": there.url})
+    started = time.monotonic()
+    for _ in range(4):
+        assert (await _ask(proxy.endpoint)).choices[0].message.content == "42"
+    assert time.monotonic() - started < 2
+    assert len(away.bodies) == 1
+
+
+async def test_a_refusal_is_in_the_words_of_the_agents_dialect(upstream, proxying):
+    server = upstream(lambda body: JSONResponse({"error": {"message": "no such thing", "code": "nothing"}}, 404))
+    proxy = await proxying({"base_url": server.url})
+    answer = httpx.post(f"{proxy.endpoint}/messages", json={"model": "policy", "max_tokens": 9, "messages": QUESTION})
+    assert (answer.status_code, answer.json()["type"]) == (404, "error")
+    assert answer.json()["error"]["message"] == "no such thing"
+
+
+async def test_a_refusal_that_is_no_json_is_told_as_text(upstream, proxying):
+    proxy = await proxying({"base_url": upstream(lambda body: Response("<h1>gone</h1>", 410)).url})
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (410, "<h1>gone</h1>")
+
+
+async def test_a_silent_server_is_named_after_its_own_timeout_and_not_asked_again(upstream, proxying):
+    async def nothing(body):
+        await asyncio.sleep(5)
+
+    server = upstream(nothing)
+    proxy = await proxying({"base_url": server.url, "timeout": 0.3}, num_retries=3)
+    with pytest.raises(openai.InternalServerError, match=rf"{server.url} said nothing for 0.3 seconds") as error:
+        await _ask(proxy.endpoint)
+    assert error.value.status_code == 504
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("said", [Response("hello"), [1, 2]])
+async def test_an_answer_that_is_none_is_a_bad_gateway_that_names_the_server(upstream, proxying, said):
+    server = upstream(lambda body: said if isinstance(said, Response) else JSONResponse(said))
+    proxy = await proxying({"base_url": server.url})
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert answer.status_code == 502
+    assert server.url in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("choice", [{"index": "one"}, {"token_ids": ["a"]}, {"logprobs": {"content": [1]}}])
+async def test_a_malformed_completion_is_a_bad_gateway(upstream, proxying, choice):
+    server = upstream(lambda body: completion() | {"choices": [choice]})
+    proxy = await proxying({"base_url": server.url})
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert answer.status_code == 502
+    assert server.url in answer.json()["error"]["message"]
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error_and_leaves_its_record(upstream, proxying, store, rollout):
+    server = upstream(lambda body: [chunk("4"), RuntimeError("crash")])
+    proxy = await proxying({"base_url": server.url})
+    url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+    with pytest.raises(openai.APIError, match="broke off its answer"):
+        await _chunks(url)
+    (span,) = await store.query_spans(rollout.rollout_id)
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["cancelled"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_ends_the_upstreams_work(upstream, proxying, store, rollout, stream):
+    server = upstream(lambda body: [chunk("4")] * 200, delay=0.02)
+    proxy = await proxying({"base_url": server.url})
+    url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+    await asyncio.to_thread(ask_and_leave, url, BODY | {"stream": stream})
+    for _ in range(200):
+        if server.broken_off and proxy.gate.active == 0:
+            break
+        await asyncio.sleep(0.02)
+    assert server.broken_off == 1
+    assert proxy.gate.active == 0
+
+
+async def test_a_field_of_ours_stays_out_of_the_way_of_a_server_that_need_not_know_it(upstream, proxying, rollout):
+    server = upstream()
+    proxy = await proxying({"base_url": server.url, "api_key": "theirs"})
+    url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+    await _ask(url, extra_body={"return_token_ids": True, "top_k": 5})
+    (body,) = server.bodies
+    assert body == {"model": "policy", "messages": QUESTION, "top_k": 5}
+    assert server.headers[0]["authorization"] == "Bearer theirs"
+
+
+async def test_a_rollout_that_used_up_its_tokens_is_stopped_and_marked(upstream, proxying, store, rollout):
+    server = upstream(
+        lambda body: [chunk("4"), chunk("2", finish="stop"), chunk(usage=completion()["usage"]) | {"choices": []}]
+    )
+    proxy = await proxying({"base_url": server.url}, limits=GatewayLimits(max_rollout_tokens=15))
+    url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+    for _ in range(2):
+        chunks = await _chunks(url)
+        assert [each.usage for each in chunks] == [None, None]
+    with pytest.raises(openai.PermissionDeniedError, match="used up its tokens"):
+        await _chunks(url)
+    assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies)
+    assert len(server.bodies) == 2
+    assert len(await store.query_spans(rollout.rollout_id, name=AGL_EXCEPTION)) == 1
+
+
+async def test_a_stopping_proxy_finishes_what_is_inside_and_sends_others_away(upstream, proxying):
+    server = upstream(lambda body: [chunk("4")] * 20, delay=0.02)
+    proxy = await proxying({"base_url": server.url})
+    reading = asyncio.create_task(_chunks(proxy.endpoint))
+    while not server.bodies:
+        await asyncio.sleep(0.01)
+    stopping = asyncio.create_task(proxy.stop(timeout=10))
+    while not proxy.gate.draining:
+        await asyncio.sleep(0.01)
+    with pytest.raises(openai.InternalServerError, match="stopping"):
+        await _ask(proxy.endpoint)
+    assert len(await reading) == 20
+    await stopping
+    assert not proxy.is_running()
+
+
+async def test_prometheus_is_told_of_the_servers_and_of_the_tokens_that_they_tell(upstream, proxying):
+    server = upstream()
+    proxy = await proxying({"base_url": server.url}, {"base_url": "http://127.0.0.1:9/v1"})
+    for _ in range(2):
+        await _ask(proxy.endpoint)
+    text = httpx.get(f"{proxy.endpoint.removesuffix('/v1')}/metrics").text
+    assert 'gateway_tokens_total{kind="prompt"} 14.0' in text
+    assert f'upstream_tries_total{{outcome="answered",server="{server.url}"}} 2.0' in text
+    assert f'upstream_up{{server="{server.url}"}} 1.0' in text
+    assert 'upstream_up{server="http://127.0.0.1:9/v1"} 0.0' in text

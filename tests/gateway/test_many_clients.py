@@ -1,0 +1,74 @@
+"""Two hundred streaming clients, half of which hang up at random: the others are served to the end, and afterwards
+blocks, tasks and memory are back where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+from urllib.parse import urlsplit
+
+import psutil
+
+from mini_agentic_rl.policy.allocator import release_free_memory
+
+from .tiny_server import tiny_server
+
+CLIENTS = 200
+MIB = 2**20
+
+
+async def _stream(port: int, number: int, leaves_after: float | None) -> bytes:
+    """What one client got until it hung up, or until the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": f"Question {number}?"}],
+        "stream": True,
+        "max_tokens": 60,
+        "ignore_eos": True,
+    }
+    content = json.dumps(body).encode()
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content
+    )
+    try:
+        return await asyncio.wait_for(reader.read(), leaves_after)
+    except asyncio.TimeoutError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def _round(port: int, seed: int) -> list[bytes]:
+    """The answers to those who stayed."""
+    choose = random.Random(seed)
+    leaving = [choose.uniform(0.0, 1.5) if number % 2 else None for number in range(CLIENTS)]
+    got = await asyncio.gather(*(_stream(port, number, leaves) for number, leaves in enumerate(leaving)))
+    return [answer for answer, leaves in zip(got, leaving, strict=True) if leaves is None]
+
+
+async def test_those_who_stay_are_served_and_nothing_is_left_behind():
+    with tiny_server() as tiny:
+        port = urlsplit(tiny.server.endpoint).port
+        await _round(port, seed=0)
+        await asyncio.to_thread(tiny.wait_for_rest)
+        tasks, memory = tiny.tasks(), psutil.Process().memory_info().rss
+        for seed in (1, 2):
+            stayed = await _round(port, seed)
+            assert len(stayed) == CLIENTS // 2
+            for answer in stayed:
+                assert answer.startswith(b"HTTP/1.1 200")
+                assert b"data: [DONE]" in answer
+                assert answer.count(b'"finish_reason":"length"') == 1
+            await asyncio.to_thread(tiny.wait_for_rest)
+        counters = tiny.server.service.counters
+        assert counters.failed == 0
+        assert counters.cancelled > 0
+        assert counters.completed + counters.cancelled == counters.requests
+        assert tiny.tasks() <= tasks + 1
+        gc.collect()
+        release_free_memory()
+        assert psutil.Process().memory_info().rss < memory + 64 * MIB
