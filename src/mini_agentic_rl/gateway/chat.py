@@ -1,54 +1,34 @@
-"""One chat request from messages to answers: render, sample, read, record."""
+"""Chat requests from prompts to answers: sample, read, record, remember."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from mini_agentic_rl.store.base import LightningStore
-from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 
 from . import answers
 from .answer_reader import Piece
 from .backend import Backend
 from .chat_template import ChatRenderer
 from .choice import Choice
-from .constraints import ConstraintCompiler, answer_rule
-from .conversations import ConversationMemory, Prompt, Scope
-from .errors import BadRequestError, ContextLengthError, NotFoundError, UnavailableError
+from .conversations import ConversationMemory, Scope
+from .errors import BadRequestError, UnavailableError
 from .limits import RolloutBudgets
 from .messages import plain_messages
 from .protocol import ChatRequest
 from .recorder import Answer, CallContext, Recorder
-from .seeds import RolloutSeeds
+from .turn import ChatTurn, TurnMaker
 
 logger = logging.getLogger(__name__)
 
 Emit = Callable[[Choice, list[Piece], bool], None]
 """Called with the new pieces of a choice after every delta, and with True when the choice is complete and recorded."""
-
-
-@dataclass(frozen=True)
-class ChatTurn:
-    """A request that can be sampled."""
-
-    request: ChatRequest
-    scope: Scope
-    prompt: Prompt
-    prompt_ids: tuple[int, ...]
-    """What is sampled after: the prompt, and the start of a forced tool call where no grammar can force it."""
-    token_requests: tuple[TokenRequest, ...]
-    """One for each choice."""
-    choices: tuple[Choice, ...]
-    response_id: str
-    start_time: float
-    tools: list[dict[str, Any]]
-    traceparent: str | None = None
 
 
 @dataclass
@@ -82,83 +62,25 @@ class ChatService:
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
-        self._constraints = ConstraintCompiler(self.renderer.tokenizer, self.renderer.eos_ids)
+        self._turns = TurnMaker(
+            self.backend,
+            self.renderer,
+            self.memory,
+            self.model_name,
+            self.default_adapter,
+            self.store,
+            self.budgets,
+        )
         self._recorder = Recorder(self.store) if self.store is not None else None
-        self._seeds = RolloutSeeds(self.store) if self.store is not None else None
 
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
-        return list(dict.fromkeys([self.model_name, *self.backend.model_names]))
+        return self._turns.models
 
     async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
-        """Turn a request into what the backend is asked. A call without a seed takes its rollout's, if that has one.
-
-        Raises:
-            BadRequestError: the messages or a field cannot be served.
-            NotFoundError: unknown model, or a rollout's URL on a server without a store.
-            ContextLengthError: the prompt leaves no room for an answer.
-            RolloutBudgetError: the attempt has used up what it may ask for.
-        """
-        adapter = self._adapter(request.model)
-        if scope is not None and self._recorder is None:
-            raise NotFoundError("this server records no rollouts: start it with a store", code="no_store")
-        messages = plain_messages(request.messages)
-        tools = request.offered_tools
-        prompt = self.memory.prompt(scope, messages, tools)
-        template = self.renderer.template
-        rule = answer_rule(request, self.renderer.tool_format, template.tags, template.thought_begun)
-        constraint = None if rule is None else await self._constraints.compile(rule)
-        prefix = ""
-        if request.must_call and rule is None:
-            prefix = self.renderer.forced_prefix(request.must_call_name)
-        one_call = request.one_call and constraint is None
-        prompt_ids = (*prompt.ids, *self.renderer.encode(prefix)) if prefix else prompt.ids
-        room = self.backend.context_length - len(prompt_ids)
-        if room < 1:
-            raise ContextLengthError(len(prompt_ids), self.backend.context_length)
-        left = None if self.budgets is None else await self.budgets.begin(scope, len(prompt_ids))
-        if left is not None:
-            room = max(1, min(room, left // request.choices))
-        seed = request.seed
-        if seed is None and self._seeds is not None:
-            seed = await self._seeds.next(scope)
-        response_id = f"chatcmpl-{uuid.uuid4().hex}"
-        indices = range(request.choices)
-        return ChatTurn(
-            request=request,
-            scope=scope,
-            prompt=prompt,
-            prompt_ids=prompt_ids,
-            token_requests=tuple(
-                TokenRequest(
-                    prompt_ids,
-                    self._sampling(request, room, None if seed is None else seed + index),
-                    adapter,
-                    f"{response_id}/{index}",
-                    incremental=bool(request.stream or request.stop_strings or one_call),
-                    constraint=constraint,
-                )
-                for index in indices
-            ),
-            choices=tuple(
-                Choice(
-                    index,
-                    self.renderer.decoder(bool(tools)),
-                    end_ids=self.renderer.eos_ids,
-                    stops=request.stop_strings,
-                    reader=self.renderer.reader(bool(tools)),
-                    prefix=prefix,
-                    streamed=bool(request.stream),
-                    one_call=one_call,
-                )
-                for index in indices
-            ),
-            response_id=response_id,
-            start_time=time.time(),
-            tools=tools,
-            traceparent=traceparent,
-        )
+        """See `TurnMaker.make`."""
+        return await self._turns.make(request, scope, traceparent)
 
     async def run(self, turn: ChatTurn, emit: Emit | None = None) -> None:
         """Sample all choices of a turn, record and remember each as it ends.
@@ -278,41 +200,6 @@ class ChatService:
             forced=choice.forced,
         )
         await self._recorder.record(call, answer, time.time())
-
-    def _adapter(self, model: str) -> str | None:
-        if model == self.model_name:
-            return self.default_adapter
-        names = list(self.backend.model_names)
-        if model not in names:
-            raise NotFoundError(
-                f"there is no model {model!r} here; ask for one of: {', '.join(self.models)}",
-                param="model",
-                code="model_not_found",
-            )
-        return None if model == names[0] else model
-
-    def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
-        bias = request.logit_bias or {}
-        vocabulary = len(self.renderer.tokenizer)
-        for token_id in bias:
-            if not 0 <= token_id < vocabulary:
-                raise BadRequestError(
-                    f"logit_bias: token id {token_id} is outside of the vocabulary of {vocabulary}", param="logit_bias"
-                )
-        wanted = request.max_completion_tokens or request.max_tokens or room
-        return SamplingParams(
-            temperature=1.0 if request.temperature is None else request.temperature,
-            top_p=1.0 if request.top_p is None else request.top_p,
-            top_k=max(request.top_k or 0, 0),
-            min_p=request.min_p or 0.0,
-            max_tokens=min(wanted, room),
-            seed=seed,
-            stop_token_ids=() if request.ignore_eos else self.renderer.eos_ids,
-            top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
-            logit_bias=bias,
-            presence_penalty=request.presence_penalty or 0.0,
-            frequency_penalty=request.frequency_penalty or 0.0,
-        )
 
 
 async def _sample(stream: AsyncGenerator[TokenDelta, None], choice: Choice, emit: Emit | None) -> None:

@@ -15,12 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from . import answers
 from .answer_reader import Piece
-from .chat import ChatService, ChatTurn
+from .chat import ChatService
 from .choice import Choice
 from .dialects import Exchange
 from .errors import GatewayError
 from .http import EventStream
 from .tool_formats import ToolCall
+from .turn import ChatTurn
 
 logger = logging.getLogger(__name__)
 
