@@ -1,11 +1,12 @@
 # Everything runs in .venv, which is made when it is missing and installed again only when the requirements change.
-# The tests of the agent SDKs have environments of their own: crewai needs older versions than the others.
+# The tests of the agent SDKs have environments of their own: crewai and tau2 need older versions than the others.
 #   make train ARGS="--model Qwen/Qwen2.5-0.5B-Instruct --output-dir outputs/qwen"
 
 PYTHON ?= python3
 VENV ?= .venv
 VENV_AGENTS ?= .venv-agents
 VENV_CREWAI ?= .venv-crewai
+VENV_TAU2 ?= .venv-tau2
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -13,9 +14,10 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_AGENTS := $(VENV_AGENTS)/.installed
 INSTALLED_CREWAI := $(VENV_CREWAI)/.installed
+INSTALLED_TAU2 := $(VENV_TAU2)/.installed
 SDK_TESTS := tests/agents_sdk
 
-.PHONY: train test test-agents lint format install clean
+.PHONY: train test test-agents test-tau2 lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -26,6 +28,9 @@ test: $(INSTALLED_DEV)
 test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
+
+test-tau2: $(INSTALLED_TAU2)
+	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -60,8 +65,13 @@ $(INSTALLED_CREWAI): pyproject.toml constraints.txt
 	$(VENV_CREWAI)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[crewai,test]'
 	touch $@
 
+$(INSTALLED_TAU2): pyproject.toml constraints.txt
+	test -x $(VENV_TAU2)/bin/python || $(PYTHON) -m venv $(VENV_TAU2)
+	$(VENV_TAU2)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[tau2,test]'
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,12 +32,14 @@ class Keep(MetricsLogger):
 
 @pytest.fixture
 def fickle_user():
-    """Hangs up at once after every second answer, and goes on asking after the others."""
+    """Asks once in every conversation; then hangs up in every second one, and goes on asking in the others."""
     tokenizer = small_tokenizer()
-    asked = iter(range(10_000))
+    second_turns = iter(range(10_000))
 
-    def says(_request) -> str:
-        return "Bye. ###STOP###" if next(asked) % 3 == 2 else "And then?"
+    def says(request) -> str:
+        if "And then?" not in tokenizer.decode(list(request.prompt_ids), skip_special_tokens=True):
+            return "And then?"
+        return "Bye. ###STOP###" if next(second_turns) % 2 else "And then?"
 
     server = MiniLLMServer(ScriptedBackend(tokenizer, says), tokenizer, model_name="user", port=0).start()
     yield LLM(endpoint=server.endpoint, model="user")

@@ -88,7 +88,7 @@ def test_the_help_of_an_example_names_its_options(example):
 @pytest.mark.parametrize("both", [False, True])
 def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp_path):
     run = tmp_path / "run"
-    size = ("--steps", "2", "--tasks-per-step", "2", "--eval-size", "2", "--sft-examples", "4")
+    size = ("--steps", "1", "--tasks-per-step", "1", "--eval-size", "1", "--sft-examples", "2")
     options = ["--model", tiny_folder, *size, "--output-dir", str(run)]
     if both:
         options.append("--train-both")

@@ -53,10 +53,9 @@ async def _round(port: int, seed: int) -> list[bytes]:
 async def test_those_who_stay_are_served_and_nothing_is_left_behind():
     with tiny_server() as tiny:
         port = urlsplit(tiny.server.endpoint).port
-        await _round(port, seed=0)
-        await asyncio.to_thread(tiny.wait_for_rest)
-        tasks, memory = tiny.tasks(), psutil.Process().memory_info().rss
-        for seed in (1, 2):
+        for seed in (0, 1, 2):
+            if seed < 2:  # the second round still finds out how much room the most requests at once take
+                tasks, memory = tiny.tasks(), psutil.Process().memory_info().rss
             stayed = await _round(port, seed)
             assert len(stayed) == CLIENTS // 2
             for answer in stayed:

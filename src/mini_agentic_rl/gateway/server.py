@@ -64,9 +64,9 @@ class MiniLLMServer:
         self.model_name = model_name
         self.host = host
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
-        self.service = ChatService(backend, self.renderer, model_name, default_adapter, store)
         limits = limits or GatewayLimits()
-        self.service.budgets = RolloutBudgets(limits, lambda: store)
+        budgets = RolloutBudgets(limits, lambda: store)
+        self.service = ChatService(backend, self.renderer, model_name, default_adapter, store, budgets=budgets)
         self.gate = Gate(limits, [*([] if api_key is None else [api_key]), *api_keys])
         self._thread = ServerThread(create_app(self.service, self.gate), host, port, "gateway server")
 

@@ -123,7 +123,7 @@ def test_json_cut_off_by_the_length_bound_says_so(client):
 @pytest.mark.parametrize(("choice", "names"), [("required", {"calculate", "look_up"}), (NAMED, {"look_up"})])
 def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream):
     called = set()
-    for seed in range(6):
+    for seed in range(15):
         asked = {
             "model": "tiny",
             "messages": QUESTION,
