@@ -54,7 +54,7 @@ async def test_those_who_stay_are_served_and_nothing_is_left_behind():
     with tiny_server() as tiny:
         port = urlsplit(tiny.server.endpoint).port
         for seed in (0, 1, 2):
-            if seed < 2:  # the second round still finds out how much room the most requests at once take
+            if seed == 2:  # until then it is still found out how much room the most requests at once take
                 tasks, memory = tiny.tasks(), psutil.Process().memory_info().rss
             stayed = await _round(port, seed)
             assert len(stayed) == CLIENTS // 2
