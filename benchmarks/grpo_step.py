@@ -52,7 +52,7 @@ def run_round(options: argparse.Namespace, samples: int, folder: str) -> dict[st
     ]
     ours = ["--max-batch-tokens", str(options.max_batch_tokens)] if options.max_batch_tokens else []
     found = {OURS: measure(sys.executable, "grpo_step_ours.py", [*common, *ours])}
-    if options.peer_python is not None:
+    if options.peer_python:
         theirs = ["--batch", str(options.peer_batch), "--folder", folder]
         if options.peer_no_checkpointing:
             theirs.append("--no-checkpointing")
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1, help="turns of a rollout")
     parser.add_argument("--tool-tokens", type=int, default=60, help="tokens between two turns")
     parser.add_argument("--max-batch-tokens", type=int, default=None, help="ours: tokens of a chunk")
-    parser.add_argument("--peer-python", default=None, help="Python of an environment with TRL")
+    parser.add_argument("--peer-python", default=None, help="Python of an environment with TRL; empty leaves TRL out")
     parser.add_argument("--peer-batch", type=int, default=8, help="TRL: per_device_train_batch_size")
     parser.add_argument("--peer-no-checkpointing", action="store_true", help="TRL: gradient_checkpointing off")
     parser.add_argument("--warmup", type=int, default=1, help="steps of a process that do not count")

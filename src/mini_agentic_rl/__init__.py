@@ -23,7 +23,18 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "TracerTraceToTriplet",
         "TrainedCalls",
     ),
-    "algorithm": ("APO", "VERL", "Algorithm", "Baseline", "FastAlgorithm", "GRPOSettings", "MiniGRPO", "algo"),
+    "algorithm": (
+        "APO",
+        "VERL",
+        "Algorithm",
+        "Baseline",
+        "FastAlgorithm",
+        "GRPOSettings",
+        "MiniGRPO",
+        "MiniPPO",
+        "PPOSettings",
+        "algo",
+    ),
     "config": ("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"),
     "emitter": (
         "emit_annotation",
@@ -48,7 +59,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "llm_proxy": ("LLMProxy",),
     "logging": ("setup_logging",),
     "reward": ("reward",),
-    "runner": ("LitAgentRunner", "LoggingHook", "Runner"),
+    "runner": ("LitAgentRunner", "LoggingHook", "RewardHook", "Runner"),
     "store": (
         "InMemoryLightningStore",
         "LightningStore",

@@ -1,12 +1,17 @@
-"""Settings of the project: the base of every configuration class, and the environment variables it reads."""
+"""Settings of the project: the base of every configuration class, the environment variables it reads, its cache."""
 
 from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import overload
+from pathlib import Path
+from typing import Final, overload
 
+from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict
+
+CACHE_VARIABLE: Final = "MINI_AGENTIC_RL_CACHE"
+"""Environment variable that names the cache folder."""
 
 
 class Settings(BaseModel):
@@ -16,6 +21,12 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def cache_dir() -> Path:
+    """Where models and generated data are kept: `$MINI_AGENTIC_RL_CACHE`, or the user's cache folder."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else user_cache_path("mini-agentic-rl", appauthor=False)
 
 
 class LightningEnvVar(Enum):

@@ -14,7 +14,7 @@ from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 from helpers import tiny_policy
 from mini_agentic_rl import LLM, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm.grpo import loop
+from mini_agentic_rl.algorithm.grpo import loop, update
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
@@ -166,13 +166,13 @@ def test_two_adapters_on_one_model_learn_different_things(tmp_path):
 
 def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatch):
     batches: dict[str, Any] = {}
-    update = loop.update
+    step = update.update
 
     def kept_update(learner, batch, settings):
         batches[learner.adapter] = batch
-        return update(learner, batch, settings)
+        return step(learner, batch, settings)
 
-    monkeypatch.setattr(loop, "update", kept_update)
+    monkeypatch.setattr(update, "update", kept_update)
     finished: list[Any] = []
     seen = loop.sample_groups
 

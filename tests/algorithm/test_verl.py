@@ -128,11 +128,51 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
         ({"use_kl_loss": False, "kl_loss_coef": 0.01, "kl_loss_type": "abs"}, {}),
         ({"ppo_epochs": 2}, {"epochs_per_batch": 2}),
         ({"clip_ratio": 0.1}, {"clip_ratio": 0.1}),
+        ({"entropy_coeff": 0.01}, {"entropy_coef": 0.01}),
+        ({"policy_loss.loss_mode": "cispo"}, {"policy_loss": "cispo"}),
+        (
+            {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "token-mean"},
+            {"policy_loss": "gspo", "loss_aggregation": "sequence"},
+        ),
+        ({"tis_imp_ratio_cap": 3}, {"importance_correction": "token", "importance_cap": 3.0}),
+        ({"tis_imp_ratio_cap": -1}, {}),
     ],
 )
 def test_keys_of_the_loss(actor, expected):
     found = translate({"data.max_response_length": 9, "actor_rollout_ref": {"actor": actor}})
     assert found.grpo == {"max_new_tokens": 9, **expected}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ({"adv_estimator": "grpo"}, {}),
+        (
+            {"adv_estimator": "rloo", "norm_adv_by_std_in_grpo": True},
+            {"baseline": "leave_one_out", "normalize_advantage": False},
+        ),
+        (
+            {"adv_estimator": "reinforce_plus_plus"},
+            {"baseline": "none", "advantage_normalization": "batch", "normalize_advantage": True},
+        ),
+        (
+            {"use_kl_in_reward": True, "kl_ctrl": {"type": "fixed", "kl_coef": 0.02}, "kl_penalty": "kl"},
+            {"kl_in_reward": True, "kl_coef": 0.02},
+        ),
+        ({"use_kl_in_reward": False, "kl_ctrl": {"kl_coef": 0.02}, "kl_penalty": "low_var_kl"}, {}),
+        (
+            {"filter_groups": {"enable": True, "metric": "seq_reward", "max_num_gen_batches": 10}},
+            {"dynamic_sampling": True, "max_sampling_rounds": 10},
+        ),
+        (
+            {"rollout_correction": {"rollout_is": "sequence", "rollout_is_threshold": 4, "rollout_rs": None}},
+            {"importance_correction": "sequence", "importance_cap": 4.0},
+        ),
+    ],
+)
+def test_keys_of_the_algorithm(algorithm, expected):
+    found = translate({"algorithm": algorithm})
+    assert (found.grpo, found.warning) == (expected, None)
 
 
 def test_keys_of_the_optimizer_and_of_the_adapter():
@@ -164,9 +204,9 @@ def test_keys_of_the_optimizer_and_of_the_adapter():
     ("key", "value"),
     [
         ("algorithm.adv_estimator", "gae"),
-        ("algorithm.use_kl_in_reward", True),
-        ("actor_rollout_ref.actor.entropy_coeff", 0.001),
-        ("actor_rollout_ref.actor.policy_loss.loss_mode", "gspo"),
+        ("algorithm.rollout_correction.rollout_rs", "token_k1"),
+        ("actor_rollout_ref.actor.entropy_coeff", "some"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", "kl_cov"),
         ("actor_rollout_ref.actor.loss_agg_mode", "token-sum"),
         ("actor_rollout_ref.actor.optim.lr", "fast"),
         ("actor_rollout_ref.actor.optim.lr", -1),
@@ -205,6 +245,10 @@ def test_keys_that_contradict_each_other_here_are_refused():
         translate({f"{actor}.loss_agg_mode": "seq-mean-token-sum-norm"})
     with pytest.raises(UserError, match=r"use_kl_loss=True .*lora_rank=0"):
         translate({f"{actor}.use_kl_loss": True, "actor_rollout_ref.model.lora_rank": 0})
+    with pytest.raises(UserError, match=r"use_kl_in_reward=True .*use_kl_loss=True"):
+        translate({f"{actor}.use_kl_loss": True, "algorithm.use_kl_in_reward": True})
+    with pytest.raises(UserError, match=r"use_kl_in_reward=True .*kl_ctrl\.type='adaptive'"):
+        translate({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "adaptive"})
 
 
 def test_unknown_keys_and_values_that_are_not_honoured_are_named():

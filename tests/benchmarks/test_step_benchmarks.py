@@ -36,7 +36,17 @@ def test_a_step_computes_each_distinct_token_once(model, turns):
     sizes = {"--tasks": 2, "--samples": 3, "--prompt-tokens": 420, "--new-tokens": 5, "--tool-tokens": 50}
     arguments = [text for name, value in sizes.items() for text in (name, str(value))]
     result = _run(
-        "grpo_step.py", "--model", model, "--device", "cpu", "--turns", str(turns), "--warmup", "0", *arguments
+        "grpo_step.py",
+        "--model",
+        model,
+        "--device",
+        "cpu",
+        "--turns",
+        str(turns),
+        "--warmup",
+        "0",
+        "--peer-python=",
+        *arguments,
     )
     (row,) = result["rows"]
     rollout = turns * 5 + (turns - 1) * 50
@@ -47,7 +57,7 @@ def test_a_step_computes_each_distinct_token_once(model, turns):
 
 
 def test_the_growth_with_the_group_is_reported(model):
-    arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--warmup", "0"]
+    arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--warmup", "0", "--peer-python="]
     result = _run("grpo_step.py", "--model", model, "--device", "cpu", "--samples", "2", "4", *arguments)
     assert [row["samples"] for row in result["rows"]] == [2, 4]
     assert list(result["ratios"]) == ["step of mini-agentic-rl: 4 samples / 2 samples"]

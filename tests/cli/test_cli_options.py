@@ -32,6 +32,8 @@ class Example(Settings):
     """Be quick."""
     tools: bool = True
     """Use tools."""
+    fresh: bool | None = None
+    """Start afresh, or not; otherwise as the kind says."""
     json_output: bool = Field(default=False, json_schema_extra={"option": "--json"})
     """Print JSON."""
 
@@ -73,6 +75,12 @@ def test_every_field_can_be_given():
     assert settings == Example(
         steps=5, kind="fancy", folder=Path("x/y"), names=["a", "b"], quick=True, tools=False, json_output=True
     )
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [([], None), (["--fresh"], True), (["--no-fresh"], False)])
+def test_a_choice_that_something_else_decides_can_be_made_either_way(arguments, expected):
+    _, (settings,) = _invoke(*arguments)
+    assert settings.fresh is expected
 
 
 def test_the_help_comes_from_the_settings():

@@ -44,7 +44,7 @@ def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: P
         ('{"answer": "1"}', 'line 2: field "question" is missing'),
         ('{"question": 5, "answer": "1"}', 'line 2: field "question" must be text, not int'),
         ('{"question": "q?", "answer": "1"', "line 2: not valid JSON"),
-        ("[1, 2]", "line 2: must be an object"),
+        ("[1, 2]", "line 2: not a JSON object"),
     ],
 )
 def test_a_bad_row_is_one_line_that_names_file_line_and_field(tmp_path: Path, line: str, complaint: str) -> None:

@@ -101,3 +101,10 @@ def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp
     folders = [run / "adapters" / "assistant", run / "adapters" / "user"] if both else [run / "adapter"]
     for folder in folders:
         assert (folder / "adapter_model.safetensors").is_file()
+
+
+def test_a_model_is_trained_by_the_tool_of_an_agent(tiny_folder, tmp_path):
+    size = ("--dataset", "arithmetic:1", "--max-samples", "4", "--max-new-tokens", "4")
+    told = _run("rl_training_example.py", "--model", tiny_folder, *size, "--output-dir", str(tmp_path / "run"))
+    measured = [line for line in told.splitlines() if line.endswith("of 4")]
+    assert [line.split(":")[0].strip() for line in measured] == [tiny_folder, "sft", "grpo"]

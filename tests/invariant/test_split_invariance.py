@@ -12,6 +12,8 @@ from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
 from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss
+from mini_agentic_rl.algorithm.grpo.settings import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.update import update
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 
@@ -63,6 +65,30 @@ def test_any_split_gives_the_same_gradient(aggregation, max_tokens):
     assert (whole - apart).norm() / whole.norm() < 1e-5
     assert of_parts == pytest.approx(of_whole, abs=1e-5)
     assert (logprobs - in_parts).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GRPOSettings(preset="gspo", importance_correction="sequence", epochs_per_batch=2, clip_ratio=0.01),
+        GRPOSettings(preset="cispo", importance_correction="token", entropy_coef=0.1, kl_coef=0.1, epochs_per_batch=2),
+    ],
+    ids=["gspo", "cispo"],
+)
+def test_a_whole_update_is_the_same_in_any_chunks_where_ratios_are_of_whole_rollouts(settings):
+    def updated(max_tokens):
+        with tiny_policy() as policy:
+            batch = _batch(policy)
+            rate = LearnerSettings(max_batch_tokens=max_tokens, learning_rate=1e-3)
+            learner = policy.run(lambda: policy.learner(rate))
+            before = torch.cat([p.detach().flatten().clone() for p in learner.parameters])
+            figures = policy.run(lambda: update(learner, batch, settings))
+            return torch.cat([p.detach().flatten() for p in learner.parameters]) - before, figures
+
+    (whole, of_whole), (apart, of_parts) = updated(10**6), updated(20)
+    assert whole.norm() > 0
+    assert (whole - apart).norm() / whole.norm() < 1e-3  # Adam divides small gradients by their own size
+    assert of_parts == pytest.approx(of_whole, rel=1e-3, abs=1e-5)
 
 
 def test_chunks_and_checkpointed_layers_go_together():

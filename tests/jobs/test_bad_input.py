@@ -250,7 +250,7 @@ def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_fold
 
 
 def _only_checkpoints(fail):
-    from mini_agentic_rl.trainer import durable
+    from mini_agentic_rl import durable
 
     def write_folder(target, write):
         durable.write_folder(target, write if target.name.startswith("step_") else fail)

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from mini_agentic_rl.algorithm.grpo import loop
+from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -62,19 +63,16 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_f
 
 
 def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):
-    updates, update = [], loop.update
+    updates = []
 
-    def interrupted_update(*arguments):
+    def interrupted_update(*_):
         updates.append(1)
         if len(updates) == 2:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.3)  # the event loop hears of it while the weights are still the old ones
-        return update(*arguments)
+        return {}  # what is learned does not matter here
 
-    monkeypatch.setattr(loop, "update", interrupted_update)
-    monkeypatch.setattr(loop, "batch_of", lambda groups, settings: object())
-    monkeypatch.setattr(loop, "group_metrics", lambda groups, batch: {})
-    update = lambda learner, batch, settings: {}  # noqa: E731  # what is learned does not matter here
+    monkeypatch.setattr(GRPOObjective, "update", interrupted_update)
     settings = _settings(tiny_folder, tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         train.train_job(settings)
@@ -109,7 +107,7 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
 
 
 def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_twice(tiny_folder, tmp_path, monkeypatch):
-    evaluate, updates, update = loop.evaluate, [], loop.update
+    evaluate, updates, update = loop.evaluate, [], GRPOObjective.update
 
     async def broken(*arguments, **options):
         if options["name"] == "after RL":
@@ -117,7 +115,7 @@ def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_tw
         return await evaluate(*arguments, **options)
 
     monkeypatch.setattr(loop, "evaluate", broken)
-    monkeypatch.setattr(loop, "update", lambda *arguments: updates.append(1) or update(*arguments))
+    monkeypatch.setattr(GRPOObjective, "update", lambda *arguments: updates.append(1) or update(*arguments))
     settings = _settings(tiny_folder, tmp_path / "run", total_steps=3)
     with pytest.raises(RuntimeError, match="the lights went out"):
         train.train_job(settings)

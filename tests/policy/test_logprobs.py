@@ -1,11 +1,13 @@
-"""The frozen head gives the log-probabilities, entropies and gradients of the plain one."""
+"""Log-probabilities and entropies, and their gradients, are those of a plain softmax over all logits."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from mini_agentic_rl.policy import frozen_head
+from helpers import group_of_conversations, tiny_policy
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings, LossOutputs, frozen_head
+from mini_agentic_rl.tokens import TokenTree, pack
 
 
 @pytest.mark.parametrize("block", [7, 16, 1000])
@@ -20,7 +22,7 @@ def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
     logits = (hidden @ weight.T).double() * scale[:, None]
     everything = logits.log_softmax(-1)
     expected = everything[rows, tokens]
-    (weights * expected).sum().backward()
+    (weights * expected).sum().backward(retain_graph=True)
     gradient, hidden.grad = hidden.grad.clone(), None
     entropy = -(everything.exp() * everything).sum(-1)[rows]
     logprobs, found_entropy = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
@@ -29,6 +31,14 @@ def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
     torch.testing.assert_close(found_entropy.double(), entropy, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(hidden.grad, gradient, atol=1e-5, rtol=1e-4)
     assert not found_entropy.requires_grad
+
+    hidden.grad = None
+    (weights * expected + weights.flip(0) * entropy).sum().backward()
+    gradient, hidden.grad = hidden.grad.clone(), None
+    both = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens, entropy_gradient=True)
+    (weights * both[0] + weights.flip(0) * both[1]).sum().backward()
+    torch.testing.assert_close(both[1].double(), entropy, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(hidden.grad, gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_the_gradient_of_a_nearly_certain_token_survives_16_bits():
@@ -44,3 +54,56 @@ def test_the_gradient_of_a_nearly_certain_token_survives_16_bits():
     logprob.sum().backward()
     assert 0 < float(exact.grad.norm()) < 0.1
     assert float((rounded.grad.double() - exact.grad).norm() / exact.grad.norm()) < 0.1
+
+
+def test_the_entropy_gradient_of_a_nearly_certain_position_survives_16_bits():
+    torch.manual_seed(0)
+    weight = torch.randn(40, 16)
+    hidden = weight[5:6] * 0.9
+    exact = hidden.double().requires_grad_()
+    everything = (exact @ weight.double().T).log_softmax(-1)
+    (-(everything.exp() * everything).sum()).backward()
+    rounded = hidden.bfloat16().requires_grad_()
+    _, entropy = frozen_head.frozen_head_logprobs(
+        rounded, weight.bfloat16(), torch.ones(1), torch.tensor([0]), torch.tensor([5]), entropy_gradient=True
+    )
+    entropy.sum().backward()
+    assert 0 < float(exact.grad.norm()) < 0.5
+    assert float((rounded.grad.double() - exact.grad).norm() / exact.grad.norm()) < 0.1
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings()])
+def test_an_entropy_bonus_has_the_gradient_of_the_entropy_through_all_layers(lora):
+    """In chunks, through a frozen head (LoRA) and through one that is trained, against whole sequences at once."""
+    with tiny_policy(lora=lora) as policy:
+        records = [record for call in group_of_conversations(policy, rollouts=2, turns=2) for record in call]
+        tree = TokenTree()
+        for index, record in enumerate(records):
+            tree.insert(record, index)
+        packed = pack([tree])
+
+        def chunked():
+            learner = policy.learner(LearnerSettings(head_rows=5, max_batch_tokens=13))
+            learner.forward_backward(
+                packed, lambda inputs: LossOutputs(inputs.entropy_S.sum()), {}, entropy_gradient=True
+            )
+            return [take_gradient(parameter) for parameter in learner.parameters]
+
+        def whole():
+            learner = policy.learner(LearnerSettings())
+            policy.model.base.set_attn_implementation("sdpa")
+            for record in records:
+                tokens = torch.tensor([*record.prompt_ids, *record.output_ids])[None]
+                with policy.model.using("default"):
+                    logits = policy.model.base(tokens, use_cache=False).logits[0] / record.temperature
+                everything = logits[record.prompt_ids.size - 1 : -1].log_softmax(-1)
+                (-(everything.exp() * everything).sum()).backward()
+            return [take_gradient(parameter) for parameter in learner.parameters]
+
+        def take_gradient(parameter):
+            found, parameter.grad = parameter.grad.flatten().clone(), None
+            return found
+
+        found, expected = torch.cat(policy.run(chunked)), torch.cat(policy.run(whole))
+    assert expected.norm() > 0
+    assert (found - expected).norm() / expected.norm() < 1e-4

@@ -76,7 +76,7 @@ async def test_a_wait_in_one_thread_is_woken_by_another(store: LightningStore) -
         await store.update_attempt(started.rollout_id, "latest", status="succeeded")
         await store.enqueue_rollout("b")
         assert await waiting == (1, True)
-    assert time.monotonic() - at < 0.5
+    assert time.monotonic() - at < 5  # of the 10 that an end unnoticed would have taken
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", pytest.param("postgres", marks=needs_postgres)])

@@ -12,6 +12,7 @@ from .decorator import FunctionalAlgorithm, algo
 if TYPE_CHECKING:
     from .apo import APO, APOSettings
     from .grpo import GRPOSettings, MiniGRPO
+    from .ppo import MiniPPO, PPOSettings
     from .verl import VERL
 
 __all__ = [
@@ -25,10 +26,20 @@ __all__ = [
     "FunctionalAlgorithm",
     "GRPOSettings",
     "MiniGRPO",
+    "MiniPPO",
+    "PPOSettings",
     "algo",
 ]
 
-_LATER = {"APO": "apo", "APOSettings": "apo", "GRPOSettings": "grpo", "MiniGRPO": "grpo", "VERL": "verl"}
+_LATER = {
+    "APO": "apo",
+    "APOSettings": "apo",
+    "GRPOSettings": "grpo",
+    "MiniGRPO": "grpo",
+    "MiniPPO": "ppo",
+    "PPOSettings": "ppo",
+    "VERL": "verl",
+}
 
 
 def __getattr__(name: str) -> Any:

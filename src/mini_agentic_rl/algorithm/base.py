@@ -40,6 +40,10 @@ class Checkpoints(Protocol):
         """(step, folder) of the newest whole checkpoint."""
         ...
 
+    def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
+        """Keep what was trained after so many passes over the tasks."""
+        ...
+
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Keep what was trained."""
         ...

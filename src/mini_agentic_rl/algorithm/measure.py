@@ -83,7 +83,7 @@ class Measure(Algorithm):
                 served.serve, store=self.context.store, tool_format=self._tool_format, thinking=self._thinking
             )
             loaded = time.perf_counter()
-            async with resources_with_upstreams(self.context, served.model_names) as initial:
+            async with resources_with_upstreams(self.context, served.model_names, served.put_behind) as initial:
                 resources = await self.context.store.add_resources(served.resources(initial, self._sampling))
                 self.evaluation = await evaluate(
                     self.context.store,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,10 +33,13 @@ async def resources_with_proxy(context: AlgorithmContext) -> AsyncIterator[Named
 
 
 @asynccontextmanager
-async def resources_with_upstreams(context: AlgorithmContext, served: Collection[str]) -> AsyncIterator[NamedResources]:
+async def resources_with_upstreams(
+    context: AlgorithmContext, served: Collection[str], put_behind: Callable[[Any], None]
+) -> AsyncIterator[NamedResources]:
     """The resources beside a model of the algorithm's own; the `llm_proxy` runs as long as the block.
 
-    They are the initial ones, and each model of the `llm_proxy` under its name: fixed models, which are not trained.
+    They are the initial ones, and each model of the `llm_proxy` under its name: fixed models, which are not trained. A
+    proxy without models is for the algorithm's own: it is handed to `put_behind`, and has none again after the block.
 
     Raises:
         UserError: a model of the proxy has the name of one that is `served`, so that their calls could not be told
@@ -44,6 +47,13 @@ async def resources_with_upstreams(context: AlgorithmContext, served: Collection
     """
     async with _running(context) as proxy:
         models = [] if proxy is None else list(proxy.models)
+        if proxy is not None and not models:
+            put_behind(proxy)
+            try:
+                yield dict(context.initial_resources)
+            finally:
+                proxy.update_model_list([])
+            return
         shared = sorted(set(models) & set(served))
         if shared:
             raise UserError(f"llm_proxy: {shared[0]!r} is served by the algorithm itself; choose another model_name")

@@ -20,10 +20,14 @@ def task_order(seed: int, size: int, epoch: int) -> list[int]:
 
 def tasks_of_step(seed: int, size: int, step: int, per_step: int) -> list[int]:
     """Rows that step number `step` (from 0) draws, going through all rows before any comes again."""
-    first = step * per_step
+    return tasks_from(seed, size, step * per_step, per_step)
+
+
+def tasks_from(seed: int, size: int, first: int, count: int) -> list[int]:
+    """`count` rows after the first `first` ones of a run, going through all rows before any comes again."""
     orders: dict[int, list[int]] = {}
     rows = []
-    for position in range(first, first + per_step):
+    for position in range(first, first + count):
         epoch, index = divmod(position, size)
         if epoch not in orders:
             orders[epoch] = task_order(seed, size, epoch)

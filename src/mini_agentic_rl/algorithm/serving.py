@@ -10,10 +10,12 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..gateway.limits import GatewayLimits
 from ..gateway.policy_backend import PolicyBackend
+from ..gateway.proxy import LLMProxy
 from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
+from ..policy.adapter_folder import adapter_folder
 from ..policy.load import resolve_model
 from ..store.base import LightningStore
 from ..types import LLM, NamedResources
@@ -33,7 +35,7 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
     if tokenizer is not None and not isinstance(tokenizer, str):
         given: PreTrainedTokenizerBase = tokenizer
         return given
-    source = tokenizer or (resolve_model(model) if isinstance(model, str) else model.name_or_path)
+    source = tokenizer or (_tokenizer_beside(model) if isinstance(model, str) else model.name_or_path)
     if not source:
         raise ModelNotFoundError("a loaded model needs its tokenizer: MiniGRPO(model, tokenizer)")
     try:
@@ -42,6 +44,14 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
         first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first}") from error
     return found
+
+
+def _tokenizer_beside(model: str) -> str:
+    """Where the tokenizer of a model is; that of an adapter is its own where it has one, else that of its base."""
+    adapter = adapter_folder(model)
+    if adapter is not None and (adapter / "tokenizer_config.json").is_file():
+        return str(adapter)
+    return resolve_model(model)
 
 
 class ServedPolicy:
@@ -56,6 +66,7 @@ class ServedPolicy:
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
+        self._proxy: LLMProxy | None = None
         both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
         if both:
             raise PolicyError(f"the model itself is served as {both.pop()!r}: give that adapter another name")
@@ -85,7 +96,11 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        policy: LLM = self.server.as_resource(sampling_parameters)
+        policy: LLM = (
+            self.server.as_resource(sampling_parameters)
+            if self._proxy is None
+            else self._proxy.as_resource(model=self.name, sampling_parameters=sampling_parameters)
+        )
         return with_policy(initial, policy, [name for name in self.policy.model.versions if name != DEFAULT_ADAPTER])
 
     @classmethod
@@ -139,6 +154,18 @@ class ServedPolicy:
             extra_eos_ids=self._generation_eos_ids(),
         )
         return self.server.start()
+
+    def put_behind(self, proxy: LLMProxy) -> None:
+        """Have agents ask `proxy`, which hands on their calls and records them with the tokens that the server tells.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        place = {"base_url": self.server.endpoint, "api_key": self.server.gate.keys.first, "token_ids": "vllm"}
+        proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
+        self._proxy = proxy
 
     def prompts(self) -> dict[str, int]:
         """How many prompts so far continued a conversation, began one or forked, and why they forked; see

@@ -12,7 +12,11 @@ from rich.console import Console
 
 from .. import __version__
 from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings, TrainSettings
+from .data_commands import add_data_commands
+from .model_commands import add_model_commands
 from .options import settings_command, with_errors
+from .post_training_commands import add_post_training_commands
+from .sql_commands import add_sql_commands
 from .store_commands import add_store_commands
 from .tables import show_plan, show_result
 
@@ -25,6 +29,10 @@ app = typer.Typer(
 models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 add_store_commands(app)
+add_sql_commands(app)
+add_post_training_commands(app)
+add_data_commands(app)
+add_model_commands(app)
 
 
 @settings_command(app, "train", TrainSettings)

@@ -112,7 +112,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         raise TypeError(f"setting {name!r} needs a default to become an option")
     default = field.get_default(call_default_factory=True)
     option = option_name(name, field)
-    declaration = f"{option}/--no-{option.removeprefix('--')}" if default is True else option
+    refusable = default is True or (default is None and bool in get_args(field.annotation))
+    declaration = f"{option}/--no-{option.removeprefix('--')}" if refusable else option
     information = typer.Option(
         declaration,
         help=" ".join((field.description or "").split()),

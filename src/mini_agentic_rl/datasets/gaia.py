@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .rows import DatasetError, Row, TaskRows, choose, divide
+from .rows import DatasetError, Row, TaskRows, choose
+from .splits import select
 
 LEVELS: tuple[int, ...] = (1, 2, 3)
 """From a few steps and at most one tool, to long chains of tools."""
@@ -50,7 +51,7 @@ def load_gaia(
     answered = [row for row in rows if row["answer"] not in _NO_ANSWER]
     if not answered:
         raise DatasetError(f"--data-dir {folder}: no question has an answer; give the folder of the validation split")
-    chosen = answered if split == "all" else divide(answered, split)
+    chosen = select({"validation": answered}, split, lambda row: str(row["question"]))
     return choose([row for row in chosen if row["level"] in levels], size, seed)
 
 

@@ -16,7 +16,8 @@ _MAX_BATCHES_WITHOUT_NEW = 50
 
 
 def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> TaskRows:
-    """`size` different problems of one split, at difficulty 1.0, the only one that the generator supports.
+    """`size` different problems of one split, at difficulty 1.0, the only one that the generator supports. A row's
+    `solution` is the worked one.
 
     Raises:
         DatasetError: an unknown split, a negative size or seed, or a size beyond what the generator has to offer.
@@ -53,5 +54,6 @@ def _row(item: dict[str, Any], split: str) -> Row:
         "id": f"gsm_symbolic-{split}-{digest(item['question'])[:12]}",
         "question": item["question"],
         "answer": str(item["answer"]),
+        "solution": item["metadata"]["answer_cot"],
         "difficulty": 1,
     }

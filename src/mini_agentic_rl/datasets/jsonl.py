@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line with a `question` and an `answer`; other fields come along.
+"""Tasks of a file: one object a line with a `question` and an `answer`; other fields come along.
 
 An answer is text, a number, true or false, or a list of these; a worked solution that ends in "#### 42", as GSM8K has
 it, gives the answer 42 and keeps the text as `solution`.
@@ -6,10 +6,12 @@ it, gives the answer 42 and keeps the text as `solution`.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from .forms import task_example
+from .messages import ShapeError
+from .records import located, stem
 from .rows import DatasetError, Row
 
 
@@ -21,17 +23,7 @@ def load_jsonl(path: str | Path) -> list[Row]:
             its answer. The message names the file, the line and the field.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise DatasetError(f"--dataset {path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"--dataset {path}: cannot be read ({error})") from error
-    rows = [_row(line, f"--dataset {path}, line {number}", f"{path.stem}-{number}")
-            for number, line in enumerate(lines, 1) if line.strip()]  # fmt: skip
-    if not rows:
-        raise DatasetError(f"--dataset {path}: holds no rows")
-    return rows
+    return [as_row(record, where, f"{stem(path)}-{where.rpartition(' ')[2]}") for where, record in located(path)]
 
 
 def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
@@ -40,6 +32,8 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
     Raises:
         DatasetError: the question or the answer is missing, empty or of a wrong type.
     """
+    if "question" not in record or "answer" not in record:
+        record = _renamed(record)
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():
         raise DatasetError(f'{where}: field "question" {_complaint(record, "question", "text")}')
@@ -60,14 +54,13 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
     return row
 
 
-def _row(line: str, where: str, default_id: str) -> Row:
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a question and an answer that it has under other names, where it has them."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{where}: not valid JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise DatasetError(f'{where}: must be an object with "question" and "answer", not {type(record).__name__}')
-    return as_row(record, where, default_id)
+        example = task_example(record, "")
+    except ShapeError:
+        return record
+    return {**record, "question": example["question"], "answer": record.get("answer", example["answer"])}
 
 
 def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-from .arithmetic import ArithmeticDataset
+from .arithmetic import LEVELS, ArithmeticDataset
 from .gsm8k import load_gsm8k
 from .gsm_symbolic import load_gsm_symbolic
-from .jsonl import load_jsonl
-from .rows import DatasetError, Split, TaskRows, check_split, choose, divide
+from .hub import is_hub_name
+from .medical import MedicalQuestions
+from .records import SUFFIXES, is_data_file
+from .rows import DatasetError, TaskRows, check_split
+from .tasks import load_tasks_of
 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")
+MEDICAL = "medical"
+"""Questions with SQL queries, for the SQL agent alone."""
 DEFAULT_SIZE = 1000
 """Rows of a generated data set when no size is given."""
 
 
 def load_task_dataset(
-    name_or_path: str | Path, split: Split | Literal["all"] = "train", size: int | None = None, seed: int = 0
+    name_or_path: str | Path, split: str = "train", size: int | None = None, seed: int = 0
 ) -> TaskRows:
     """Rows with `id`, `question` and `answer`.
 
-    `name_or_path` is one of `NAMES`, a .jsonl file, or a folder with train.jsonl and test.jsonl in GSM8K's manner. A
-    file is divided by its questions into train, val and test (8 : 1 : 1); the split "all", for files only, takes every
-    row.
-    Without a `size`, generated data sets have `DEFAULT_SIZE` rows and others all they hold.
+    `name_or_path` is one of `NAMES` or `MEDICAL` (`arithmetic:1,2` has problems of these levels only), a file (.jsonl,
+    .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the Hugging Face Hub.
+    What has no published splits is divided by its questions into train, val and test (8 : 1 : 1); the split "all", for
+    everything that is not generated, takes every row. Without a `size`, generated data sets have `DEFAULT_SIZE` rows
+    and others all they hold.
 
     Raises:
         DatasetError: no such data set, split or file, or a malformed one.
@@ -32,18 +38,32 @@ def load_task_dataset(
     """
     name = str(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".jsonl", ".json") or path.is_file():
-        rows = load_jsonl(path)
-        return choose(rows if split == "all" else divide(rows, split), size, seed)
-    if name not in NAMES and not path.is_dir():
-        raise DatasetError(
-            f"--dataset {name!r} does not exist; choose {', '.join(NAMES)}, or give the path of a .jsonl file"
-        )
+    known, _, levels = name.partition(":")
+    if known not in (*NAMES, MEDICAL):
+        if not (path.exists() or is_data_file(path) or is_hub_name(name)):
+            raise DatasetError(
+                f"--dataset {name!r} does not exist; choose {', '.join((*NAMES, MEDICAL))}, or give a file "
+                f"({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub"
+            )
+        return load_tasks_of(name_or_path, split, size, seed)
     if split == "all":
-        raise DatasetError('the split "all" is for .jsonl files; choose train, val or test')
+        raise DatasetError(f'--dataset {name}: the split "all" is for files; choose train, val or test')
     wanted = check_split(split)
-    if name == "arithmetic":
-        return ArithmeticDataset(wanted, DEFAULT_SIZE if size is None else size, seed)
-    if name == "gsm_symbolic":
+    if known == "arithmetic":
+        return ArithmeticDataset(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
+    if known == MEDICAL:
+        return MedicalQuestions(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
+    if levels:
+        raise DatasetError(f"--dataset {name}: only arithmetic and medical have levels; write {known}")
+    if known == "gsm_symbolic":
         return load_gsm_symbolic(wanted, DEFAULT_SIZE if size is None else size, seed)
-    return load_gsm8k(wanted, size, seed, path=None if name == "gsm8k" else path)
+    return load_gsm8k(wanted, size, seed)
+
+
+def _levels(name: str, text: str) -> Sequence[int]:
+    if not text:
+        return LEVELS
+    parts = text.split(",")
+    if not all(part.strip() in map(str, LEVELS) for part in parts):
+        raise DatasetError(f"--dataset {name}:{text}: the levels are {', '.join(map(str, LEVELS))}, as {name}:1,2")
+    return [int(part) for part in parts]

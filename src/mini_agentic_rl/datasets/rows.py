@@ -1,4 +1,4 @@
-"""What every task data set gives, rows with a question and an answer, and how a set of rows is divided."""
+"""What every task data set gives: rows with a question and an answer."""
 
 from __future__ import annotations
 
@@ -59,26 +59,6 @@ def digest(text: str) -> str:
 def split_of(key: str) -> Split:
     """The split that everything with this key belongs to: 8 of 10 keys are for training, 1 each for the others."""
     return _SHARES[int(digest(key), 16) % len(_SHARES)]
-
-
-def divide(rows: Sequence[Row], split: str) -> list[Row]:
-    """The rows of one split: a tenth of the questions each for val and test (at least one from three on), else train.
-
-    Equal questions stay together. The order of the rows is kept and does not matter.
-
-    Raises:
-        DatasetError: an unknown split.
-    """
-    wanted = check_split(split)
-    questions = sorted({row["question"] for row in rows}, key=digest)
-    held_out = max(1, len(questions) // 10) if len(questions) >= 3 else 0
-    parts = {
-        "test": questions[:held_out],
-        "val": questions[held_out : 2 * held_out],
-        "train": questions[2 * held_out :],
-    }
-    chosen = set(parts[wanted])
-    return [row for row in rows if row["question"] in chosen]
 
 
 def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:

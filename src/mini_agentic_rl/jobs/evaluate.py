@@ -9,10 +9,10 @@ from typing import Any
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.measure import Measure
 from ..algorithm.memory import peak_memory_bytes
+from ..durable import write_json
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..trainer import Trainer
-from ..trainer.durable import write_json
 from ..trainer.statistics import accuracy_row, mean_pass_at_k
 from .pieces import load_agent, load_tasks, transcripts, versions
 from .settings import EvalSettings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, metadata
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from ..adapter import TraceToMessages
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.warm_start import WarmStart, WarmStartSettings
 from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
+from ..datasets.medical import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
 from ..types import Hook
@@ -22,13 +24,25 @@ _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
 
 
 @dataclass(frozen=True)
+class Imitation:
+    """How a task is done well."""
+
+    demonstration: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+    """The OpenAI messages of a task done well."""
+    tools: Sequence[dict[str, Any]]
+    """What the agent sends as `tools`."""
+    needs: str
+    """The field that a task must have for it."""
+
+
+@dataclass(frozen=True)
 class AgentKit:
-    """An agent, the hooks that score it, and how its task is demonstrated (None where nobody wrote that down)."""
+    """An agent, the hooks that score it, and how its task is demonstrated."""
 
     agent: LitAgent[Any]
     hooks: Sequence[Hook]
-    math: bool
-    """Whether it is the math agent, whose tasks can be demonstrated."""
+    imitation: Imitation | None = None
+    """None where nobody wrote that down."""
 
 
 def check_model(model: str, device: str) -> None:
@@ -53,19 +67,26 @@ def check_model(model: str, device: str) -> None:
 
 
 def load_agent(name: str) -> AgentKit:
-    """`math`, or `module:ClassName` of a LitAgent. A class of the user's is scored by what its rollouts return, by what
-    they emit, and by the hooks in its attribute `hooks`.
+    """`math`, `sql`, or `module:ClassName` of a LitAgent. A class of the user's is scored by what its rollouts return,
+    by what they emit, and by the hooks in its attribute `hooks`.
 
     Raises:
         UserError: there is no such agent.
     """
     if name == "math":
         from ..agents.math_agent import MathAgent, MathRewardHook
+        from ..agents.math_protocol import TOOLS, demonstration
 
-        return AgentKit(MathAgent(), [MathRewardHook()], math=True)
+        return AgentKit(
+            MathAgent(), [MathRewardHook()], Imitation(partial(demonstration, think=False), TOOLS, "expression")
+        )
+    if name == "sql":
+        from .sql import sql_kit
+
+        return sql_kit()
     module_name, _, class_name = name.partition(":")
     if not class_name:
-        raise UserError(f"--agent {name!r} is unknown: give 'math', or module:ClassName of a LitAgent")
+        raise UserError(f"--agent {name!r} is unknown: give 'math', 'sql', or module:ClassName of a LitAgent")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # the module beside which the command is run, as with `python -m`
     try:
@@ -75,7 +96,7 @@ def load_agent(name: str) -> AgentKit:
         raise UserError(f"--agent {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(agent, LitAgent):
         raise UserError(f"--agent {name!r} is a {type(agent).__name__}, not a LitAgent")
-    return AgentKit(agent, list(getattr(agent, "hooks", ())), math=False)
+    return AgentKit(agent, list(getattr(agent, "hooks", ())))
 
 
 def load_tasks(
@@ -86,9 +107,11 @@ def load_tasks(
     Raises:
         UserError: no such data set, or its extra is not installed.
     """
-    if dataset == "arithmetic" and split != "all":
+    if dataset in ("arithmetic", "medical") and split != "all":
         if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
             raise UserError(f"--difficulty {list(difficulty)}: the levels are 1, 2, 3 and 4")
+        if dataset == "medical":
+            return MedicalQuestions(split, 2000 if size is None else size, seed, difficulty=tuple(difficulty))
         return ArithmeticDataset(split, 10_000 if size is None else size, seed, difficulty=tuple(difficulty))
     try:
         return load_task_dataset(dataset, split, size, seed)
@@ -96,14 +119,13 @@ def load_tasks(
         raise UserError(f"--dataset {dataset}: {error}") from error
 
 
-def math_warm_start(examples: int, learning_rate: float) -> WarmStart:
-    """Imitation of perfect calculator conversations; needs tasks with an `expression`."""
-    from ..agents.math_protocol import TOOLS, demonstration
-
-    def demonstrate(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return demonstration(row, think=False)
-
-    return WarmStart(demonstrate, TOOLS, WarmStartSettings(examples=examples, learning_rate=learning_rate))
+def warm_start(kit: AgentKit, tasks: TaskRows, examples: int, learning_rate: float) -> WarmStart | None:
+    """Imitation of tasks done well; None where there is nothing to imitate."""
+    found = kit.imitation
+    if found is None or examples == 0 or found.needs not in tasks[0]:
+        return None
+    settings = WarmStartSettings(examples=examples, learning_rate=learning_rate)
+    return WarmStart(found.demonstration, found.tools, settings)
 
 
 def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:

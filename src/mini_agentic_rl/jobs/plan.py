@@ -67,9 +67,7 @@ def apply_preset(settings: TrainSettings) -> TrainSettings:
     limit = _PRESETS[settings.preset] - (0 if on_cpu else _CONTEXT_BYTES)
     quantizes = not on_cpu and importlib.util.find_spec("bitsandbytes") is not None
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=quantizes)
-    work = PlannedWork(
-        settings.tasks_per_step, settings.samples_per_prompt, _PROMPT_TOKENS, 2 * settings.max_new_tokens
-    )
+    work = PlannedWork(settings.tasks_per_step, settings.samples_per_prompt, _PROMPT_TOKENS, 2 * settings.call_tokens)
     plan = fitting_plan(_shape(settings.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
     if plan.peak > limit:
         raise UserError(

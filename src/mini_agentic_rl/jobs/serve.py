@@ -73,7 +73,7 @@ def serve_job(settings: ServeSettings) -> None:
         dtype=settings.dtype,
         device=settings.device,
         quantization=settings.quantization,
-        api_keys=_keys(settings),
+        api_keys=accepted_keys(settings.api_key, settings.api_key_file),
         limits=GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields}),
         tool_format=settings.tool_format,
         thinking=settings.thinking,
@@ -82,14 +82,19 @@ def serve_job(settings: ServeSettings) -> None:
         threading.Event().wait()
 
 
-def _keys(settings: ServeSettings) -> list[str]:
-    if settings.api_key_file is None:
-        return settings.api_key
+def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
+    """The API keys of a server: those given, and those in the file of `--api-key-file`.
+
+    Raises:
+        UserError: the file cannot be read, or holds none.
+    """
+    if file is None:
+        return list(given)
     try:
-        lines = settings.api_key_file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--api-key-file {settings.api_key_file} cannot be read: {error}") from error
+        raise UserError(f"--api-key-file {file} cannot be read: {error}") from error
     found = [key for line in lines if (key := line.strip())]
     if not found:
-        raise UserError(f"--api-key-file {settings.api_key_file} holds no key: write one on each line")
-    return [*settings.api_key, *found]
+        raise UserError(f"--api-key-file {file} holds no key: write one on each line")
+    return [*given, *found]

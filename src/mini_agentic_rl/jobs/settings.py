@@ -16,6 +16,7 @@ from ..gateway.limits.settings import RequestLimits, RolloutLimits
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..metrics import LoggerName
+from .critic_settings import CriticSettings
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "4bit", "8bit"]
@@ -24,6 +25,7 @@ _MODEL: JsonDict = {"panel": "Model"}
 _TASKS: JsonDict = {"panel": "Tasks"}
 _SFT: JsonDict = {"panel": "Warm-up (SFT)"}
 _RL: JsonDict = {"panel": "Reinforcement learning"}
+_LOSS: JsonDict = {"panel": "Rewards and loss"}
 _RUN: JsonDict = {"panel": "Run"}
 _JSON: JsonDict = {"panel": "Run", "option": "--json"}
 _SERVER: JsonDict = {"panel": "Server"}
@@ -52,7 +54,7 @@ class AnswerSettings(ModelSettings):
     `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""
 
 
-class TrainSettings(RolloutLimits, AnswerSettings):
+class TrainSettings(CriticSettings, RolloutLimits, AnswerSettings):
     """What `train` does."""
 
     lora_r: int = Field(default=8, ge=1, json_schema_extra=_MODEL)
@@ -63,11 +65,14 @@ class TrainSettings(RolloutLimits, AnswerSettings):
     """Train every weight instead of a LoRA adapter."""
 
     agent: str = Field(default="math", json_schema_extra=_TASKS)
-    """Agent to train: `math`, or `module:ClassName` of a LitAgent of yours."""
+    """Agent to train: `math`, `sql`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
-    """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, or a JSONL file with
+    `question` and `answer`."""
     difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
-    """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
+    """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
+    max_samples: int | None = Field(default=None, ge=1, json_schema_extra=_TASKS)
+    """Train on at most this many tasks; by default on all (of arithmetic 10,000, of medical 2,000)."""
     eval_size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
     """How many held-out problems measure the accuracy, before, between and after."""
 
@@ -76,30 +81,30 @@ class TrainSettings(RolloutLimits, AnswerSettings):
     sft_learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra=_SFT)
     """Peak learning rate of the imitation."""
 
+    algorithm: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "ppo"] = Field(
+        default="grpo", json_schema_extra=_RL
+    )
+    """Published algorithm. It decides what is not given by name under "Rewards and loss"; `ppo` has a critic."""
+    backend: Literal["native", "trl"] = Field(default="native", json_schema_extra=_RL)
+    """Who turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
     total_steps: int = Field(default=12, ge=0, json_schema_extra=_RL)
     """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
     total_epochs: int | None = Field(default=None, ge=0, json_schema_extra=_RL)
     """Passes over the training tasks, in place of the number of steps."""
     tasks_per_step: int = Field(default=12, ge=1, json_schema_extra=_RL)
     """Tasks drawn in each step."""
-    samples_per_prompt: int = Field(default=8, ge=2, json_schema_extra=_RL)
+    samples_per_prompt: int = Field(default=8, ge=1, json_schema_extra=_RL)
     """Rollouts of each task: the group whose rewards are compared with each other."""
     temperature: float = Field(default=1.0, gt=0, json_schema_extra=_RL)
     """Sampling temperature of training rollouts."""
-    max_new_tokens: int = Field(default=48, ge=1, json_schema_extra=_RL)
-    """At most this many sampled tokens in one model call."""
+    max_new_tokens: int | None = Field(default=None, ge=1, json_schema_extra=_RL)
+    """At most this many sampled tokens in one model call; by default what the agent needs: 96 for `sql`, else 48."""
     learning_rate: float = Field(default=8e-4, gt=0, json_schema_extra=_RL)
     """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
     warmup_steps: int = Field(default=0, ge=0, json_schema_extra=_RL)
     """Steps over which the learning rate rises."""
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(default="linear", json_schema_extra=_RL)
     """How the learning rate falls over the steps."""
-    kl_coef: float = Field(default=0.0, ge=0, json_schema_extra=_RL)
-    """Weight of the KL divergence from the reference policy: the model with the adapter off."""
-    clip_ratio: float = Field(default=0.2, gt=0, lt=1, json_schema_extra=_RL)
-    """Clip the probability ratio to [1 - this, 1 + this] (PPO, Schulman et al. 2017, equation 7)."""
-    loss_aggregation: Literal["token", "sequence", "dr_grpo"] = Field(default="sequence", json_schema_extra=_RL)
-    """How token losses are averaged: over all tokens, per sequence first, or by a constant (Dr. GRPO)."""
     credit: Literal["broadcast", "last_call", "per_turn", "discounted"] = Field(
         default="broadcast", json_schema_extra=_RL
     )
@@ -107,6 +112,12 @@ class TrainSettings(RolloutLimits, AnswerSettings):
     final one plus what was emitted after the call, or the discounted sum of what was emitted from the call on."""
     credit_discount: float = Field(default=0.95, gt=0, le=1, json_schema_extra=_RL)
     """Discount per call of `--credit discounted`."""
+    dynamic_sampling: bool | None = Field(default=None, json_schema_extra=_RL)
+    """Draw further tasks in place of those whose rollouts all got the same reward (DAPO, Yu et al. 2025)."""
+    max_sampling_rounds: int = Field(default=4, ge=1, json_schema_extra=_RL)
+    """At most this often a step draws tasks with `--dynamic-sampling`."""
+    curriculum: Literal["none", "pass_rate"] = Field(default="none", json_schema_extra=_RL)
+    """How tasks are drawn: each once an epoch, or those more often that are solved about half of the time."""
     epochs_per_batch: int = Field(default=1, ge=1, json_schema_extra=_RL)
     """How often each batch of rollouts is trained on."""
     max_batch_tokens: int = Field(default=450, ge=1, json_schema_extra=_RL)
@@ -128,6 +139,43 @@ class TrainSettings(RolloutLimits, AnswerSettings):
     max_attempts: int = Field(default=3, ge=1, json_schema_extra=_RL)
     """At most this many attempts at a rollout with `--on-failure retry`."""
 
+    baseline: Literal["group", "leave_one_out", "none"] | None = Field(default=None, json_schema_extra=_LOSS)
+    """What a reward is compared with: the mean of its group, the mean of the group's others, or nothing."""
+    normalize_advantage: bool | None = Field(default=None, json_schema_extra=_LOSS)
+    """Divide advantages by a standard deviation."""
+    advantage_normalization: Literal["group", "batch"] | None = Field(default=None, json_schema_extra=_LOSS)
+    """By that of the group, or by that of the batch, whose mean is then subtracted too."""
+    policy_loss: Literal["clip", "gspo", "cispo"] | None = Field(default=None, json_schema_extra=_LOSS)
+    """What is maximised: the clipped ratio of each token, that of each rollout, or the log-probability under a clipped
+    weight."""
+    clip_ratio: float | None = Field(default=None, gt=0, le=1, json_schema_extra=_LOSS)
+    """Lower bound of the ratio is 1 minus this (PPO, Schulman et al. 2017, equation 7)."""
+    clip_ratio_high: float | None = Field(default=None, gt=0, json_schema_extra=_LOSS)
+    """Upper bound is 1 plus this; by default as much as the lower one."""
+    loss_aggregation: Literal["token", "sequence", "dr_grpo"] | None = Field(default=None, json_schema_extra=_LOSS)
+    """How token losses are averaged: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
+    max_trajectory_tokens: int = Field(default=1024, ge=1, json_schema_extra=_LOSS)
+    """That constant: about the most tokens a rollout samples."""
+    importance_correction: Literal["none", "token", "sequence"] | None = Field(default=None, json_schema_extra=_LOSS)
+    """Weigh by what learner and sampler differ by, token by token or for the whole rollout."""
+    importance_cap: float = Field(default=2.0, gt=0, json_schema_extra=_LOSS)
+    """The most that such a weight can be."""
+    kl_coef: float = Field(default=0.0, ge=0, json_schema_extra=_LOSS)
+    """Weight of the KL divergence from the reference policy: the model with the adapter off."""
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", json_schema_extra=_LOSS)
+    """Which estimator of it is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
+    k3 that of the forward one, k1 none."""
+    kl_in_reward: bool | None = Field(default=None, json_schema_extra=_LOSS)
+    """Take it, as k1, off the reward instead of adding it to the loss."""
+    entropy_coef: float = Field(default=0.0, ge=0, json_schema_extra=_LOSS)
+    """Weight of the entropy bonus."""
+    mask_truncated: bool = Field(default=False, json_schema_extra=_LOSS)
+    """Leave rollouts that ended at a length bound out of the loss."""
+    overlong_buffer: float | None = Field(default=None, ge=0, le=1, json_schema_extra=_LOSS)
+    """The last part of `--max-new-tokens`, as a share, in which a call's length is punished (DAPO, equation 13)."""
+    overlong_penalty: float = Field(default=1.0, ge=0, json_schema_extra=_LOSS)
+    """What a call as long as `--max-new-tokens` then takes off the reward."""
+
     output_dir: Path = Field(default=Path("outputs/math-agent"), json_schema_extra=_RUN)
     """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
     seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
@@ -146,6 +194,11 @@ class TrainSettings(RolloutLimits, AnswerSettings):
     """Replace the run in the output folder."""
     json_output: bool = Field(default=False, json_schema_extra=_JSON)
     """Print the summary as JSON on standard output."""
+
+    @property
+    def call_tokens(self) -> int:
+        """`max_new_tokens`, or its default for the agent."""
+        return self.max_new_tokens or (96 if self.agent == "sql" else 48)
 
 
 class PlanSettings(ModelSettings):
@@ -183,11 +236,12 @@ class EvalSettings(AnswerSettings):
     """Folder of a trained adapter; without it the model is measured as it is."""
 
     agent: str = Field(default="math", json_schema_extra=_TASKS)
-    """Agent to measure: `math`, or `module:ClassName` of a LitAgent of yours."""
+    """Agent to measure: `math`, `sql`, or `module:ClassName` of a LitAgent of yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
-    """Tasks: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, or a JSONL file with `question` and `answer`."""
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, or a JSONL file with
+    `question` and `answer`."""
     difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
-    """Levels of the arithmetic tasks, from 1 to 4; give it several times for several levels."""
+    """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
     split: Literal["train", "val", "test"] = Field(default="test", json_schema_extra=_TASKS)
     """Which part of the tasks."""
     size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)

@@ -5,35 +5,60 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..algorithm.grpo import GRPOSettings, MiniGRPO
+from pydantic import ValidationError
+
+from ..algorithm.grpo import MiniGRPO
 from ..algorithm.memory import peak_memory_bytes
+from ..algorithm.ppo import MiniPPO
+from ..algorithm.warm_start import WarmStart
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings
+from ..policy.adapter_folder import adapter_folder
 from ..trainer import Trainer
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
-from .pieces import check_model, load_agent, load_tasks, math_warm_start, transcripts, versions
+from .pieces import AgentKit, check_model, load_agent, load_tasks, transcripts, versions, warm_start
 from .plan import apply_preset
 from .settings import TrainSettings
 
 _TRANSCRIPTS = 6
 
+_OF_ALGORITHM = (
+    "dynamic_sampling",
+    "baseline",
+    "normalize_advantage",
+    "advantage_normalization",
+    "policy_loss",
+    "clip_ratio",
+    "clip_ratio_high",
+    "loss_aggregation",
+    "importance_correction",
+    "kl_in_reward",
+    "overlong_buffer",
+)
+"""Settings that the algorithm decides where they are not given."""
 
-def train_job(settings: TrainSettings) -> dict[str, Any]:
+
+def train_job(settings: TrainSettings, kit: AgentKit | None = None, **parts: Any) -> dict[str, Any]:
     """Run the job and return its summary.
+
+    Args:
+        settings: what to do.
+        kit: the agent, in place of the one that the settings name.
+        parts: further arguments of the trainer, as `store`.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
     check_model(settings.model, settings.device)
     settings = apply_preset(settings)
-    kit = load_agent(settings.agent)
-    train = load_tasks(settings.dataset, "train", None, settings.seed, settings.difficulty)
+    kit = kit or load_agent(settings.agent)
+    train = load_tasks(settings.dataset, "train", settings.max_samples, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
-    algorithm = _algorithm(settings, warm=kit.math and settings.sft_examples > 0 and "expression" in train[0])
+    algorithm = _algorithm(settings, warm_start(kit, train, settings.sft_examples, settings.sft_learning_rate))
     folder = RunFolder(settings.output_dir)
     state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
     if state == "finished":
@@ -49,6 +74,7 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
             output_dir=settings.output_dir,
             logger=logger,
             resume=state == "resumed",
+            **parts,
         )
         trainer.fit(kit.agent, train, val_dataset=held_out)
     summary = _summary(algorithm, settings, time.perf_counter() - started)
@@ -63,23 +89,50 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     return summary
 
 
-def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
+def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
+    if settings.full_finetune and adapter_folder(settings.model) is not None:
+        raise UserError(
+            f"--full-finetune trains whole weights, but --model {settings.model} is an adapter: "
+            "merge it into its base first"
+        )
     if settings.full_finetune and settings.quantization != "none":
         raise UserError("--full-finetune cannot train quantised weights: use --quantization none, or LoRA")
-    return MiniGRPO(
+    try:
+        return _made(settings, imitation)
+    except ValidationError as error:
+        raise UserError("; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())) from None
+
+
+def _made(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
+    kind: type[MiniGRPO] = MiniGRPO
+    own: dict[str, Any] = {"preset": settings.algorithm}
+    if settings.algorithm == "ppo":
+        kind, own = MiniPPO, settings.critic_options()
+    elif settings.critic_options():
+        option = "--" + next(iter(settings.critic_options())).replace("_", "-")
+        raise UserError(f"{option} is PPO's: give --algorithm ppo with it")
+    return kind(
         settings.model,
-        settings=GRPOSettings(
+        settings=kind.settings_class(
+            **own,
+            **_given(settings),
             total_steps=settings.total_steps,
             total_epochs=settings.total_epochs,
             tasks_per_step=settings.tasks_per_step,
             samples_per_prompt=settings.samples_per_prompt,
             temperature=settings.temperature,
-            max_new_tokens=settings.max_new_tokens,
-            clip_ratio=settings.clip_ratio,
-            kl_coef=settings.kl_coef,
-            loss_aggregation=settings.loss_aggregation,
+            max_new_tokens=settings.call_tokens,
             credit=settings.credit,
             credit_discount=settings.credit_discount,
+            max_sampling_rounds=settings.max_sampling_rounds,
+            curriculum=settings.curriculum,
+            max_trajectory_tokens=settings.max_trajectory_tokens,
+            importance_cap=settings.importance_cap,
+            kl_coef=settings.kl_coef,
+            kl_estimator=settings.kl_estimator,
+            entropy_coef=settings.entropy_coef,
+            mask_truncated=settings.mask_truncated,
+            overlong_penalty=settings.overlong_penalty,
             epochs_per_batch=settings.epochs_per_batch,
             eval_size=settings.eval_size,
             eval_every=settings.eval_every,
@@ -101,12 +154,18 @@ def _algorithm(settings: TrainSettings, *, warm: bool) -> MiniGRPO:
             checkpointing=settings.gradient_checkpointing,
             max_batch_tokens=settings.max_batch_tokens,
         ),
-        warm_start=math_warm_start(settings.sft_examples, settings.sft_learning_rate) if warm else None,
+        warm_start=imitation,
         limits=GatewayLimits(
             max_rollout_calls=settings.max_rollout_calls, max_rollout_tokens=settings.max_rollout_tokens
         ),
+        backend=settings.backend,
         load_options={"dtype": settings.dtype, "device": settings.device, "quantization": settings.quantization},
     )
+
+
+def _given(settings: TrainSettings) -> dict[str, Any]:
+    """What was chosen against the algorithm's defaults."""
+    return {name: value for name in _OF_ALGORITHM if (value := getattr(settings, name)) is not None}
 
 
 def _logged_before(latest: Any) -> int:

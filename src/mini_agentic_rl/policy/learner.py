@@ -56,13 +56,16 @@ class LossInputs:
     """Per-term streams, all [S], S being the terms of one chunk."""
 
     logprobs_S: Tensor
-    """Log-probabilities under the current weights; the only one with a gradient."""
+    """Log-probabilities under the current weights, with a gradient."""
     behaviour_logprobs_S: Tensor
     """Log-probabilities that the sampler recorded."""
     entropy_S: Tensor
-    """Entropy (nats) of the distribution each token was drawn from, under the current weights; no gradient."""
+    """Entropy (nats) of the distribution each token was drawn from, under the current weights; with a gradient only
+    where `forward_backward` was asked for it."""
     streams: Mapping[str, Tensor]
     """What the algorithm added: advantages, weights, reference log-probabilities ..."""
+    values_S: Tensor | None = None
+    """What is expected from the state before each token on, with a gradient; None for a learner without a critic."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,13 @@ class Learner:
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
 
     def forward_backward(
-        self, packed: PackedTrees, loss_fn: Loss, streams: Mapping[str, Any], *, gradient: bool = True
+        self,
+        packed: PackedTrees,
+        loss_fn: Loss,
+        streams: Mapping[str, Any],
+        *,
+        gradient: bool = True,
+        entropy_gradient: bool = False,
     ) -> dict[str, float]:
         """Add the gradient of `loss_fn` over `packed`; return the loss's metrics.
 
@@ -104,6 +113,7 @@ class Learner:
         Args:
             streams: arrays [S] handed to the loss as tensors.
             gradient: False computes the metrics alone.
+            entropy_gradient: whether the entropies that the loss sees have a gradient.
         """
         model = self._model
         sums: dict[str, float] = {}
@@ -116,8 +126,9 @@ class Learner:
                 LossInputs(
                     logprobs_S=chunk.logprobs_N,
                     behaviour_logprobs_S=stream(packed.behaviour_logprobs_S),
-                    entropy_S=chunk.entropy_N.detach(),
+                    entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
                     streams={name: stream(values_S) for name, values_S in streams.items()},
+                    values_S=self._values(chunk),
                 )
             )
             for name, value in {"loss": outputs.loss, **outputs.metrics}.items():
@@ -127,7 +138,7 @@ class Learner:
         # transformers checkpoints in training mode only; a layer without dropout computes the same in either mode.
         model.base.train(gradient and (self.settings.checkpointing or self._uses_dropout))
         with torch.set_grad_enabled(gradient), model.using(self.adapter):
-            self._pass(packed).run(on_terms)
+            self._pass(packed, entropy_gradient=entropy_gradient).run(on_terms)
         model.base.eval()
         return sums
 
@@ -162,6 +173,11 @@ class Learner:
         self.steps += 1
         return {"grad_norm": norm, "learning_rate": rate, "skipped": 0.0 if finite else 1.0}
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """For another library's trainer that takes the steps; it must count them in `steps`."""
+        return self._optimizer
+
     def learning_rate(self, step: int) -> float:
         """Learning rate of optimizer step number `step`, from 0."""
         settings = self.settings
@@ -185,13 +201,23 @@ class Learner:
         self.steps = state["steps"]
         self._model.versions[self.adapter] = state["version"]
 
+    def _values(self, chunk: ChunkTerms) -> Tensor | None:
+        """Values [N] of the states that a chunk's terms were sampled in, for a learner with a critic."""
+        return None
+
     @property
     def _uses_dropout(self) -> bool:
         return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self._model.base.modules())
 
-    def _pass(self, packed: PackedTrees) -> TreePass:
+    def _pass(self, packed: PackedTrees, *, entropy_gradient: bool = False) -> TreePass:
         settings = self.settings
-        return TreePass(self._model, packed, max_tokens=settings.max_batch_tokens, head_rows=settings.head_rows)
+        return TreePass(
+            self._model,
+            packed,
+            max_tokens=settings.max_batch_tokens,
+            head_rows=settings.head_rows,
+            entropy_gradient=entropy_gradient,
+        )
 
 
 def _make_optimizer(

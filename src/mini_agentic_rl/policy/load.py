@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.config import Settings
 
+from .adapter_folder import adapter_folder, base_model_of
 from .attention import ATTENTION_NAME
 from .embedded import EMBEDDED_NAMES, pull
 from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
@@ -41,19 +42,34 @@ class LoraSettings(Settings):
 
 
 def resolve_model(name: str) -> str:
-    """A path or hub id that transformers can load; pulls the embedded model when it is meant.
+    """A path or hub id that transformers can load; pulls the embedded model when it is meant. The folder of an adapter
+    stands for the base that the adapter was trained on.
 
     Raises:
         ModelNotFoundError: a path that looks local does not exist.
     """
     if name.lower() in EMBEDDED_NAMES:
         return str(pull())
+    adapter = adapter_folder(name)
+    if adapter is not None:
+        return _resolve_base(name, adapter)
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelNotFoundError(f"no model folder at {name!r}; check --model")
     return name
+
+
+def _resolve_base(name: str, adapter: Path) -> str:
+    base = base_model_of(adapter)
+    try:
+        return resolve_model(base)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(
+            f"--model {name!r} is an adapter of {base!r}, which is not here: "
+            "give that model with --model, and this folder with --adapter"
+        ) from error
 
 
 def resolve_device(device: str) -> torch.device:
@@ -93,7 +109,8 @@ def load_model(
     """A model ready for the engine and the learner.
 
     Args:
-        model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied).
+        model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied). The folder of an adapter
+            is its base, with that adapter to go on with wherever no other is given.
         lora: adapter to create; None trains every weight, unless adapters are given.
         adapter: folder of a saved adapter to go on with.
         adapters: several adapters to train, by name: the folder of a saved one to go on with, or None for a new one.
@@ -107,6 +124,8 @@ def load_model(
         PolicyError: the device or quantisation cannot be had here, or the adapters cannot be had together.
     """
     trained = {DEFAULT_ADAPTER: adapter} if adapters is None else dict(adapters)
+    own = adapter_folder(model) if isinstance(model, str) else None
+    trained = {name: own if folder is None else folder for name, folder in trained.items()}
     fixed = dict(fixed_adapters or {})
     if adapters is not None and adapter is not None:
         raise PolicyError("adapter and adapters are two ways to say what is trained: give one of them")
@@ -175,7 +194,7 @@ def _load_base(
 ) -> PreTrainedModel:
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if quantization != "none":
-        options["quantization_config"] = _quantization_config(quantization, dtype)
+        options["quantization_config"] = quantization_config(quantization, dtype)
         options["device_map"] = {"": device}
     try:
         model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
@@ -188,7 +207,12 @@ def _load_base(
     return loaded
 
 
-def _quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
+def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
+    """What transformers takes to load weights in 4 or 8 bits and to compute in `dtype`.
+
+    Raises:
+        PolicyError: bitsandbytes is not installed.
+    """
     try:
         import bitsandbytes  # noqa: F401  # transformers asks for it later, with a longer message
     except ImportError as error:
@@ -256,6 +280,10 @@ def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
     from peft import LoraConfig
 
     config = LoraConfig.from_pretrained(str(folder))
+    if config.task_type == "SEQ_CLS":
+        raise PolicyError(
+            f"{str(folder)!r} is a reward model, which scores answers and writes none: give another adapter"
+        )
     config.inference_mode = False
     trained_on, here = config.base_model_name_or_path or "", base.name_or_path
     if trained_on and here and Path(trained_on).name != Path(here).name:

@@ -34,9 +34,11 @@ def targets(predicted_at_S: Tensor, token_S: Tensor, temperature_S: Tensor) -> T
     return Targets(unique[:, 0].long(), unique[:, 1].float(), row_S, token_S)
 
 
-def read_logprobs(model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, rows: int) -> tuple[Tensor, Tensor]:
+def read_logprobs(
+    model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, rows: int, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities [S] of the terms' tokens and entropies [S] (nats) of the distributions they came from, `rows`
-    positions at a time. The entropies have no gradient."""
+    positions at a time. The entropies have a gradient only where `entropy_gradient` asks for it, which costs time."""
     order = torch.argsort(targets.row_S)
     sorted_rows = targets.row_S[order]
     frozen = model.frozen_head
@@ -50,11 +52,13 @@ def read_logprobs(model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, ro
         row_S, token_S = sorted_rows[low:high] - start, targets.token_S[order[low:high]]
         if frozen is not None:
             weight_VM, scale = frozen
-            logprob, entropy = frozen_head_logprobs(hidden_RM, weight_VM, scale / temperature_R, row_S, token_S)
-        elif torch.is_grad_enabled():
-            logprob, entropy = checkpoint(_block, model, hidden_RM, temperature_R, row_S, token_S, use_reentrant=False)
+            logprob, entropy = frozen_head_logprobs(
+                hidden_RM, weight_VM, scale / temperature_R, row_S, token_S, entropy_gradient=entropy_gradient
+            )
         else:
-            logprob, entropy = _block(model, hidden_RM, temperature_R, row_S, token_S)
+            block = (model, hidden_RM, temperature_R, row_S, token_S, entropy_gradient)
+            in_backward_too = torch.is_grad_enabled()
+            logprob, entropy = checkpoint(_block, *block, use_reentrant=False) if in_backward_too else _block(*block)
         logprobs.append(logprob)
         entropies.append(entropy)
     back = torch.empty_like(order)
@@ -63,11 +67,16 @@ def read_logprobs(model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, ro
 
 
 def _block(
-    model: PolicyModel, hidden_RM: Tensor, temperature_R: Tensor, row_S: Tensor, token_S: Tensor
+    model: PolicyModel,
+    hidden_RM: Tensor,
+    temperature_R: Tensor,
+    row_S: Tensor,
+    token_S: Tensor,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     logits_RV = model.logits(hidden_RM).float() / temperature_R[:, None]
     lse_R = torch.logsumexp(logits_RV, -1)
     logprob_S = logits_RV[row_S, token_S] - lse_R[row_S]
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_R = lse_R - (torch.exp(logits_RV - lse_R[:, None]) * logits_RV).sum(-1)
     return logprob_S, entropy_R[row_S]

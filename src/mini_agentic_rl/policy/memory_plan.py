@@ -25,6 +25,9 @@ Phase = Literal["always", "sampling", "learning"]
 
 _PROCESS_BYTES = 640 * 2**20
 """Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
+_HOLES = 0.5
+"""What learning on the CPU leaves in the heap between its buffers, of all that the layers keep: glibc does not put an
+aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much."""
 _ENGINE_TOKENS = 1024
 """Tokens of one of the engine's forward passes (`EngineSettings.max_batch_tokens`)."""
 
@@ -149,6 +152,8 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         Part("head", _head_bytes(shape, settings), "learning"),
     ]
     if on_cpu:
+        holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
+        parts.append(Part("holes in the heap", holes, "learning"))
         parts.insert(0, Part("process", _PROCESS_BYTES, "always"))
         if settings.dtype == torch.float32 and settings.quantization == "none":
             parts.append(
@@ -212,7 +217,7 @@ def _sampling_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
 
 
 def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
-    alive = most_alive(pack([_tree(work)]), settings.max_batch_tokens)
+    alive = _alive(work, settings)
     of_layer = alive * _saved_per_token(shape, settings)
     # One layer's gradients, beside what is kept for all.
     gradients = 4 * settings.max_batch_tokens * (shape.intermediate + shape.hidden) * settings.dtype.itemsize
@@ -220,6 +225,11 @@ def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSetti
         kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
         return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
     return shape.layers * of_layer + gradients
+
+
+def _alive(work: PlannedWork, settings: PlannedSettings) -> int:
+    """Tokens whose activations exist together."""
+    return most_alive(pack([_tree(work)]), settings.max_batch_tokens)
 
 
 def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:

@@ -129,6 +129,21 @@ class PolicyModel:
         finally:
             self.activate(before)
 
+    @contextmanager
+    def callable_by_others(self) -> Iterator[None]:
+        """For the duration of a block the model can be called as transformers means it, with padded batches and a mask
+        in place of attention tables: by the trainer of another library, which learns on these weights."""
+        config = self.base.config.get_text_config()
+        # Scores that are squashed are beyond torch's fused attention.
+        squashes = getattr(config, "attn_logit_softcapping", None) is not None
+        self.unpack()
+        self.base.set_attn_implementation("eager" if squashes else "sdpa")
+        try:
+            yield
+        finally:
+            self.base.set_attn_implementation(ATTENTION_NAME)
+            self.base.eval()
+
     @property
     def frozen_head(self) -> tuple[Tensor, float] | None:
         """Weight [V, hidden] and factor of the logits, where the head is a linear layer that is not trained."""

@@ -19,6 +19,7 @@ from .learner import Learner, LearnerSettings
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .torch_thread import TorchThread
+from .value_learner import ValueLearner, ValueSettings
 
 T = TypeVar("T")
 
@@ -51,6 +52,12 @@ class Policy:
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
         """A fresh optimizer over `adapter`. Use it inside `run` only."""
         return Learner(self.model, settings, adapter)
+
+    def value_learner(
+        self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
+    ) -> ValueLearner:
+        """A fresh optimizer over `adapter`, and a fresh critic. Use it inside `run` only."""
+        return ValueLearner(self.model, settings, adapter, value)
 
     def run(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread between two steps of the engine, and wait for it.

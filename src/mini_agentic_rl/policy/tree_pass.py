@@ -30,7 +30,11 @@ class ChunkTerms:
     logprobs_N: Tensor
     """Log-probabilities of their tokens."""
     entropy_N: Tensor
-    """Entropies (nats) of the distributions they were drawn from; no gradient."""
+    """Entropies (nats) of the distributions they were drawn from; a gradient only where it was asked for."""
+    hidden_TM: Tensor
+    """Last hidden states of all of the chunk's tokens."""
+    at_N: Tensor
+    """Which of these predict the terms: the state that each token was sampled in."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,26 @@ class _Waiting:
 class TreePass:
     """Forward, and backward where gradients are on, over `packed`."""
 
-    def __init__(self, model: PolicyModel, packed: PackedTrees, *, max_tokens: int, head_rows: int) -> None:
+    def __init__(
+        self,
+        model: PolicyModel,
+        packed: PackedTrees,
+        *,
+        max_tokens: int,
+        head_rows: int,
+        entropy_gradient: bool = False,
+    ) -> None:
         """
         Args:
             max_tokens: the most tokens of a chunk.
             head_rows: the most positions that go through the head together.
+            entropy_gradient: whether entropies have a gradient.
         """
         self._model = model
         self._packed = packed
         self._max_tokens = max_tokens
         self._head_rows = head_rows
+        self._entropy_gradient = entropy_gradient
         self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
         self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
         self._predicted_at_S = packed.parent_T[packed.token_S]
@@ -90,13 +104,16 @@ class TreePass:
         if terms_N.size == 0:
             return None
         device = hidden_TM.device
+        at_N = torch.from_numpy(at[terms_N] - chunk.start).to(device)
         where = targets(
-            torch.from_numpy(at[terms_N] - chunk.start).to(device),
+            at_N,
             self._tokens_T[torch.from_numpy(self._packed.token_S[terms_N]).to(device)],
             torch.from_numpy(self._packed.temperature_S[terms_N]).to(device),
         )
-        logprobs_N, entropy_N = read_logprobs(self._model, hidden_TM, where, rows=self._head_rows)
-        return on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N))
+        logprobs_N, entropy_N = read_logprobs(
+            self._model, hidden_TM, where, rows=self._head_rows, entropy_gradient=self._entropy_gradient
+        )
+        return on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N))
 
 
 def _backward(waiting: _Waiting) -> None:

@@ -1,18 +1,53 @@
-"""Rewards: pure functions of what a model said and what was right."""
+"""Rewards: what a reply is worth.
 
-from .combine import weighted_sum
-from .format import has_answer_line, has_boxed_answer, has_thinking
-from .length import length_penalty
-from .math import extract_answer, is_correct
+Pure functions of what a model said and what was right, and reward functions made of them, of a judge, of a reward model
+and of any callable; the latter are called alike, by TRL, by `RewardHook` and by hand (`base`).
+"""
+
+from .accuracy import AccuracyReward
+from .base import Reward, RewardError, RewardFunction
+from .combine import NormalisedSum, WeightedSum, weighted_sum
+from .format import FormatReward, has_answer_line, has_boxed_answer, has_thinking
+from .function import FunctionReward
+from .judge import JudgeReward
+from .length import LengthPenaltyReward, length_penalty
+from .load import load_reward, load_rewards
+from .math import extract_answer, is_correct, normalise_answer, same_answer
+from .remote import RemoteReward
+from .rubric import Criterion, Rubric
+from .samples import Sample
+from .steps import StepReward, count_steps
 from .symbolic import SymbolicError
+from .tool_use import ToolUseReward
 
 __all__ = [
+    "AccuracyReward",
+    "Criterion",
+    "FormatReward",
+    "FunctionReward",
+    "JudgeReward",
+    "LengthPenaltyReward",
+    "NormalisedSum",
+    "RemoteReward",
+    "Reward",
+    "RewardError",
+    "RewardFunction",
+    "Rubric",
+    "Sample",
+    "StepReward",
     "SymbolicError",
+    "ToolUseReward",
+    "WeightedSum",
+    "count_steps",
     "extract_answer",
     "has_answer_line",
     "has_boxed_answer",
     "has_thinking",
     "is_correct",
     "length_penalty",
+    "load_reward",
+    "load_rewards",
+    "normalise_answer",
+    "same_answer",
     "weighted_sum",
 ]

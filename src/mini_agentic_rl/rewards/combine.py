@@ -1,9 +1,19 @@
-"""Several scores in one reward."""
+"""Several rewards in one: sums of scores, and sums of what each is worth within its group."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from .base import Reward, RewardFunction, name_of
+from .function import FunctionReward
+from .samples import Sample, group_key, samples_of
+
+_EPSILON = 1e-6
+"""Added to a standard deviation, so that rewards which differ by rounding only stay small."""
 
 
 def weighted_sum(scores: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -22,3 +32,132 @@ def weighted_sum(scores: Mapping[str, float], weights: Mapping[str, float]) -> f
             raise ValueError(f"the score {name!r} is {scores[name]} and its weight {weight}; both must be finite")
         total += weight * scores[name]
     return total
+
+
+class WeightedSum(Reward):
+    """`sum of weight * score` over several reward functions.
+
+    With `missing="none"` a sample that one of them gives no reward has none. With "skip" it has the sum of the others,
+    and none only if all gave none: for functions that judge only some of the samples.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction],
+        weights: Sequence[float] | None = None,
+        *,
+        missing: Literal["none", "skip"] = "none",
+        name: str = "reward",
+    ) -> None:
+        """`weights` are 1 each by default. Functions of one name are told apart by a number.
+
+        Raises:
+            ValueError: there is no function, another number of weights, or a weight that is not finite.
+        """
+        super().__init__(name)
+        weights = [1.0] * len(functions) if weights is None else list(weights)
+        if not functions or len(functions) != len(weights) or not all(map(math.isfinite, weights)):
+            raise ValueError(f"{len(functions)} reward functions with the weights {weights}: give each a finite weight")
+        self.functions = dict(zip(_names(functions), map(_counting, functions), strict=True))
+        self.weights = dict(zip(self.functions, weights, strict=True))
+        self.missing = missing
+
+    def parts(
+        self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
+    ) -> dict[str, list[float | None]]:
+        """What each function gives, by its name."""
+        return {
+            name: function(completions=completions, prompts=prompts, **columns)
+            for name, function in self.functions.items()
+        }
+
+    def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
+        """The sums of `parts`."""
+        return [self.combined({name: scores[at] for name, scores in parts.items()}) for at in range(len(samples))]
+
+    def combined(self, scores: Mapping[str, float | None]) -> float | None:
+        """The sum of one sample's scores."""
+        known = {name: score for name, score in scores.items() if score is not None}
+        if not known or (self.missing == "none" and len(known) < len(scores)):
+            return None
+        return weighted_sum(known, {name: self.weights[name] for name in known})
+
+    def score_columns(
+        self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
+    ) -> Sequence[float | None]:
+        """The sums. Where TRL offers `log_metric`, it gets the mean of each part."""
+        parts = self.parts(completions, prompts, **columns)
+        log_metric = columns.get("log_metric")
+        if callable(log_metric):
+            for name, scores in parts.items():
+                if known := [score for score in scores if score is not None]:
+                    log_metric(f"{self.name}/{name}", statistics.fmean(known))
+        return self.total(parts, samples_of(completions, prompts, columns))
+
+    @property
+    def all_errors(self) -> dict[str, Counter[str]]:
+        """The errors of each function, by its name; those of the sum itself under its own."""
+        found = {name: function.errors for name, function in self.functions.items()}
+        return {**found, self.name: self.errors}
+
+
+class NormalisedSum(WeightedSum):
+    """`sum of weight * (score - mean of the group) / (standard deviation of the group)` over several functions.
+
+    So a reward that varies much in a group does not drown one that varies little, and a group in which only one of them
+    differs is told apart by it alone (GDPO, arXiv:2601.05242: rewards are normalised one by one, then summed). A group
+    is the samples of one task: of the same `id` in their rows, else of the same prompt, or `group_size` samples in a
+    row. All samples of a group have to be scored in one call.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction],
+        weights: Sequence[float] | None = None,
+        *,
+        group_size: int | None = None,
+        missing: Literal["none", "skip"] = "none",
+        name: str = "reward",
+    ) -> None:
+        """
+        Raises:
+            ValueError: as for `WeightedSum`, or `group_size` is below 2.
+        """
+        super().__init__(functions, weights, missing=missing, name=name)
+        if group_size is not None and group_size < 2:
+            raise ValueError(f"group_size must be 2 or more, not {group_size}")
+        self.group_size = group_size
+
+    def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
+        """The sums of `parts`, each normalised within its group."""
+        groups: dict[str, list[int]] = {}
+        for at, sample in enumerate(samples):
+            key = group_key(sample) if self.group_size is None else str(at // self.group_size)
+            groups.setdefault(key, []).append(at)
+        normalised = {name: _normalised(scores, list(groups.values())) for name, scores in parts.items()}
+        return super().total(normalised, samples)
+
+
+def _normalised(scores: Sequence[float | None], groups: Sequence[Sequence[int]]) -> list[float | None]:
+    """Each score less the mean of its group, in standard deviations of the group; None stays None."""
+    found: list[float | None] = [None] * len(scores)
+    for group in groups:
+        known = [score for at in group if (score := scores[at]) is not None]
+        if not known:
+            continue
+        mean = statistics.fmean(known)
+        deviation = statistics.stdev(known, mean) if len(known) > 1 else 0.0
+        for at in group:
+            score = scores[at]
+            if score is not None:
+                found[at] = (score - mean) / (deviation + _EPSILON)
+    return found
+
+
+def _counting(function: RewardFunction) -> Reward:
+    return function if isinstance(function, Reward) else FunctionReward(function)
+
+
+def _names(functions: Sequence[RewardFunction]) -> list[str]:
+    names = list(map(name_of, functions))
+    return [name if names.index(name) == at else f"{name}_{at + 1}" for at, name in enumerate(names)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .values import clean, parse_number
+from .values import clean, is_container, parse_number
 
 MAX_TEXT = 20_000
 """Characters at the end of a reply that are looked at."""
@@ -87,6 +87,8 @@ def _braced(text: str, start: int) -> str:
 def _payload(text: str) -> str:
     """An answer that was announced, without the words around it."""
     answer = clean(text[: 3 * MAX_ANSWER])
+    if is_container(answer):
+        return answer
     if parse_number(answer) is None:
         answer = clean(_SENTENCE_END.split(answer, maxsplit=1)[0])
     number = parse_number(answer) or parse_number(_REMARK.split(answer, maxsplit=1)[0])
@@ -105,7 +107,7 @@ def _unmarked(text: str) -> str | None:
         number = parse_number(answer)
         if number is not None:
             return number.text
-        if not _prose(answer):
+        if is_container(answer) or not _prose(answer):
             return answer
     return _last(text) or (clean(text) if len(text.split()) <= 5 and not text.endswith(":") else None)
 

@@ -6,17 +6,16 @@ limit (`symbolic`), so `is_correct` returns in bounded time on any text, from an
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from .extract import extract_answer, extract_option
 from .symbolic import equivalent
-from .values import ListValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value
+from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
-__all__ = ["DEFAULT_TOLERANCE", "extract_answer", "is_correct", "same_value"]
+__all__ = ["DEFAULT_TOLERANCE", "extract_answer", "is_correct", "normalise_answer", "same_answer", "same_value"]
 
 DEFAULT_TOLERANCE = 1e-6
 """Relative tolerance between numbers of which at least one is no integer."""
@@ -24,36 +23,85 @@ DEFAULT_TOLERANCE = 1e-6
 _MARKED = re.compile(r"####|\\boxed|\banswer\b", re.IGNORECASE)
 
 
-def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None) -> bool:
+def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
     """Whether the reply `predicted` gives the answer `gold`.
 
     The answer is taken out of the reply by `extract_answer`. `gold` is text in any form that a reply may have, a
-    number, or a list, tuple or set of such; a list in `gold` asks for the same order, a set does not.
+    number, or a list, tuple, set or dictionary of such; a list in `gold` asks for the same order, a set does not, and a
+    dictionary for the same keys.
 
-    Numbers are equal when they differ by at most `rel_tol * abs(gold)`. By default integers have to be equal and others
-    agree to `DEFAULT_TOLERANCE`. 15% equals both 15 and 0.15. An option has to be the same letter.
+    Numbers are equal when they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`. By default integers
+    have to be equal and others agree to `DEFAULT_TOLERANCE`. 15% equals both 15 and 0.15. An option has to be the same
+    letter.
 
     Raises:
-        ValueError: `gold` is empty, or `rel_tol` is negative.
+        ValueError: `gold` is empty, or a tolerance is negative.
         SymbolicError: the process that compares expressions cannot be started.
     """
-    if rel_tol is not None and rel_tol < 0:
-        raise ValueError(f"rel_tol must be 0 or more, not {rel_tol}")
     wanted = _gold_value(gold)
     answer = extract_option(predicted) if isinstance(wanted, OptionValue) else extract_answer(predicted)
-    return answer is not None and same_value(parse_value(clean(answer)), wanted, rel_tol=rel_tol)
+    if answer is None:
+        return False
+    return same_value(parse_value(clean(answer)), wanted, Tolerance(rel_tol, abs_tol))
 
 
-def same_value(predicted: Value, gold: Value, *, rel_tol: float | None = None) -> bool:
-    """Whether two parsed answers say the same; tolerance and errors as in `is_correct`."""
+def same_answer(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
+    """Whether `predicted`, an answer without the reply around it, says the same as `gold`; else as `is_correct`."""
+    return same_value(parse_value(clean(predicted)), _gold_value(gold), Tolerance(rel_tol, abs_tol))
+
+
+def normalise_answer(text: str) -> str:
+    """An answer in its plain form: a number without commas, currency and unit, an option in upper case, and anything
+    else without decoration, extra space and upper case."""
+    value = parse_value(clean(text))
+    if isinstance(value, NumberValue):
+        return value.text
+    return value.letter if isinstance(value, OptionValue) else " ".join(clean(text).casefold().split())
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two numbers may differ and still be equal.
+
+    Raises:
+        ValueError: a tolerance is negative.
+    """
+
+    relative: float | None = None
+    """Of the right number; None asks integers to be equal and others to agree to `DEFAULT_TOLERANCE`."""
+    absolute: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.relative is not None and not self.relative >= 0:
+            raise ValueError(f"rel_tol must be 0 or more, not {self.relative}")
+        if not self.absolute >= 0:
+            raise ValueError(f"abs_tol must be 0 or more, not {self.absolute}")
+
+    def holds(self, left: Fraction, right: Fraction) -> bool:
+        """Whether `left` is as good as `right`."""
+        if left == right or (self.absolute and abs(left - right) <= Fraction(self.absolute)):
+            return True
+        if self.relative is None:
+            both_integers = left.denominator == 1 and right.denominator == 1
+            return not both_integers and abs(left - right) <= Fraction(DEFAULT_TOLERANCE) * abs(right)
+        return abs(left - right) <= Fraction(self.relative) * abs(right)
+
+
+EXACT = Tolerance()
+
+
+def same_value(predicted: Value, gold: Value, tolerance: Tolerance = EXACT) -> bool:
+    """Whether two parsed answers say the same; errors as in `is_correct`."""
     if isinstance(predicted, NumberValue) and isinstance(gold, NumberValue):
-        return _same_number(predicted, gold, rel_tol)
+        return _same_number(predicted, gold, tolerance)
     if isinstance(gold, OptionValue):
         return predicted == gold
+    if isinstance(gold, MappingValue) and isinstance(predicted, MappingValue):
+        return _same_mapping(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and isinstance(predicted, ListValue):
-        return _same_list(predicted, gold, rel_tol)
+        return _same_list(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and len(gold.items) == 1:
-        return same_value(predicted, gold.items[0], rel_tol=rel_tol)
+        return same_value(predicted, gold.items[0], tolerance)
     if isinstance(predicted, OptionValue):
         predicted = TextValue(predicted.letter)
     left, right = _as_text(predicted), _as_text(gold)
@@ -63,52 +111,40 @@ def same_value(predicted: Value, gold: Value, *, rel_tol: float | None = None) -
 
 
 def _gold_value(gold: Any) -> Value:
-    if isinstance(gold, bool):
-        return TextValue(str(gold))
-    if isinstance(gold, int):
-        return NumberValue(Fraction(gold), text=str(gold))
-    if isinstance(gold, float) and math.isfinite(gold):
-        return NumberValue(Fraction(str(gold)), text=str(gold))
-    if isinstance(gold, list | tuple | set | frozenset):
-        items: Iterable[Any] = gold
-        return ListValue(
-            "{}" if isinstance(gold, set | frozenset) else "sequence", tuple(_gold_value(item) for item in items)
-        )
-    text = str(gold)
-    if not text.strip():
+    if not isinstance(gold, str):
+        return value_of(gold)
+    if not gold.strip():
         raise ValueError("the right answer is empty")
-    answer = extract_answer(text) if _MARKED.search(text) else text
-    return parse_value(clean(answer or text))
+    answer = extract_answer(gold) if _MARKED.search(gold) else gold
+    return parse_value(clean(answer or gold))
 
 
-def _same_number(predicted: NumberValue, gold: NumberValue, rel_tol: float | None) -> bool:
+def _same_number(predicted: NumberValue, gold: NumberValue, tolerance: Tolerance) -> bool:
     candidates = [(predicted.value, gold.value)]
     if predicted.percent and not gold.percent:
         candidates.append((predicted.value / 100, gold.value))
     if gold.percent and not predicted.percent:
         candidates.append((predicted.value, gold.value / 100))
-    return any(_close(left, right, rel_tol) for left, right in candidates)
+    return any(tolerance.holds(left, right) for left, right in candidates)
 
 
-def _close(left: Fraction, right: Fraction, rel_tol: float | None) -> bool:
-    if rel_tol is None:
-        if left.denominator == 1 and right.denominator == 1:
-            return left == right
-        rel_tol = DEFAULT_TOLERANCE
-    return abs(left - right) <= Fraction(rel_tol) * abs(right)
+def _same_mapping(predicted: MappingValue, gold: MappingValue, tolerance: Tolerance) -> bool:
+    given = {_folded(key): value for key, value in predicted.items}
+    wanted = {_folded(key): value for key, value in gold.items}
+    return given.keys() == wanted.keys() and all(same_value(given[key], wanted[key], tolerance) for key in wanted)
 
 
-def _same_list(predicted: ListValue, gold: ListValue, rel_tol: float | None) -> bool:
+def _same_list(predicted: ListValue, gold: ListValue, tolerance: Tolerance) -> bool:
     if len(predicted.items) != len(gold.items):
         return False
     if gold.ordered:
         if gold.kind != "sequence" and predicted.kind not in (gold.kind, ""):
             return False
         pairs = zip(predicted.items, gold.items, strict=True)
-        return all(same_value(left, right, rel_tol=rel_tol) for left, right in pairs)
+        return all(same_value(left, right, tolerance) for left, right in pairs)
     left_over = list(predicted.items)
     for wanted in gold.items:
-        found = next((item for item in left_over if same_value(item, wanted, rel_tol=rel_tol)), None)
+        found = next((item for item in left_over if same_value(item, wanted, tolerance)), None)
         if found is None:
             return False
         left_over.remove(found)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,25 @@ class ListValue:
 
 
 @dataclass(frozen=True)
+class MappingValue:
+    """A dictionary."""
+
+    items: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
 class TextValue:
     """A word or an expression."""
 
     text: str
 
 
-Value: TypeAlias = NumberValue | OptionValue | ListValue | TextValue
+Value: TypeAlias = NumberValue | OptionValue | ListValue | MappingValue | TextValue
 
 MAX_NESTING = 8
 """Lists within lists."""
+_MAX_LITERAL = 1000
+"""Characters of a dictionary."""
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
@@ -163,7 +175,9 @@ def parse_value(text: str, nesting: int = 0) -> Value:
         return OptionValue(option[1].upper())
     text = text.replace("\\{", "{").replace("\\}", "}")
     closing = _BRACKETS.get(text[:1], "")
-    if nesting < MAX_NESTING and closing and text[-1:] in closing and _encloses(text):
+    if nesting < MAX_NESTING and closing and text[-1:] in closing and encloses(text):
+        if (found := _literal_mapping(text)) is not None:
+            return value_of(found, nesting)
         parts = _split(text[1:-1])
         if len(parts) > 1 or text[0] != "(":
             return ListValue(text[0] + text[-1], _values(parts, nesting))
@@ -174,11 +188,55 @@ def parse_value(text: str, nesting: int = 0) -> Value:
     return TextValue(text)
 
 
+def value_of(found: Any, nesting: int = 0) -> Value:
+    """The value of a Python object: a number, text, or a container of such.
+
+    Raises:
+        ValueError: it is None, or an empty text outside of a container.
+    """
+    if isinstance(found, bool):
+        return TextValue(str(found))
+    if isinstance(found, int):
+        return NumberValue(Fraction(found), text=str(found))
+    if isinstance(found, float) and math.isfinite(found):
+        return NumberValue(Fraction(str(found)), text=str(found))
+    if nesting == 0 and (found is None or not str(found).strip()):
+        raise ValueError("the right answer is empty")
+    if nesting < MAX_NESTING:
+        if isinstance(found, Mapping):
+            return MappingValue(tuple((str(key), value_of(item, nesting + 1)) for key, item in found.items()))
+        if isinstance(found, list | tuple):
+            return ListValue("sequence", tuple(value_of(item, nesting + 1) for item in found))
+        if isinstance(found, set | frozenset):
+            return ListValue("{}", tuple(value_of(item, nesting + 1) for item in found))
+    return parse_value(clean(str(found)), nesting + 1) if nesting <= MAX_NESTING else TextValue(str(found))
+
+
+def _literal_mapping(text: str) -> dict[Any, Any] | None:
+    """The dictionary that a text is, as JSON or Python writes it."""
+    if text[0] != "{" or ":" not in text or len(text) > _MAX_LITERAL:
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
 def _values(parts: Sequence[str], nesting: int) -> tuple[Value, ...]:
     return tuple(parse_value(clean(part), nesting + 1) for part in parts)
 
 
-def _encloses(text: str) -> bool:
+def is_container(text: str) -> bool:
+    """Whether a text is a list, set, tuple or dictionary from its first to its last character."""
+    closing = _BRACKETS.get(text[:1], "")
+    return bool(closing) and text[-1:] in closing and (text[0] != "(" or "," in text) and encloses(text)
+
+
+def encloses(text: str) -> bool:
     """Whether the bracket at the start closes only at the end."""
     depth = 0
     for at, character in enumerate(text):

@@ -3,5 +3,6 @@
 from .agent_runner import Isolation, LitAgentRunner
 from .base import Runner, StopEvent
 from .logging_hook import LoggingHook
+from .reward_hook import RewardHook
 
-__all__ = ["Isolation", "LitAgentRunner", "LoggingHook", "Runner", "StopEvent"]
+__all__ = ["Isolation", "LitAgentRunner", "LoggingHook", "RewardHook", "Runner", "StopEvent"]

@@ -15,9 +15,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..durable import write_text
 from ..metrics import HEADLINE_FAMILIES
 from .charts import MAX_SERIES, line_chart
-from .durable import write_text
 from .report_style import STYLE
 from .run_folder import RunFolder
 

@@ -4,9 +4,10 @@ Every file and every checkpoint is written under a temporary name, synced to dis
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
 continued only with `--resume`, under the configuration it was started with, and replaced only with `--overwrite`.
 
-    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  prompt/  checkpoints/step_N/
+    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/  checkpoints/step_N/
 
-Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`.
+Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
+was after each pass over the tasks.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm.base import ResultKind
+from ..durable import DiskFullError, read_json, remove_leftovers, write_folder, write_json
 from ..errors import UserError
-from .durable import DiskFullError, read_json, remove_leftovers, write_folder, write_json
 
 logger = logging.getLogger(__name__)
 
 RunState = Literal["new", "resumed", "finished"]
 
 _STEP = re.compile(r"step_(\d+)")
+_EPOCH = re.compile(r"epoch_\d+")
 
 
 class RunFolder:
@@ -187,6 +189,31 @@ class RunFolder:
             Exception: whatever else `write` raised; an earlier result is untouched.
         """
         path = {"adapter": self.adapter_path, "adapters": self.adapters_path, "prompt": self.prompt_path}[kind]
+        self.write_whole(path, write)
+        return path
+
+    def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
+        """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
+
+        Raises:
+            UserError: the disk is full; what was there before is untouched.
+            Exception: whatever else `write` raised; what was there before is untouched.
+        """
+        self.write_whole(self.path / f"epoch_{epoch}", write)
+
+    def epochs(self) -> list[Path]:
+        """The folders that `save_epoch` has written."""
+        if not self.path.is_dir():
+            return []
+        return [entry for entry in sorted(self.path.glob("epoch_*")) if _EPOCH.fullmatch(entry.name)]
+
+    def write_whole(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Fill a folder of the run, whole or not at all.
+
+        Raises:
+            UserError: the disk is full; what was there before is untouched.
+            Exception: whatever else `write` raised; what was there before is untouched.
+        """
         try:
             write_folder(path, write)
         except DiskFullError as error:
@@ -194,7 +221,6 @@ class RunFolder:
                 f"the folder {path.name} was not written: no space left for --output-dir {self.path}; "
                 "free some space and continue with --resume"
             ) from error
-        return path
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -214,9 +240,9 @@ class RunFolder:
                 f"--output-dir {self.path} holds an unfinished run with a checkpoint at step {latest[0]}: "
                 "give --resume to continue it or --overwrite to replace it"
             )
-        if not self.config_path.exists() and any(path.exists() for path in self._owned()):
+        if not self.config_path.exists() and any(path.exists() for path in self.owned()):
             raise UserError(
-                f"--output-dir {self.path} already holds files of these names but no config.json: "
+                f"--output-dir {self.path} already holds files of these names but no {self.config_path.name}: "
                 "choose another folder, or give --overwrite to replace them"
             )
 
@@ -233,14 +259,16 @@ class RunFolder:
                 "Give the same settings, or --overwrite to start again"
             )
 
-    def _owned(self) -> list[Path]:
+    def owned(self) -> list[Path]:
+        """What a run writes, and an overwritten one loses."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
-        return [*files, *database, self.adapter_path, self.adapters_path, self.prompt_path, self.checkpoints_path]
+        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
+        return [*files, *database, *results, self.checkpoints_path]
 
     def _delete_run(self) -> None:
         """Deletes only what a run writes; anything else in the folder stays."""
-        for path in self._owned():
+        for path in self.owned():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

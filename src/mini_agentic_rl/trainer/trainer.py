@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _ALGORITHMS = {
     "baseline": "mini_agentic_rl.algorithm.Baseline",
     "grpo": "mini_agentic_rl.algorithm.MiniGRPO",
+    "ppo": "mini_agentic_rl.algorithm.MiniPPO",
     "verl": "mini_agentic_rl.algorithm.VERL",
 }
 _TRACERS = {"otel": "mini_agentic_rl.tracer.OtelTracer", "dummy": "mini_agentic_rl.tracer.DummyTracer"}

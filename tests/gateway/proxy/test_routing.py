@@ -141,7 +141,11 @@ async def test_a_stream_that_breaks_off_ends_in_an_error_and_leaves_its_record(u
     url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
     with pytest.raises(openai.APIError, match="broke off its answer"):
         await _chunks(url)
-    (span,) = await store.query_spans(rollout.rollout_id)
+    for _ in range(200):  # the record is written while the error is on its way
+        if spans := await store.query_spans(rollout.rollout_id):
+            break
+        await asyncio.sleep(0.02)
+    (span,) = spans
     assert span.attributes["gen_ai.response.finish_reasons"] == ["cancelled"]
 
 

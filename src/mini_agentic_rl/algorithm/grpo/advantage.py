@@ -1,16 +1,18 @@
-"""Group-relative advantages: how much better a rollout did than the other rollouts of its task.
+"""Advantages: how much better a rollout did than could be expected.
 
-Rewards are [G], one number a rollout, or [G, C] where single calls have rewards of their own (`credit.stack`): the
-numbers of one column are compared with each other. Shao et al. 2024 (section 4.1.3, process supervision) subtract one
-mean and divide by one standard deviation over all step rewards of the group. Here the standard deviation is one for the
-group as well, so that a turn that matters little stays small, but the mean is that of the turn (as Zeng et al. 2025,
-arXiv:2505.11821, do per turn): with one mean for all, a turn that always earns more than another would be reinforced
-though every rollout earned it alike.
+Expected is what the other rollouts of its task got, or what all rollouts of the batch did. Rewards are [G], one number
+a rollout, or [G, C] where single calls have rewards of their own (`credit.stack`): the numbers of one column are
+compared with each other. Shao et al. 2024 (section 4.1.3, process supervision) subtract one mean and divide by one
+standard deviation over all step rewards of the group. Here the standard deviation is one for the group as well, so that
+a turn that matters little stays small, but the mean is that of the turn (as Zeng et al. 2025, arXiv:2505.11821, do per
+turn): with one mean for all, a turn that always earns more than another would be reinforced though every rollout earned
+it alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,12 @@ Floats = npt.NDArray[np.float64]
 
 Advantage = Callable[[Floats], Floats]
 """Rewards [G] or [G, C] of one group in, advantages of the same shape out."""
+
+Baseline = Literal["group", "leave_one_out", "none"]
+"""What a reward is compared with: the mean of its group, the mean of the group's other rollouts, or nothing."""
+
+Normalization = Literal["group", "batch"]
+"""Over what advantages are brought to a standard deviation of 1."""
 
 EPSILON = 1e-6
 """Keeps the division by the standard deviation finite (1e-4 in some implementations)."""
@@ -29,10 +37,7 @@ def group_normalized(rewards: Floats) -> Floats:
 
     For [G, C]: std is the root mean square over all entries of what is left after each column's mean was subtracted.
     """
-    centred = group_centred(rewards)
-    if not np.any(centred):
-        return centred
-    return np.asarray(centred / (np.sqrt(rewards.var(axis=0).mean()) + EPSILON))
+    return _over_deviation(group_centred(rewards), rewards)
 
 
 def group_centred(rewards: Floats) -> Floats:
@@ -42,6 +47,57 @@ def group_centred(rewards: Floats) -> Floats:
     return np.asarray(np.where(np.ptp(rewards, axis=0) > 0, centred, 0.0))
 
 
+def leave_one_out(rewards: Floats) -> Floats:
+    """r_i - 1/(G-1) sum over j != i of r_j (RLOO; Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740).
+
+    As a rollout's own reward is not part of its baseline, the policy gradient is unbiased. It is G/(G-1) times what
+    `group_centred` gives. Zeros for a single rollout, which has no others.
+    """
+    size = rewards.shape[0]
+    return np.asarray(group_centred(rewards) * (size / max(1, size - 1)))
+
+
+def leave_one_out_normalized(rewards: Floats) -> Floats:
+    """`leave_one_out` over the standard deviation of the group."""
+    return _over_deviation(leave_one_out(rewards), rewards)
+
+
+def uncompared(rewards: Floats) -> Floats:
+    """The rewards themselves (REINFORCE without a baseline; REINFORCE++ normalises them over the batch)."""
+    return rewards
+
+
+ADVANTAGES: Mapping[tuple[Baseline, bool], Advantage] = {
+    ("group", True): group_normalized,
+    ("group", False): group_centred,
+    ("leave_one_out", True): leave_one_out_normalized,
+    ("leave_one_out", False): leave_one_out,
+    ("none", True): uncompared,
+    ("none", False): uncompared,
+}
+"""The advantage by its baseline, and whether the group's standard deviation divides it."""
+
+
+def batch_normalized(advantages_S: Floats, weights_S: Floats) -> Floats:
+    """(A - mean) / std over all terms of the batch (global advantage normalisation of REINFORCE++; Hu et al. 2025,
+    arXiv:2501.03262): A_norm = (A - mean(A)) / std(A), with A over the tokens of the batch.
+
+    The mean is the one that the loss takes: `weights_S` are its weights [S], all alike when it averages over tokens.
+    Zeros when all advantages are equal.
+    """
+    shares_S = weights_S / weights_S.sum()
+    centred_S = advantages_S - (shares_S * advantages_S).sum()
+    if np.ptp(advantages_S) == 0:
+        return np.zeros_like(advantages_S)
+    return np.asarray(centred_S / (np.sqrt((shares_S * centred_S**2).sum()) + EPSILON))
+
+
 def has_signal(rewards: Floats) -> bool:
     """Whether the rewards of a group differ; equal ones carry no gradient."""
     return rewards.shape[0] > 1 and bool(np.any(np.ptp(rewards, axis=0) > 0))
+
+
+def _over_deviation(centred: Floats, rewards: Floats) -> Floats:
+    if not np.any(centred):
+        return centred
+    return np.asarray(centred / (np.sqrt(rewards.var(axis=0).mean()) + EPSILON))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
 
 from .advantage import Advantage, has_signal
-from .credit import Credit, broadcast, stack
+from .credit import Credit, Rewards, broadcast, stack
 from .loss import Aggregation, term_weights
 
 Floats = npt.NDArray[np.float32]
@@ -31,6 +31,9 @@ class Trajectory:
     """Its final reward."""
     credit: Credit | None = None
     """What each record is trained with; None trains all with the final reward."""
+    rewards: Rewards | None = None
+    """The rewards that `credit` was made of, for an algorithm that spreads them over time itself; None where only the
+    final one is known."""
     dimensions: Mapping[str, float] = field(default_factory=dict)
     """The final reward by its names, where it has several."""
 
@@ -95,14 +98,16 @@ def make_batch(
     max_length: int,
     mask_truncated: bool,
     keep_zero_advantage: bool,
+    compared: bool = True,
 ) -> Batch | None:
-    """The trainable part of `groups`; None when no group carries a signal.
+    """The trainable part of `groups`; None when there is none.
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
         mask_truncated: leave trajectories that ended at a length bound out of the loss; they still count for the
             group's mean.
         keep_zero_advantage: keep calls whose advantage is 0 (a KL penalty still acts on them).
+        compared: leave out groups whose rewards are all equal: compared with each other they say nothing.
     """
     # One tree for all groups: their tasks begin with the same system prompt.
     tree = TokenTree()
@@ -111,7 +116,7 @@ def make_batch(
     unrolled = 0
     for group in groups:
         credits = group.credits
-        if not has_signal(credits):
+        if credits.size == 0 or (compared and not has_signal(credits)):
             continue
         values_GC = advantage(credits).reshape(len(group.trajectories), -1)
         for trajectory, values_C in zip(group.trajectories, values_GC, strict=True):

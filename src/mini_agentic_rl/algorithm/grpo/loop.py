@@ -1,22 +1,25 @@
-"""The loop of Mini-GRPO: measure, warm up, measure, [sample, update]*, measure; with a checkpoint to go on from."""
+"""The loop of a training: measure, warm up, measure, [sample, update]*, measure; with a checkpoint to go on from."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...policy import LearnerSettings
 from ...types import Dataset, NamedResources
+from ..base import ResultKind
 from ..evaluation import evaluate
 from ..memory import peak_memory_bytes
 from ..seeds import tasks_of_step
 from ..serving import ServedPolicy
 from ..warm_start import WarmStart, warm_up
-from .progress import Learners, Progress, read_progress, restore, save_adapters, write_checkpoint
+from .curriculum import TaskSource, updated_pass_rates
+from .objective import Objective
+from .progress import Progress, read_progress, restore, save_adapters, write_checkpoint
 from .sampling import Sampled, sample_groups
-from .update import batch_of, group_metrics, update
 
 if TYPE_CHECKING:
     from .mini_grpo import MiniGRPO
@@ -25,7 +28,7 @@ _LAST = "after RL"
 
 
 class Loop:
-    """One execution of Mini-GRPO, from the first measurement to the last."""
+    """One run of Mini-GRPO, or of another algorithm with an `Objective`, from the first measurement to the last."""
 
     def __init__(
         self,
@@ -56,44 +59,51 @@ class Loop:
         return self.algorithm.progress
 
     async def all(self) -> None:
-        learners = await self.policy.run_async(self._learners)
-        await self._resume(learners)
+        objective = await self.policy.run_async(lambda: self.algorithm.objective(self.policy, self._learner_settings()))
+        await self._resume(objective)
         await self._add_resources()
         try:
             if not self.progress.warmed_up:
                 await self._measure("before")
                 await self._warm_up()
                 self.progress.warmed_up = True
-                await self._checkpoint(learners)
-            await self._reinforce(learners)
+                await self._checkpoint(objective)
+            await self._reinforce(objective)
         except (asyncio.CancelledError, KeyboardInterrupt):
             if self.progress.warmed_up:  # a warm-up is short: it is begun again
                 self.logger.note("interrupted: writing a checkpoint")
-                self._checkpoint_now(learners)
+                self._checkpoint_now(objective)
             raise
-        await self._checkpoint(learners)
+        await self._checkpoint(objective)
         await asyncio.to_thread(self._save_result)
 
     def _save_result(self) -> None:
-        checkpoints, (first, *others) = self.context.checkpoints, self.adapters
-        if checkpoints is None:
-            return
+        kind: ResultKind = "adapters" if len(self.adapters) > 1 else "adapter"
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.save_result(kind, self._write_result)
+
+    def _save_epoch(self, epoch: int) -> None:
+        def write(folder: Path) -> None:
+            self._write_result(folder)
+            self.served.tokenizer.save_pretrained(folder)
+
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.save_epoch(epoch, write)
+
+    def _write_result(self, folder: Path) -> None:
+        first, *others = self.adapters
         if others:
-            checkpoints.save_result("adapters", lambda folder: save_adapters(folder, self.policy))
+            save_adapters(folder, self.policy)
         else:
-            checkpoints.save_result("adapter", lambda folder: self.policy.save(folder, first))
+            self.policy.save(folder, first)
 
-    def _learners(self) -> Learners:
-        settings = self._learner_settings()
-        return {adapter: self.policy.learner(settings, adapter) for adapter in self.adapters}
-
-    async def _resume(self, learners: Learners) -> None:
+    async def _resume(self, objective: Objective) -> None:
         latest = self.context.checkpoints.latest_checkpoint() if self.context.checkpoints is not None else None
         if not self.context.resume or latest is None:
             return
         _, folder = latest
         self.algorithm.progress = read_progress(folder)
-        await self.policy.run_async(lambda: restore(folder, self.policy, learners))
+        await self.policy.run_async(lambda: restore(folder, self.policy, objective))
         self.logger.note(f"resumed after step {self.progress.step}")
 
     async def _add_resources(self) -> None:
@@ -162,51 +172,56 @@ class Loop:
             adapter,
         )
 
-    async def _reinforce(self, learners: Learners) -> None:
+    async def _reinforce(self, objective: Objective) -> None:
         settings, progress = self.settings, self.progress
         if self.total_steps == 0:
             return
         if progress.step < self.total_steps:
             self._show_steps()
         while progress.step < self.total_steps:
-            self._log(await self._step(learners))
+            self._log(await self._step(objective))
             self.logger.advance()
             last = progress.step == self.total_steps
+            if progress.step % self._steps_per_epoch == 0:
+                await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
             if last or progress.step % settings.checkpoint_every == 0:
-                await self._checkpoint(learners)
+                await self._checkpoint(objective)
             if not last and settings.eval_every and progress.step % settings.eval_every == 0:
                 await self._measure(f"step {progress.step}")
                 self._show_steps()
         if all(row["name"] != _LAST for row in progress.accuracy):
             await self._measure(_LAST)
 
+    @property
+    def _steps_per_epoch(self) -> int:
+        return -(-len(self._dataset) // self.settings.tasks_per_step)
+
     def _show_steps(self) -> None:
         self.logger.phase("reinforcement learning", self.total_steps)
         self.logger.advance(self.progress.step)
 
-    async def _step(self, learners: Learners) -> dict[str, float]:
+    async def _step(self, objective: Objective) -> dict[str, float]:
         started = time.perf_counter()
         counters = self.policy.engine.counters
         sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
         prompts_before = self.served.prompts()
-        found = await self._sample()
+        tasks = self._tasks(self._dataset)
+        found = await self._sample(tasks, objective)
         sampled = time.perf_counter()
         prompts = self.served.prompts()
         sampled_tokens = counters.sampled_tokens - sampled_before
-        batches = {adapter: batch_of(groups, self.settings) for adapter, groups in found.groups.items()}
-        figures = dict(found.figures)
-        for adapter, batch in batches.items():
-            figures |= self._of(adapter, group_metrics(found.groups[adapter], batch))
 
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
             learnt: dict[str, float] = {}
-            for adapter, batch in batches.items():
-                if batch is not None:
-                    learnt |= self._of(adapter, update(learners[adapter], batch, self.settings))
+            for adapter, groups in found.groups.items():
+                learnt |= self._of(adapter, objective.update(adapter, groups))
             self.progress.step += 1
+            self.progress.extra_tasks += len(tasks.drawn) - self.settings.tasks_per_step
+            if tasks.pass_rates is not None:
+                self.progress.pass_rates = updated_pass_rates(tasks.pass_rates, found.mean_rewards)
             return learnt
 
-        figures |= await self.served.learn_async(learn)
+        figures = found.figures | await self.served.learn_async(learn)
         ended = time.perf_counter()
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)
@@ -219,16 +234,32 @@ class Loop:
             "memory_gib": peak_memory_bytes() / 2**30,
         }
 
-    async def _sample(self) -> Sampled:
+    @property
+    def _dataset(self) -> Dataset[Any]:
         if self.train_dataset is None:
-            raise ValueError("train_dataset is empty: give MiniGRPO at least one task")
+            raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
+        return self.train_dataset
+
+    def _tasks(self, dataset: Dataset[Any]) -> TaskSource:
+        settings, progress = self.settings, self.progress
+        return TaskSource(
+            size=len(dataset),
+            seed=settings.seed,
+            step=progress.step,
+            first=progress.step * settings.tasks_per_step + progress.extra_tasks,
+            pass_rates=progress.pass_rates if settings.curriculum == "pass_rate" else None,
+            floor=settings.curriculum_floor,
+        )
+
+    async def _sample(self, tasks: TaskSource, objective: Objective) -> Sampled:
         found = await sample_groups(
             self.context,
             self.settings,
-            self.train_dataset,
-            step=self.progress.step,
+            self._dataset,
+            tasks=tasks,
             resources_id=self._train_resources,
             models=self.served.trained_models,
+            has_signal=objective.has_signal,
         )
         for reason, count in found.untrained.items():
             self.progress.untrained[reason] = self.progress.untrained.get(reason, 0) + count
@@ -241,18 +272,18 @@ class Loop:
         steps = self.total_steps * self.settings.epochs_per_batch
         return settings.model_copy(update={"total_steps": max(1, steps)})
 
-    async def _checkpoint(self, learners: Learners) -> None:
+    async def _checkpoint(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:
-            await self.policy.run_async(lambda: self._write_checkpoint(learners))
+            await self.policy.run_async(lambda: self._write_checkpoint(objective))
 
-    def _checkpoint_now(self, learners: Learners) -> None:
+    def _checkpoint_now(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:
-            self.policy.run(lambda: self._write_checkpoint(learners))
+            self.policy.run(lambda: self._write_checkpoint(objective))
 
-    def _write_checkpoint(self, learners: Learners) -> None:
+    def _write_checkpoint(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:
             self.context.checkpoints.save_checkpoint(
-                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, learners, self.progress)
+                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, objective, self.progress)
             )
 
     def _of(self, adapter: str, figures: Mapping[str, float]) -> dict[str, float]:

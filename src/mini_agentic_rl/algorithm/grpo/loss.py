@@ -1,7 +1,8 @@
-"""The GRPO loss: a pure function from per-term streams to one number and its metrics.
+"""The loss of GRPO and its relatives: a pure function from per-term streams to one number and its metrics.
 
 A term is one sampled token of one rollout. Its weight, fixed before the batch is split, holds the whole normalisation,
-so the chunks of a batch simply add up.
+so the chunks of a batch simply add up. What needs all terms of a rollout together comes in as a stream that was
+computed before.
 """
 
 from __future__ import annotations
@@ -12,64 +13,70 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mini_agentic_rl.policy import LossInputs, LossOutputs
 
+from .kl import KLEstimator, kl
+from .surrogate import SURROGATES, ClipRange, PolicyLoss, Ratios
+
 Aggregation = Literal["token", "sequence", "dr_grpo"]
-KLEstimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True)
 class GRPOLoss:
-    """Clipped surrogate with an optional KL penalty.
+    """A surrogate of the policy gradient, with an optional KL penalty and an optional entropy bonus.
 
-    Per term, with ratio w = exp(logprob - behaviour_logprob) and advantage A (Shao et al. 2024, equation 3):
+    Per term, with the surrogate J of `policy_loss` (see `surrogate.py`; for `clip` GRPO's, Shao et al. 2024,
+    equation 3) and the importance weight c (see `importance.py`; 1 without a correction):
 
-        -min(w A, clip(w, 1 - clip_low, 1 + clip_high) A) + kl_coef * KL
+        -c J + kl_coef * KL - entropy_coef * H
 
-    The KL penalty against the adapter-off reference is differentiated as written. k1 = log w_ref has the gradient of a
-    constant in expectation, k2 = (log w_ref)^2 / 2 has the gradient of the reverse KL, and k3 = exp(-log w_ref) - 1 +
-    log w_ref (Schulman 2020) that of the forward KL, all on-policy; log w_ref = logprob - reference_logprob.
+    KL is the estimate of `kl.py` against the adapter-off reference, differentiated as written; H is the entropy of the
+    distribution that the token was drawn from (Mnih et al. 2016, section 4), which needs entropies with a gradient.
 
-    Streams: `advantages` [S], `weights` [S], and `reference_logprobs` [S] when `kl_coef` > 0. Metrics are weighted sums
-    over terms, and `weight` the sum of the weights: dividing by it after all chunks gives means.
+    Streams, all [S]: `advantages` and `weights`; `old_logprobs` where ratios are to the learner's own numbers and not
+    the sampler's; `correction`, c; `sequence_log_ratio` for `gspo`; `reference_logprobs` when `kl_coef` > 0. Metrics
+    are weighted sums over terms, and `weight` the sum of the weights: dividing by it after all chunks gives means.
     """
 
     clip_low: float = 0.2
     clip_high: float = 0.2
     kl_coef: float = 0.0
     kl_estimator: KLEstimator = "k3"
+    policy_loss: PolicyLoss = "clip"
+    entropy_coef: float = 0.0
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        weights_S = inputs.streams["weights"]
-        advantages_S = inputs.streams["advantages"]
-        log_ratio_S = inputs.logprobs_S - inputs.behaviour_logprobs_S
-        ratio_S = torch.exp(log_ratio_S)
-        clipped_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high)
-        surrogate_S = torch.minimum(ratio_S * advantages_S, clipped_S * advantages_S)
+        streams = inputs.streams
+        weights_S = streams["weights"]
+        ratios = Ratios(
+            inputs.logprobs_S,
+            streams.get("old_logprobs", inputs.behaviour_logprobs_S),
+            streams.get("sequence_log_ratio"),
+        )
+        bounds = ClipRange(1 - self.clip_low, 1 + self.clip_high)
+        surrogate_S, clipped_S = SURROGATES[self.policy_loss](ratios, streams["advantages"], bounds)
+        correction_S = streams.get("correction")
+        if correction_S is not None:
+            surrogate_S = correction_S * surrogate_S
         loss = -(weights_S * surrogate_S).sum()
+        mismatch_S = (inputs.logprobs_S - inputs.behaviour_logprobs_S).detach()
         metrics = {
             "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),
-            "clip_fraction": (weights_S * (ratio_S * advantages_S > clipped_S * advantages_S)).sum(),
-            "mismatch/mean_abs": (weights_S * log_ratio_S.abs()).sum(),
-            "mismatch/kl": (weights_S * (ratio_S - 1 - log_ratio_S)).sum(),
+            "clip_fraction": (weights_S * clipped_S).sum(),
+            "mismatch/mean_abs": (weights_S * mismatch_S.abs()).sum(),
+            "mismatch/kl": (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
         }
+        if correction_S is not None:
+            metrics["importance/mean"] = (weights_S * correction_S).sum()
         if self.kl_coef > 0:
-            kl_S = _kl(inputs.logprobs_S - inputs.streams["reference_logprobs"], self.kl_estimator)
-            kl = (weights_S * kl_S).sum()
-            loss = loss + self.kl_coef * kl
-            metrics["kl"] = kl
+            kl_S = kl(inputs.logprobs_S - streams["reference_logprobs"], self.kl_estimator)
+            metrics["kl"] = (weights_S * kl_S).sum()
+            loss = loss + self.kl_coef * metrics["kl"]
+        if self.entropy_coef > 0:
+            loss = loss - self.entropy_coef * metrics["entropy"]
         return LossOutputs(loss, {name: value.detach() for name, value in metrics.items()})
-
-
-def _kl(log_ratio_S: torch.Tensor, estimator: KLEstimator) -> torch.Tensor:
-    if estimator == "k1":
-        return log_ratio_S
-    if estimator == "k2":
-        return log_ratio_S.square() / 2
-    return torch.exp(-log_ratio_S) - 1 + log_ratio_S
 
 
 def term_weights(lengths: Sequence[int], aggregation: Aggregation, max_length: int) -> npt.NDArray[np.float32]:

@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from ...gateway.limits import GatewayLimits
-from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, PolicyError
+from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..evaluation import Evaluation
@@ -25,10 +25,14 @@ from ..seeds import derive_seed
 from ..serving import ServedPolicy
 from ..warm_start import WarmStart
 from .loop import Loop
+from .objective import Objective
 from .progress import Progress
 from .settings import GRPOSettings
+from .update import GRPOObjective
 
 logger = logging.getLogger(__name__)
+
+Backend = Literal["native", "trl"]
 
 
 class MiniGRPO(Algorithm):
@@ -36,7 +40,8 @@ class MiniGRPO(Algorithm):
 
     The agent finds that model as the resource "llm", and as "main_llm"; other LLMs of the trainer's `initial_resources`
     and those of its `llm_proxy` stay as they are, and what they are asked is not trained. Nor is the model without its
-    adapter, which can be asked for as `{model}-base`. `Trainer(num_epochs=…, on_failure=…)` replace the settings
+    adapter, which can be asked for as `{model}-base`. An `llm_proxy` without models stands in front of the model that
+    is trained, and records its calls. `Trainer(num_epochs=…, on_failure=…)` replace the settings
     `total_epochs` and `on_failure`.
 
     Several agents of a rollout can be trained at once, each with an adapter of its own on the one model:
@@ -48,7 +53,8 @@ class MiniGRPO(Algorithm):
     Args:
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
         tokenizer: its tokenizer; None takes the one beside the model.
-        settings: the loop; single settings may also be given by name (`total_steps=10`).
+        settings: the loop; single settings may also be given by name (`total_steps=10`), a published variant as
+            `preset="dapo"`.
         lora: the adapter; None trains every weight.
         adapters: names of the adapters to train; or a mapping from each to the folder of a saved one to go on with, or
             to None for a new one. None is one adapter, asked for by the model's own name.
@@ -60,12 +66,18 @@ class MiniGRPO(Algorithm):
         load_options: `dtype`, `device`, `quantization`, `trust_remote_code` of `load_model`.
         limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may ask for.
         keep_open: leave policy and endpoint running after the run, for `close()` to end.
+        backend: who turns rewards into new weights: "native", or TRL's GRPOTrainer ("trl") in the same loop; see
+            `mini_agentic_rl.algorithm.trl_grpo`.
 
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
+        UserError: the backend "trl" cannot do what the settings ask for.
     """
 
     honours: ClassVar[frozenset[str]] = frozenset({"num_epochs", "on_failure"})
+
+    settings_class: ClassVar[type[GRPOSettings]] = GRPOSettings
+    """What `settings` is; an algorithm with settings of its own has a subclass."""
 
     def __init__(
         self,
@@ -82,10 +94,12 @@ class MiniGRPO(Algorithm):
         load_options: Mapping[str, Any] | None = None,
         limits: GatewayLimits | None = None,
         keep_open: bool = False,
+        backend: Backend = "native",
         **overrides: Any,
     ) -> None:
         super().__init__()
-        self.settings = GRPOSettings(**((settings or GRPOSettings()).model_dump() | overrides))
+        given = {} if settings is None else settings.model_dump(exclude_unset=True)
+        self.settings = self.settings_class(**(given | overrides))
         if self.settings.kl_coef > 0 and lora is None:
             raise PolicyError("kl_coef needs LoRA: under full training no reference weights are left; set kl_coef 0")
         self.learner_settings = learner or LearnerSettings()
@@ -102,6 +116,13 @@ class MiniGRPO(Algorithm):
         self._load_options = dict(load_options or {})
         self._limits = limits
         self._keep_open = keep_open
+        self._backend = backend
+        if backend not in get_args(Backend):
+            raise PolicyError(f"backend must be 'native' or 'trl', not {backend!r}")
+        if backend == "trl":
+            from ..trl_grpo import check_backend
+
+            check_backend(self.settings, adapters=self._adapters or (), fixed_adapters=fixed_adapters or ())
 
     def bind(self, context: AlgorithmContext) -> None:
         asked = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
@@ -109,6 +130,20 @@ class MiniGRPO(Algorithm):
             update={name: value for name, value in asked.items() if value is not None}
         )
         super().bind(context)
+
+    def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
+        """What the loop learns with: here an optimizer for each adapter, and the loss of `settings`. On the torch
+        thread. Another algorithm is a subclass that returns an objective of its own.
+
+        Args:
+            learner: settings of each optimizer, the steps of the whole run among them.
+        """
+        learners = {adapter: policy.learner(learner, adapter) for adapter in policy.model.adapters}
+        if self._backend == "trl" and self.served is not None:
+            from ..trl_grpo.objective import TRLObjective
+
+            return TRLObjective(policy.model, learners, self.served.tokenizer, self.settings)
+        return GRPOObjective(learners, self.settings)
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -158,7 +193,9 @@ class MiniGRPO(Algorithm):
                 thinking=self.settings.thinking,
             )
             self.progress.spend("load", time.perf_counter() - started)
-            async with resources_with_upstreams(self.context, self.served.model_names) as resources:
+            async with resources_with_upstreams(
+                self.context, self.served.model_names, self.served.put_behind
+            ) as resources:
                 await Loop(self, self.served, resources, train_dataset, val_dataset).all()
         finally:
             if not self._keep_open:

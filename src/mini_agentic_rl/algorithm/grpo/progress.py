@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...policy import Learner, Policy
+from ...policy import Policy
 from ...policy.load import load_weights, save_weights
+from .objective import Learners, Objective
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
@@ -22,16 +22,17 @@ _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
 
-Learners = Mapping[str, Learner]
-"""The optimizer of each adapter, by the adapter's name."""
-
 
 @dataclass
 class Progress:
-    """The data cursor and the results so far."""
+    """The data cursor and the results so far: with the seed the first three say which tasks come next."""
 
     step: int = 0
-    """Finished reinforcement-learning steps; with the seed it says which tasks come next."""
+    """Finished reinforcement-learning steps."""
+    extra_tasks: int = 0
+    """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
+    pass_rates: dict[str, float] = field(default_factory=dict)
+    """How often each task was solved, by its row, where a curriculum asks for it."""
     warmed_up: bool = False
     """Whether the supervised warm-up is done."""
     logged: int = 0
@@ -48,12 +49,14 @@ class Progress:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
-def write_checkpoint(folder: Path, policy: Policy, learners: Learners, progress: Progress) -> None:
-    """Adapters, optimizers, RNG and cursor. On the torch thread."""
+def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: Progress) -> None:
+    """Adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
+    learners = objective.learners
     for name, learner in learners.items():
         weights, optimizer = _places(folder, name, learners)
         save_weights(policy.model, weights, name)
         learner.save_state(optimizer)
+    objective.save_state(folder)
     version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     torch.save(
         {
@@ -71,12 +74,13 @@ def read_progress(folder: Path) -> Progress:
     return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
-def restore(folder: Path, policy: Policy, learners: Learners) -> None:
-    """Weights, optimizers and RNG of a checkpoint. On the torch thread.
+def restore(folder: Path, policy: Policy, objective: Objective) -> None:
+    """Weights, optimizers, the objective's own state and RNG of a checkpoint. On the torch thread.
 
     Raises:
         UserError: the checkpoint is of other adapters.
     """
+    learners = objective.learners
     several = folder / _ADAPTERS
     saved = sorted(path.name for path in several.iterdir() if path.is_dir()) if several.is_dir() else []
     if saved != (sorted(learners) if len(learners) > 1 else []):
@@ -88,6 +92,7 @@ def restore(folder: Path, policy: Policy, learners: Learners) -> None:
         load_weights(policy.model, weights, name)
         learner.load_state(optimizer)
         policy.engine.weights_changed(name)
+    objective.load_state(folder)
     state = torch.load(folder / _RNG, weights_only=True)
     torch.set_rng_state(state["torch"])
     version, words, gauss = json.loads(state["python"])

@@ -87,5 +87,6 @@ def _trajectory(
         records,
         reward,
         credit=assign(settings.credit, records, rewards, discount=settings.credit_discount),
+        rewards=rewards,
         dimensions={} if finished.counts_as_zero or recipient is not None else finished.dimensions,
     )

@@ -29,6 +29,8 @@ class Setting:
     convert: Convert
 
 
+_OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
+
 SETTINGS: Sequence[Setting] = (
     Setting("data.train_batch_size", "grpo.tasks_per_step", whole),
     Setting("data.max_response_length", "grpo.max_new_tokens", whole),
@@ -85,7 +87,39 @@ SETTINGS: Sequence[Setting] = (
     Setting(
         f"{ACTOR}.optim.lr_scheduler_type", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
     ),
+    Setting(f"{ACTOR}.entropy_coeff", "grpo.entropy_coef", number),
+    Setting(
+        f"{ACTOR}.policy_loss.loss_mode",
+        "grpo.policy_loss",
+        one_of({"vanilla": "clip", "gspo": "gspo", "cispo": "cispo"}),
+    ),
+    Setting(f"{ACTOR}.tis_imp_ratio_cap", "own.importance_cap", number),
     Setting("algorithm.norm_adv_by_std_in_grpo", "grpo.normalize_advantage", truth),
+    Setting(
+        "algorithm.adv_estimator",
+        "own.estimator",
+        one_of(
+            {
+                "grpo": {},
+                "AdvantageEstimator.GRPO": {},
+                "rloo": {"baseline": "leave_one_out", "normalize_advantage": False},
+                "reinforce_plus_plus": {**_OVER_BATCH, "baseline": "none"},
+                "reinforce_plus_plus_baseline": {**_OVER_BATCH, "baseline": "group"},
+            }
+        ),
+    ),
+    Setting("algorithm.use_kl_in_reward", "own.kl_in_reward", truth),
+    Setting("algorithm.kl_ctrl.kl_coef", "own.reward_kl_coef", number),
+    Setting("algorithm.kl_ctrl.type", "own.reward_kl_type", text),
+    Setting("algorithm.kl_penalty", "own.reward_kl_penalty", text),
+    Setting("algorithm.filter_groups.enable", "grpo.dynamic_sampling", truth),
+    Setting("algorithm.filter_groups.max_num_gen_batches", "grpo.max_sampling_rounds", positive),
+    Setting(
+        "algorithm.rollout_correction.rollout_is",
+        "grpo.importance_correction",
+        one_of({"token": "token", "sequence": "sequence", "null": "none"}),
+    ),
+    Setting("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
     Setting("trainer.total_epochs", "grpo.total_epochs", positive),
     Setting("trainer.total_training_steps", "grpo.total_steps", whole),
     Setting("trainer.test_freq", "grpo.eval_every", positive),
@@ -117,17 +151,9 @@ def _never(value: Any) -> bool:
 
 
 FIXED: Sequence[Fixed] = (
-    Fixed(
-        "algorithm.adv_estimator",
-        _is("grpo", "advantageestimator.grpo"),
-        "there is grpo, with algorithm.norm_adv_by_std_in_grpo=False for group means without the standard deviation "
-        "(rloo up to the factor n/(n-1))",
-    ),
-    Fixed("algorithm.use_kl_in_reward", _is_off, f"set it to False and use {ACTOR}.use_kl_loss=True"),
-    Fixed("algorithm.filter_groups.enable", _is_off, "groups of equal rewards are dropped, never sampled again"),
+    Fixed("algorithm.rollout_correction.rollout_rs", _is_off, "no rollout is rejected: set it to null"),
+    Fixed("algorithm.rollout_correction.rollout_is_batch_normalize", _is_off, "weights stay as they are"),
     Fixed("algorithm.use_pf_ppo", _is_off, "set it to False"),
-    Fixed(f"{ACTOR}.entropy_coeff", _is_off, "there is no entropy bonus: set it to 0"),
-    Fixed(f"{ACTOR}.policy_loss.loss_mode", _is("vanilla"), "there is the clipped surrogate alone: set it to vanilla"),
     Fixed(f"{ACTOR}.optim.min_lr_ratio", _is_off, "the learning rate falls to 0: set it to 0"),
     Fixed(f"{ACTOR}.optim.num_cycles", _is("0.5"), "the cosine falls once: set it to 0.5"),
     Fixed(f"{ROLLOUT}.top_p", _is("1", "1.0"), "truncated sampling biases the ratios: set it to 1"),
@@ -144,6 +170,8 @@ FIXED: Sequence[Fixed] = (
 )
 
 IGNORED: Sequence[Fixed] = (
+    Fixed("algorithm.filter_groups.metric", _is("seq_reward", "seq_final_reward"), "groups are told by their rewards"),
+    Fixed("algorithm.rollout_correction.bypass_mode", _is_off, "rollout_is says whose numbers ratios are taken to"),
     Fixed("data.max_prompt_length", _never, "the context length of the model bounds prompts"),
     Fixed(f"{ROLLOUT}.prompt_length", _never, "the context length of the model bounds prompts"),
     Fixed("data.truncation", _never, "no prompt is cut"),
@@ -237,8 +265,8 @@ NO_MEANING: Sequence[str] = (
     f"{ROLLOUT}.update_weights_bucket_megabytes",
     "algorithm.gamma",
     "algorithm.lam",
-    "algorithm.kl_ctrl",
-    "algorithm.kl_penalty",
+    "algorithm.kl_ctrl.horizon",
+    "algorithm.kl_ctrl.target_kl",
     "algorithm.pf_ppo",
     "custom_reward_function.name",
     "custom_reward_function.reward_kwargs",

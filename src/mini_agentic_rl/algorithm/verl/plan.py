@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UserError
 from .convert import flatten, truth
-from .keys import ACTOR, FIXED, IGNORED, MODEL, NO_MEANING, SETTINGS, Fixed
+from .keys import ACTOR, FIXED, IGNORED, MODEL, NO_MEANING, ROLLOUT, SETTINGS, Fixed
 
 _NEVER = 10**9
 _DEFAULT_KL_COEF = 0.001
@@ -68,6 +68,11 @@ def translate(config: Mapping[Any, Any]) -> Plan:
     lora = None if found["lora"].get("r") == 0 else found["lora"]
     _check_mini_batch(own, found["grpo"])
     _set_aggregation(own, found["grpo"])
+    _set_estimator(own, found["grpo"])
+    if own.get("kl_in_reward"):
+        _set_kl_in_reward(own, found["grpo"], full_training=lora is None)
+    if own.get("importance_cap", 0) > 0:
+        found["grpo"] |= {"importance_correction": "token", "importance_cap": own["importance_cap"]}
     if own.get("use_kl_loss"):
         found["grpo"].setdefault("kl_coef", _DEFAULT_KL_COEF)
         if lora is None and found["grpo"]["kl_coef"] > 0:
@@ -155,6 +160,30 @@ def _set_aggregation(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
                 f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm needs data.max_response_length, which it divides by"
             )
         grpo["max_trajectory_tokens"] = grpo["max_new_tokens"]
+
+
+def _set_estimator(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
+    grpo |= own.get("estimator", {})
+    if grpo.get("samples_per_prompt") == 1 and grpo.get("baseline") != "none":
+        raise UserError(
+            f"{ROLLOUT}.n=1 cannot be honoured: rollouts of a task are compared with each other, unless "
+            "algorithm.adv_estimator is reinforce_plus_plus"
+        )
+    if grpo.get("policy_loss") == "gspo":  # verl averages it so whatever loss_agg_mode says
+        grpo["loss_aggregation"] = "sequence"
+
+
+def _set_kl_in_reward(own: Mapping[str, Any], grpo: dict[str, Any], *, full_training: bool) -> None:
+    key = "algorithm.use_kl_in_reward=True cannot be honoured"
+    if own.get("use_kl_loss"):
+        raise UserError(f"{key} with {ACTOR}.use_kl_loss=True: the penalty is in the reward or in the loss")
+    if full_training:
+        raise UserError(f"{key} with {MODEL}.lora_rank=0: under full training no reference weights are left")
+    if own.get("reward_kl_type", "fixed") != "fixed":
+        raise UserError(f"{key} with algorithm.kl_ctrl.type={own['reward_kl_type']!r}: set it to fixed")
+    if own.get("reward_kl_penalty", "kl") not in ("kl", "k1"):
+        raise UserError(f"{key} with algorithm.kl_penalty={own['reward_kl_penalty']!r}: set it to kl")
+    grpo |= {"kl_in_reward": True, "kl_coef": own.get("reward_kl_coef", _DEFAULT_KL_COEF)}
 
 
 def _unmet(key: str, value: Any) -> Fixed | None:

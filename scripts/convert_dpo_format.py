@@ -1,0 +1,9 @@
+"""Raw preferences of any common shape into chat preferences: the command `mini-agentic-rl convert-dpo`.
+
+python scripts/convert_dpo_format.py --input=raw.jsonl --output=converted.jsonl
+"""
+
+from mini_agentic_rl.cli.script import run_script
+
+if __name__ == "__main__":
+    run_script("convert-dpo")

@@ -1,0 +1,79 @@
+"""`convert-dpo` and `dataset`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..jobs.data_settings import ConvertSettings, DatasetSettings
+from .options import settings_command
+
+
+def add_data_commands(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+
+    @settings_command(app, "convert-dpo", ConvertSettings)
+    def convert_dpo(settings: ConvertSettings) -> None:
+        """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
+        from ..jobs.data import convert_job
+
+        report = convert_job(settings)
+        if settings.json_output:
+            typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+            return
+        show_conversion(Console(), report)
+
+    @settings_command(app, "dataset", DatasetSettings)
+    def dataset(settings: DatasetSettings) -> None:
+        """Look at what a data set gives to a form of training, and write it to a file if asked to."""
+        from ..jobs.data import dataset_job
+
+        found = dataset_job(settings)
+        if settings.json_output:
+            typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+            return
+        show_examples(Console(), found)
+        if settings.output is not None:
+            typer.echo(f"wrote {settings.output}")
+
+
+def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
+    """Print what was written, and a table of what was left out."""
+    shapes = ", ".join(f"{count} {shape}" for shape, count in report["shapes"].items())
+    console.print(f"{report['written']} of {report['read']} records written ({shapes})", highlight=False)
+    if report["dropped"]:
+        table = Table("left out", "records", "the first of them", title="Left out")
+        table.columns[1].justify = "right"
+        for reason, found in report["dropped"].items():
+            first = "; ".join(
+                f"line {example['line']}" + (f" ({example['detail']})" if example["detail"] else "")
+                for example in found["first"][:2]
+            )
+            table.add_row(Text(reason), f"{found['count']:,}", Text(first))
+        console.print(table)
+    console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def show_examples(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the number of examples and the first of them."""
+    console.print(
+        f"{found['dataset']}: {found['examples']} examples of the form {found['form']} in the split {found['split']}, "
+        f"with {', '.join(found['columns'])}",
+        highlight=False,
+        markup=False,
+    )
+    for example in found["first"]:
+        console.rule()
+        for name, value in example.items():
+            if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
+                for message in value:
+                    said = message.get("content") or json.dumps(message.get("tool_calls"), ensure_ascii=False)
+                    console.print(f"{name} · {message['role']}: {said}", highlight=False, markup=False)
+            else:
+                console.print(f"{name}: {value}", highlight=False, markup=False)

@@ -1,0 +1,55 @@
+"""The commands that put a trained model to use: `score-server`, `merge`, `export`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from ..post_training.export.settings import ExportSettings, MergeSettings, ResultSettings
+from ..post_training.scoring.settings import ScoreServerSettings
+from .options import settings_command
+
+
+def add_model_commands(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+
+    @settings_command(app, "score-server", ScoreServerSettings)
+    def score_server(settings: ScoreServerSettings) -> None:
+        """Serve a reward model, which scores and compares answers, until Ctrl-C."""
+        from ..jobs.score import score_job
+
+        score_job(settings)
+
+    @settings_command(app, "merge", MergeSettings)
+    def merge(settings: MergeSettings) -> None:
+        """Add an adapter into its base: a model of its own, checked to give the same tokens."""
+        from ..post_training.export.merge import merge
+
+        _show(settings, merge(settings))
+
+    @settings_command(app, "export", ExportSettings)
+    def export(settings: ExportSettings) -> None:
+        """Write a trained adapter for use elsewhere: merged, as an adapter in plain peft form, or as a GGUF file."""
+        from ..post_training.export.export import export
+
+        _show(settings, export(settings))
+
+
+def _show(settings: ResultSettings, summary: Mapping[str, Any]) -> None:
+    if settings.json_output:
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    check = summary.get("check") or summary.get("merged", {}).get("check")
+    if check is not None:
+        told = f"{check['tokens_equal']} of {check['tokens']} greedy tokens the same, " if check["tokens"] else ""
+        console.print(
+            f"checked: {told}logits differ by at most {check['max_logit_difference']:.2g}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"wrote {summary['output_dir']} ({summary['bytes'] / 1e6:,.1f} MB)", highlight=False, soft_wrap=True)

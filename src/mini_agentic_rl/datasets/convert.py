@@ -1,0 +1,151 @@
+"""Raw preference data in one form: `{"prompt": […], "chosen": […], "rejected": […]}`, messages on every side.
+
+The input is read and written record by record, so it may be larger than memory. Every record ends either in the output
+or in the report, under the reason why it was left out. The output is there as a whole, or as it was before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+from .messages import ShapeError
+from .preferences import Preference, PreferenceFields, read_preference
+from .records import BadRecord, Progress, Record, read_records
+from .rows import DatasetError
+
+DUPLICATE = "the same as an earlier record"
+CONTRADICTION = "prefers the other answer of an earlier record"
+EXAMPLES = 5
+"""Records of each reason that the report shows."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A record that was left out."""
+
+    place: int
+    """Its line, or its number in .json and .parquet files; from 1 on."""
+    detail: str
+    """What is special about it; "" where the reason says it all."""
+
+
+@dataclass
+class ConversionReport:
+    """What became of the records."""
+
+    read: int = 0
+    written: int = 0
+    shapes: Counter[str] = field(default_factory=Counter)
+    """How many of those written had which of `preferences.SHAPES`."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """How many were left out, by reason."""
+    examples: dict[str, list[Dropped]] = field(default_factory=dict)
+    """The first of those, by reason."""
+
+    def drop(self, reason: str, place: int, detail: str = "") -> None:
+        """One more record that was left out."""
+        self.dropped[reason] += 1
+        shown = self.examples.setdefault(reason, [])
+        if len(shown) < EXAMPLES:
+            shown.append(Dropped(place, detail))
+
+    def as_json(self) -> dict[str, Any]:
+        """As a JSON object; the commonest reasons first."""
+        return {
+            "read": self.read,
+            "written": self.written,
+            "shapes": dict(self.shapes.most_common()),
+            "dropped": {
+                reason: {
+                    "count": count,
+                    "first": [{"line": found.place, "detail": found.detail} for found in self.examples[reason]],
+                }
+                for reason, count in self.dropped.most_common()
+            },
+        }
+
+
+def convert_preferences(
+    source: Path, target: Path, *, fields: PreferenceFields | None = None, progress: Progress | None = None
+) -> ConversionReport:
+    """Write the preferences of `source` to `target`, JSON Lines in UTF-8.
+
+    Left out are records of no known shape, with an empty answer, with two equal answers, or with a tie; repeated ones;
+    and those that prefer what an earlier record rejects for the same prompt.
+
+    Raises:
+        DatasetError: the input cannot be read, the output cannot be written or is the input, or nothing is left.
+    """
+    if target.exists() and source.exists() and target.samefile(source):
+        raise DatasetError(f"--output {target} is the input; give another file")
+    report = ConversionReport()
+    seen: dict[bytes, bool] = {}
+    with _written_whole(target) as file:
+        for place, record in read_records(source, option="--input", progress=progress):
+            report.read += 1
+            pair = _read(record, fields, place, report)
+            if pair is None:
+                continue
+            key, order = _identity(pair)
+            if key in seen:
+                report.drop(DUPLICATE if seen[key] == order else CONTRADICTION, place)
+                continue
+            seen[key] = order
+            file.write(json.dumps(pair.row(), ensure_ascii=False) + "\n")
+            report.written += 1
+            report.shapes[pair.shape] += 1
+        if not report.written:
+            reasons = "; ".join(f"{count} × {reason}" for reason, count in report.dropped.most_common(3))
+            raise DatasetError(f"--input {source}: no record is a preference ({reasons or 'the file is empty'})")
+    return report
+
+
+def _read(
+    record: Record | BadRecord, fields: PreferenceFields | None, place: int, report: ConversionReport
+) -> Preference | None:
+    if isinstance(record, BadRecord):
+        report.drop(record.reason, place, record.detail)
+        return None
+    try:
+        return read_preference(record, fields)
+    except ShapeError as error:
+        report.drop(error.reason, place, str(error).removeprefix(error.reason).removeprefix(": "))
+    except RecursionError:
+        report.drop("nested too deeply", place)
+    return None
+
+
+def _identity(pair: Preference) -> tuple[bytes, bool]:
+    """16 bytes for the prompt with its two answers in either order, and which order it is."""
+    prompt, chosen, rejected = (json.dumps(part, sort_keys=True) for part in (pair.prompt, pair.chosen, pair.rejected))
+    text = "\0".join((prompt, *sorted((chosen, rejected))))
+    return blake2b(text.encode(), digest_size=16).digest(), chosen < rejected
+
+
+@contextmanager
+def _written_whole(target: Path) -> Iterator[IO[str]]:
+    """A file that takes its name once it is complete, and is removed if it does not come to that.
+
+    Raises:
+        DatasetError: it cannot be written.
+    """
+    partial = target.with_name(f".partial-{target.name}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except OSError as error:
+        raise DatasetError(f"--output {target}: cannot be written ({error.strerror or error})") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,12 @@
+"""Questions about an invented medical database, with the SQL that answers them, in English and Chinese.
+
+THE DATA ARE SYNTHETIC: every drug, disease and figure is invented by a random generator. Nothing here is medical
+advice, and nothing here is about any real drug or disease.
+
+`database` makes the SQLite file, `templates` hold the questions, `MedicalQuestions` fills them with names.
+"""
+
+from .database import NOTICE, connect_in_memory, medical_database
+from .questions import LEVELS, MedicalQuestions
+
+__all__ = ["LEVELS", "NOTICE", "MedicalQuestions", "connect_in_memory", "medical_database"]

@@ -1,0 +1,224 @@
+"""Records of a file, one after another, whatever its format: JSON Lines, JSON, CSV, TSV or Parquet.
+
+A big file is never held as a whole, but for .json. What cannot be read as a record comes out as a `BadRecord`, so that
+the caller decides whether one bad line ends the work.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias, cast
+
+from .rows import DatasetError
+
+SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+"""File names that are read here; a file with another name is taken for JSON Lines."""
+
+_FIELD_LIMIT = 1 << 27
+"""Characters of one cell of a CSV file."""
+_OFTEN = 512
+"""Records between two reports of progress, and rows of a Parquet file that are decoded at a time."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A place in a file that holds no record."""
+
+    reason: str
+    """The same words for all such places."""
+    detail: str = ""
+    """What is special about this one."""
+
+
+Record: TypeAlias = dict[str, Any]
+Progress: TypeAlias = Callable[[float], None]
+Located: TypeAlias = tuple[str, Record]
+"""A record, behind the words that begin an error about it."""
+
+
+def is_data_file(path: Path) -> bool:
+    """Whether the name is one of a data file."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its suffixes."""
+    name = path.name
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
+
+
+def read_records(
+    path: Path, *, option: str = "--dataset", progress: Progress | None = None
+) -> Iterator[tuple[int, Record | BadRecord]]:
+    """Each record with its place: its line from 1 on, in .json and .parquet files its number from 1 on.
+
+    `progress` is told from time to time which part of the file was read, from 0 to 1.
+
+    Raises:
+        DatasetError: the file is missing or unreadable as a whole; the message begins with `option` and the path.
+    """
+    name = path.name.lower()
+    told = progress if progress is not None else _untold
+    try:
+        if name.endswith(".parquet"):
+            yield from _parquet(path, told)
+        elif name.endswith((".csv", ".tsv")):
+            yield from _csv(path, "\t" if name.endswith(".tsv") else ",", told)
+        elif name.endswith(".json"):
+            yield from _json(path)
+        else:
+            yield from _lines(path, told)
+    except OSError as error:
+        raise DatasetError(f"{option} {path}: cannot be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{option} {path}: cannot be read ({error})") from error
+
+
+def _untold(part: float) -> None:
+    """For those who do not ask."""
+
+
+def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+    with path.open("rb") as raw:
+        size = max(1, path.stat().st_size)
+        file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.name.lower().endswith(".gz") else raw
+        for number, line in enumerate(file, 1):
+            if number % _OFTEN == 0:
+                progress(raw.tell() / size)
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                yield number, BadRecord("not UTF-8", str(error))
+                continue
+            if text.strip():
+                yield number, _parsed(text)
+
+
+def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
+    """A list of records, one under the only key of an object, or after all JSON Lines under the wrong name."""
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        first = _parsed(text.lstrip().split("\n", 1)[0])
+        if isinstance(first, BadRecord):
+            raise DatasetError(f"{path}: not valid JSON ({error})") from error
+        yield from _lines(path, _untold)
+        return
+    if isinstance(found, dict):
+        lists = [value for value in found.values() if isinstance(value, list)]
+        under = lists[0] if len(lists) == 1 and len(found) == 1 else None
+        found = under if under is not None else found.get("data", [found])
+    if not isinstance(found, list):
+        raise DatasetError(f"{path}: must hold a list of records, not {type(found).__name__}")
+    suspicious = bool(_SURROGATE.search(text))
+    for number, item in enumerate(found, 1):
+        yield number, _checked(item, suspicious)
+
+
+def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+    csv.field_size_limit(_FIELD_LIMIT)
+    with path.open("rb") as raw:
+        size = max(1, path.stat().st_size)
+        reader = csv.DictReader(io.TextIOWrapper(raw, "utf-8-sig", newline=""), delimiter=delimiter, strict=True)
+        rows = iter(reader)
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield reader.line_num, BadRecord("not valid CSV", str(error))
+                continue
+            if reader.line_num % _OFTEN == 0:
+                progress(raw.tell() / size)
+            if None in row or None in row.values():
+                yield reader.line_num, BadRecord("another number of cells than the header has")
+                continue
+            yield reader.line_num, {name: _cell(value) for name, value in row.items()}
+
+
+def _cell(text: str) -> Any:
+    """A cell; one that holds the JSON text of messages or of other objects comes as these."""
+    if text[:1] not in ("[", "{"):
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    items = found if isinstance(found, list) else [found]
+    return found if items and all(isinstance(item, dict) for item in items) else text
+
+
+def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            number, rows = 0, max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(batch_size=_OFTEN):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, {name: value for name, value in record.items() if value is not None}
+                progress(number / rows)
+    except pyarrow.ArrowException as error:
+        raise DatasetError(f"{path}: cannot be read ({error})") from error
+
+
+def _parsed(line: str) -> Record | BadRecord:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BadRecord("not valid JSON", str(error))
+    return _checked(record, bool(_SURROGATE.search(line)))
+
+
+def _checked(record: Any, suspicious: bool) -> Record | BadRecord:
+    """A record, if it is an object. In `suspicious` text there are surrogates, which may not come in pairs."""
+    if not isinstance(record, dict):
+        return _no_object(record)
+    if suspicious:
+        try:
+            json.dumps(record, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return BadRecord("half a surrogate pair", "a character outside the basic plane was cut in two")
+    return record
+
+
+def _no_object(item: Any) -> BadRecord:
+    kind = "a list" if isinstance(item, list) else "null" if item is None else f"of type {type(item).__name__}"
+    return BadRecord("not a JSON object", f"it is {kind}")
+
+
+def fields_of(record: Mapping[str, Any]) -> str:
+    """The names of a record's fields, as an error shows them."""
+    names = ", ".join(list(map(str, record))[:12])
+    return f"its fields are {names}" if names else "it has no fields"
+
+
+def located(path: Path) -> list[Located]:
+    """The records of a file.
+
+    Raises:
+        DatasetError: the file or a record cannot be read, or it holds none.
+    """
+    word = "row" if path.suffix.lower() in (".json", ".parquet") else "line"
+    found: list[Located] = []
+    for number, record in read_records(path):
+        where = f"--dataset {path}, {word} {number}"
+        if isinstance(record, BadRecord):
+            raise DatasetError(f"{where}: {record.reason}{f' ({record.detail})' if record.detail else ''}")
+        found.append((where, record))
+    if not found:
+        raise DatasetError(f"--dataset {path}: holds no rows")
+    return found

@@ -1,0 +1,79 @@
+"""`convert-dpo` and `dataset`: raw preferences into one form, and a look at what a data set gives to training."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ..datasets.convert import convert_preferences
+from ..datasets.examples import load_examples
+from ..datasets.preferences import PreferenceFields
+from ..durable import write_json, write_text
+from ..errors import UserError
+from ..metrics import shared_console
+from .data_settings import ConvertSettings, DatasetSettings
+
+
+def convert_job(settings: ConvertSettings) -> dict[str, Any]:
+    """Convert, and return the report with the paths of both files.
+
+    Raises:
+        UserError: a path is missing, a file cannot be read or written, or no record is a preference.
+    """
+    if settings.input is None or settings.output is None:
+        raise UserError(f"--{'input' if settings.input is None else 'output'} is needed: give the path of a file")
+    fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
+    with _progress(f"converting {settings.input.name}") as progress:
+        report = convert_preferences(
+            settings.input, settings.output, fields=None if fields == PreferenceFields() else fields, progress=progress
+        )
+    result = {"input": str(settings.input), "output": str(settings.output), **report.as_json()}
+    if settings.report is not None:
+        settings.report.parent.mkdir(parents=True, exist_ok=True)
+        write_json(settings.report, result)
+    return result
+
+
+def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
+    """How many examples there are, and the first of them.
+
+    Raises:
+        UserError: there is no such data set, or an extra that it needs is not installed.
+    """
+    try:
+        examples = load_examples(
+            settings.dataset,
+            settings.form,
+            split=settings.split,
+            max_samples=settings.max_samples,
+            seed=settings.seed,
+        )
+    except ImportError as error:
+        raise UserError(f"--dataset {settings.dataset}: {error}") from error
+    if settings.output is not None:
+        settings.output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))
+    return {
+        "dataset": settings.dataset,
+        "form": settings.form,
+        "split": settings.split,
+        "examples": len(examples),
+        "columns": list(dict.fromkeys(name for example in examples for name in example)),
+        "faults": Counter(example["fault"] for example in examples if "fault" in example),
+        "first": examples[: settings.show],
+    }
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Any]:
+    """A bar with the remaining time, on standard error; gone when it is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = shared_console()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda part: bar.update(task, completed=part)

@@ -1,0 +1,118 @@
+"""The SQL agent as a job: how its settings become an agent, a reward, a store and a proxy."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
+from ..errors import UserError
+from ..gateway.limits import GatewayLimits
+from ..gateway.proxy import LLMProxy
+from ..rewards import RemoteReward
+from .pieces import AgentKit, Imitation
+from .sql_settings import SqlTrainSettings
+from .train import train_job
+
+logger = logging.getLogger(__name__)
+
+_PROCESSES = 4
+"""Runners where each is a process of its own."""
+
+
+def sql_kit(database: Path | None = None, **reward: Any) -> AgentKit:
+    """The SQL agent, over the medical database unless there is another; `reward` is the settings of `SqlReward`.
+
+    Raises:
+        UserError: the extra is not installed, or a setting cannot work.
+    """
+    try:
+        from ..agents.sql.agent import SqlAgent
+        from ..agents.sql.protocol import TOOLS, demonstration
+        from ..agents.sql.reward import SqlReward
+    except ImportError as error:
+        raise UserError(f"--agent sql: {error}") from error
+    agent = SqlAgent(database=database, reward=SqlReward(**reward))
+    return AgentKit(agent, [], Imitation(partial(demonstration, prompt=agent.system_prompt), TOOLS, "rows"))
+
+
+def train_sql_job(settings: SqlTrainSettings) -> dict[str, Any]:
+    """Run the job and return its summary.
+
+    Raises:
+        UserError: a setting cannot work, or the output folder holds something else.
+    """
+    if settings.agent != "sql":
+        raise UserError(f"--agent {settings.agent}: this trains the SQL agent; others are trained by `train`")
+    settings = _sized(settings)
+    kit = sql_kit(
+        settings.database,
+        execution_weight=settings.execution_weight,
+        answer_weight=settings.answer_weight,
+        reward_model=_reward_model(settings.reward_model_url),
+    )
+    return train_job(settings, kit, **_parts(settings))
+
+
+def _sized(settings: SqlTrainSettings) -> SqlTrainSettings:
+    changes: dict[str, Any] = {}
+    if settings.ci_fast:
+        changes = {
+            "total_steps": 1,
+            "total_epochs": None,
+            "tasks_per_step": min(2, settings.tasks_per_step),
+            "samples_per_prompt": min(2, settings.samples_per_prompt),
+            "sft_examples": min(4, settings.sft_examples),
+            "eval_size": min(4, settings.eval_size),
+            "n_runners": min(2, settings.n_runners),
+        }
+    elif _runs_processes(settings):
+        changes = {"n_runners": min(_PROCESSES, settings.n_runners)}
+    if settings.max_samples is not None:
+        changes["eval_size"] = min(settings.max_samples, changes.get("eval_size", settings.eval_size))
+    return settings.model_copy(update=changes)
+
+
+def _parts(settings: SqlTrainSettings) -> dict[str, Any]:
+    """Store, strategy and proxy of the trainer."""
+    parts: dict[str, Any] = {}
+    if settings.llm_proxy:
+        limits = GatewayLimits(
+            max_rollout_calls=settings.max_rollout_calls, max_rollout_tokens=settings.max_rollout_tokens
+        )
+        parts["llm_proxy"] = LLMProxy(limits=limits)  # without models: the trained one is put behind it
+    if settings.external_store_address is not None:
+        if not settings.external_store_address.startswith(("http://", "https://")):
+            raise UserError(
+                f"--external-store-address {settings.external_store_address}: give the address of a store server, as "
+                "http://localhost:9999 (agl store --port 9999)"
+            )
+        parts["store"] = settings.external_store_address
+    elif _unmanaged() and not _server_named():
+        logger.info("no store server is named (--external-store-address): the store is a file in the output folder")
+        parts["store"] = str(settings.output_dir / "rollouts.db")
+        parts["strategy"] = "shm"
+    return parts
+
+
+def _runs_processes(settings: SqlTrainSettings) -> bool:
+    """Whether each runner is a process of its own."""
+    return _unmanaged() and (settings.external_store_address is not None or _server_named())
+
+
+def _unmanaged() -> bool:
+    return not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
+
+
+def _server_named() -> bool:
+    names = (LightningEnvVar.AGL_SERVER_HOST, LightningEnvVar.AGL_SERVER_PORT)
+    return any(resolve_str_env_var(name) is not None for name in names)
+
+
+def _reward_model(url: str | None) -> RemoteReward | None:
+    try:
+        return None if url is None else RemoteReward(url)
+    except ValueError as error:
+        raise UserError(f"--reward-model-url {url}: {error}") from error

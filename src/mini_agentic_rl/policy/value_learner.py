@@ -1,0 +1,102 @@
+"""A learner with a critic: the value head of one adapter, its own optimizer, and what it says of packed trees."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mini_agentic_rl.config import Settings
+from mini_agentic_rl.tokens import PackedTrees
+
+from .learner import Learner, LearnerSettings
+from .model import DEFAULT_ADAPTER, PolicyModel
+from .tree_pass import ChunkTerms
+from .value_head import ValueHead
+
+
+class ValueSettings(Settings):
+    """The value head and its optimizer."""
+
+    learning_rate: float = Field(default=1e-2, gt=0)
+    """Learning rate of the value head, which has its own AdamW."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients of the value head are scaled down to this norm."""
+    trains_adapter: bool = False
+    """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""
+
+
+class ValueLearner(Learner):
+    """A learner with a critic: losses find `values_S` among their inputs, and `optim_step` steps both."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        settings: LearnerSettings,
+        adapter: str = DEFAULT_ADAPTER,
+        value: ValueSettings | None = None,
+    ) -> None:
+        super().__init__(model, settings, adapter)
+        self.value_settings = value or ValueSettings()
+        self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
+        self.head_steps = 0
+        """Optimizer steps that the head has taken."""
+        self._head_optimizer = torch.optim.AdamW(
+            self.head.parameters(), lr=self.value_settings.learning_rate, betas=settings.betas, weight_decay=0.0
+        )
+
+    @torch.no_grad()
+    def values(self, packed: PackedTrees) -> Tensor:
+        """Values [S] of the states that the terms were sampled in."""
+        found_S = torch.empty(packed.term_count, device=self._model.device)
+
+        def on_terms(chunk: ChunkTerms) -> None:
+            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = self._values(chunk)
+
+        self._model.base.eval()
+        with self._model.using(self.adapter):
+            self._pass(packed).run(on_terms)
+        return found_S
+
+    def optim_step(self) -> dict[str, float]:
+        """As `Learner.optim_step`, and the same for the head; where the weights do not change, the head does not."""
+        figures = super().optim_step()
+        if figures["skipped"]:
+            self._head_optimizer.zero_grad(set_to_none=True)
+            return figures
+        return figures | self._step_head()
+
+    def value_step(self) -> dict[str, float]:
+        """Step the head alone, and forget the gradients of all else; no version is counted."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self._step_head()
+
+    def save_head(self, path: Path) -> None:
+        """Write the head, and its optimizer's state."""
+        state = {"head": self.head.state_dict(), "optimizer": self._head_optimizer.state_dict()}
+        torch.save({**state, "steps": self.head_steps}, path)
+
+    def load_head(self, path: Path) -> None:
+        """Read back what `save_head` wrote."""
+        state: dict[str, Any] = torch.load(path, map_location=self._model.device, weights_only=True)
+        self.head.load_state_dict(state["head"])
+        self._head_optimizer.load_state_dict(state["optimizer"])
+        self.head_steps = state["steps"]
+
+    def _values(self, chunk: ChunkTerms) -> Tensor:
+        hidden_TM = chunk.hidden_TM if self.value_settings.trains_adapter else chunk.hidden_TM.detach()
+        values_T: Tensor = self.head(hidden_TM)
+        return values_T[chunk.at_N]
+
+    def _step_head(self) -> dict[str, float]:
+        norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.value_settings.max_grad_norm))
+        if math.isfinite(norm):
+            self._head_optimizer.step()
+        self._head_optimizer.zero_grad(set_to_none=True)
+        self.head_steps += 1
+        return {"value/grad_norm": norm}

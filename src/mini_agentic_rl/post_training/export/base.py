@@ -1,0 +1,236 @@
+"""A base model and its adapters in memory, in the precision to merge in.
+
+Adapters are only ever added into whole weights. A base that is quantised in its checkpoint is turned back first; one
+that was merely loaded in 4 bits for training has its original weights on disk, and those are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from ...errors import UserError
+from ...policy.adapter_folder import ADAPTER_CONFIG, adapter_folder, base_model_of
+from ...policy.errors import AdapterMismatchError, ModelNotFoundError
+from ...policy.load import resolve_model
+from ..models import only_errors, task_of
+
+logger = logging.getLogger(__name__)
+
+_HUB_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/[^/]+/?$")
+_SPARE = 1.3
+"""How much more memory than its weights a model in float32 needs to be merged and compared."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is merged."""
+
+    base: str
+    """The base as it was named."""
+    path: str
+    """Its folder or hub id."""
+    adapters: tuple[Path, ...]
+    """Folders of the adapters."""
+    scores: bool
+    """Whether it is a reward model, not a language model."""
+
+    @property
+    def tokenizer(self) -> str:
+        """Folder or id of the tokenizer: the one saved with the last adapter, else the base's."""
+        saved = [str(folder) for folder in self.adapters if (folder / "tokenizer_config.json").is_file()]
+        return saved[-1] if saved else self.path
+
+
+def find_source(model: str | None, adapters: Sequence[Path], option: str) -> Source:
+    """What the options name.
+
+    Raises:
+        UserError: no adapter, adapters of different bases or kinds, or no such model.
+    """
+    folders = tuple(found_adapter(path, option) for path in adapters)
+    if not folders:
+        raise UserError(f"{option} is missing: give the folder of a trained adapter")
+    kinds = {task_of(folder) == "SEQ_CLS" for folder in folders}
+    if len(kinds) > 1:
+        raise UserError(f"{option}: a reward model and a language model cannot be merged into one")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError(f"{option}: the same adapter is given twice")
+    bases = dict.fromkeys([model] if model else [base_model_of(folder) for folder in folders])
+    if len({Path(base).name for base in bases}) > 1:
+        raise UserError(
+            f"{option}: the adapters were trained on different models ({', '.join(bases)}): "
+            "merge them one by one, or give the one that all are to be added into with --model"
+        )
+    base = next(iter(bases))
+    if adapter_folder(base) is not None:
+        raise UserError(f"--model {base} is an adapter itself: give the model that it was trained on")
+    for folder in folders:
+        trained_on = _config_of(folder).get("base_model_name_or_path") or base
+        if Path(portable_name(resolve_model(base))).name != Path(portable_name(trained_on)).name:
+            logger.warning("the adapter %s was trained on %r, not on --model %r", folder, trained_on, base)
+    return Source(base, resolve_model(base), folders, kinds.pop())
+
+
+def found_adapter(path: Path, option: str) -> Path:
+    """The folder of the adapter at `path`.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = adapter_folder(path)
+    if folder is None:
+        raise UserError(f"{option} {path}: there is no adapter ({ADAPTER_CONFIG} is missing)")
+    return folder
+
+
+def portable_name(base: str) -> str:
+    """What a base is called where its path is another one: the id under which the Hub's cache keeps it, a name as it
+    is, of any other path the last part."""
+    cached = _HUB_CACHE.search(base)
+    if cached is not None:
+        return f"{cached[1]}/{cached[2]}"
+    is_path = Path(base).is_absolute() or base.startswith((".", "~")) or base.count("/") > 1
+    return Path(base).name if is_path else base
+
+
+def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
+    """The bare model in the precision to merge in, and the number format in which it was saved.
+
+    Raises:
+        UserError: it cannot be loaded, or its quantised weights cannot be turned back.
+    """
+    config = _config(source)
+    saved: torch.dtype = config.dtype or torch.float32
+    quantised = getattr(config, "quantization_config", None) is not None
+    architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
+    options = {"num_labels": _labels(source)} if source.scores else {}
+    disable_progress_bar()
+    try:
+        with only_errors():  # a head that is new is the adapter's
+            model: Any = architecture.from_pretrained(source.path, dtype=saved, **options)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelNotFoundError(f"cannot load --model {source.base!r}: {_first_line(error)}") from error
+    if quantised:
+        model = _turned_back(model, source)
+    return _prepared(model, device), saved
+
+
+def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
+    """The model with all adapters on, and their names.
+
+    Raises:
+        AdapterMismatchError: an adapter does not fit.
+    """
+    wrapped: Any = None
+    names = [f"adapter{number}" for number in range(len(source.adapters))]
+    for name, folder in zip(names, source.adapters, strict=True):
+        try:
+            if wrapped is None:
+                wrapped = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+            else:
+                wrapped.load_adapter(str(folder), adapter_name=name)
+        except (RuntimeError, ValueError) as error:
+            raise _mismatch(folder, source, _first_line(error)) from error
+        expected = set(get_peft_model_state_dict(wrapped, adapter_name=name))
+        found = set(load_peft_weights(str(folder), device="cpu"))
+        if expected != found:
+            raise _mismatch(folder, source, f"{len(expected ^ found)} of its matrices belong elsewhere")
+    heads = [folder for folder in source.adapters if _config_of(folder).get("modules_to_save")]
+    if len(source.adapters) > 1 and heads:
+        raise UserError(f"--adapter {heads[0]} replaces whole layers, so it is not merged together with others")
+    wrapped.base_model.set_adapter(names)
+    return wrapped.eval(), names
+
+
+def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
+    """The bare model with the adapters added in.
+
+    Raises:
+        UserError: a merged weight is no number.
+    """
+    try:
+        model: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True, adapter_names=list(names))
+    except ValueError as error:
+        raise UserError(f"the adapter cannot be merged: {_first_line(error)}") from error
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        model.config.get_text_config().tie_word_embeddings = False  # where the adapter has changed one of the two
+    return model
+
+
+def _config(source: Source) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source.path)
+    except (OSError, ValueError) as error:
+        raise ModelNotFoundError(f"cannot load --model {source.base!r}: {_first_line(error)}") from error
+
+
+def _turned_back(model: Any, source: Source) -> Any:
+    """A quantised model in whole weights.
+
+    Raises:
+        UserError: the quantisation cannot be undone.
+    """
+    logger.info(
+        "%s is quantised in its checkpoint: its weights are turned back before the adapter is added", source.base
+    )
+    try:
+        whole = model.dequantize()
+    except (NotImplementedError, ValueError) as error:
+        raise UserError(
+            f"--model {source.base}: its quantised weights cannot be turned back ({_first_line(error)}), and nothing "
+            "is merged into quantised ones: give the original model with --model"
+        ) from error
+    return model if whole is None else whole
+
+
+def _prepared(model: Any, device: torch.device) -> Any:
+    """On the device, in float32 if there is room: there the sum is rounded once only, when it is saved."""
+    needed = _SPARE * 4 * model.num_parameters()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed < free:
+        return model.float().to(device).eval()
+    logger.warning(
+        "merging in %s: %.0f GB would be needed for float32, and %.0f GB are free",
+        model.dtype,
+        needed / 1e9,
+        free / 1e9,
+    )
+    return model.to(device).eval()
+
+
+def _labels(source: Source) -> int:
+    """Outputs of the adapter's own score head."""
+    for folder in source.adapters:
+        for name, tensor in load_peft_weights(str(folder), device="cpu").items():
+            if name.endswith(("score.weight", "classifier.weight")):
+                return int(tensor.shape[0])
+    raise UserError(f"--adapter {source.adapters[0]} is a reward model without its score head: train it again")
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    return config
+
+
+def _mismatch(folder: Path, source: Source, detail: str) -> AdapterMismatchError:
+    trained_on = _config_of(folder).get("base_model_name_or_path") or "an unnamed model"
+    return AdapterMismatchError(
+        f"the adapter {folder} was trained on {trained_on}, and does not fit --model {source.base}: {detail}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,89 @@
+"""Kahneman-Tversky optimization (Ethayarajh et al. 2024, equation 8), on single answers that are good or bad:
+
+    w (1 - sigma(±beta (log(pi(y|x) / pi_0(y|x)) - z_0)))    with + for good answers, - for bad ones
+
+The reference point z_0 estimates the KL divergence from the reference pi_0 by answers to other prompts of the batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .models import TrainedModel, load_causal
+from .rows import Example, TokenRows, unpaired_rows
+from .run import Method, run_method
+from .settings import KTOSettings
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+    from datasets import Dataset
+
+    from ..gateway.chat_template import ChatRenderer
+
+
+def train_kto(
+    settings: KTOSettings,
+    *,
+    train_rows: Sequence[Example] | None = None,
+    eval_rows: Sequence[Example] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> dict[str, Any]:
+    """Raise good answers and lower bad ones, and return the summary of the run; see `run_method`.
+
+    Args:
+        settings: of the run.
+        train_rows: examples with `prompt`, `completion` and `label` (true for good); None reads `settings.dataset`.
+        eval_rows: held-out examples; None holds `settings.eval_fraction` of the others out.
+        callbacks: further callbacks for the trainer of transformers.
+
+    Raises:
+        UserError: a setting cannot work, or the output folder holds something else.
+    """
+    return run_method(KTO, settings, train_rows, eval_rows, callbacks)
+
+
+def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: KTOSettings) -> TokenRows:
+    """The rows in the order in which batches are made of them, each with the answer of its neighbour in the batch.
+
+    TRL takes the rows in order, so good and bad answers are mixed here.
+    """
+    found = unpaired_rows(renderer, examples, settings.max_length)
+    random.Random(f"kto/{settings.seed}").shuffle(found.rows)
+    for start in range(0, len(found.rows), settings.batch_size):
+        batch = found.rows[start : start + settings.batch_size]
+        for row, neighbour in zip(batch, [batch[-1], *batch[:-1]], strict=True):
+            row["KL_completion_ids"] = neighbour["completion_ids"]
+    return found
+
+
+def _trainer(
+    settings: KTOSettings, loaded: TrainedModel, arguments: dict[str, Any], train: Dataset, measured: Dataset
+) -> Any:
+    from trl import KTOConfig, KTOTrainer
+
+    class Trainer(KTOTrainer):  # type: ignore[misc]  # TRL has no types here
+        def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
+            return dataset  # these are token ids already
+
+    return Trainer(
+        model=loaded.model,
+        args=KTOConfig(
+            **arguments,
+            max_length=settings.max_length,
+            beta=settings.beta,
+            desirable_weight=settings.desirable_weight,
+            undesirable_weight=settings.undesirable_weight,
+        ),
+        train_dataset=train,
+        eval_dataset=measured,
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.new_adapter,
+    )
+
+
+KTO: Method[KTOSettings] = Method(
+    name="kto", form="unpaired", tokenise=batched_rows, load=load_causal, trainer=_trainer
+)

@@ -1,0 +1,69 @@
+"""What a trainer of transformers tells, passed on: progress and numbers to the loggers, weights to `epoch_N/`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..metrics import MetricsLogger
+from .figures import figures, measured
+
+
+class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Follows one run.
+
+    Args:
+        logger: where progress and numbers go.
+        tokens_per_epoch: ids in all training rows.
+        save_epoch: writes the weights after the epoch of this number.
+    """
+
+    def __init__(self, logger: MetricsLogger, tokens_per_epoch: int, save_epoch: Callable[[int], None]) -> None:
+        self._logger = logger
+        self._tokens_per_epoch = tokens_per_epoch
+        self._save_epoch = save_epoch
+        self._training = False
+        self._last = (0.0, 0.0)
+        """When numbers were logged last, and how many epochs were done then."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training = True
+        self._last = (time.perf_counter(), float(state.epoch or 0.0))
+        self._logger.phase("training", state.max_steps - state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._logger.advance()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self._training:  # before and after training, measuring is a phase of its own
+            self._logger.advance()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        found = figures(logs or {})
+        if not self._training or not found:
+            return
+        if "loss" in found:
+            now, epochs = time.perf_counter(), float(state.epoch)
+            seconds, done = now - self._last[0], epochs - self._last[1]
+            found["tokens_per_second"] = self._tokens_per_epoch * done / seconds if seconds > 0 else 0.0
+            self._last = (now, epochs)
+        self._logger.log(found, step=state.global_step)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        found = measured(metrics or {})
+        if self._training and found:
+            shown = "  ".join(f"{name} {found[name]:.4g}" for name in ("loss", "accuracy") if name in found)
+            self._logger.note(f"step {state.global_step}, held-out examples: {shown}")
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        epoch = round(state.epoch)
+        if state.is_world_process_zero and epoch > 0 and abs(state.epoch - epoch) < 1e-6:
+            self._save_epoch(epoch)

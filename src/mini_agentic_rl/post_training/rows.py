@@ -1,0 +1,173 @@
+"""Conversations to token ids, in exactly the tokens that agents get from the gateway.
+
+Whatever the chat template, what is trained are the assistant's own tokens with the token that ends its turn, and
+nothing else: not the template's text around them, not tool results, not padding, even where the end token pads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UserError
+from ..gateway.chat_template import ChatRenderer
+from ..gateway.errors import BadRequestError
+from ..tokens import CompletionRecord
+
+logger = logging.getLogger(__name__)
+
+Example = Mapping[str, Any]
+IGNORED = -100
+"""The label of a token that is not trained, as transformers wants it."""
+
+_TOO_LONG = "longer than --max-length"
+
+
+@dataclass
+class TokenRows:
+    """Examples as token ids."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """As the trainer of the method reads them."""
+    tokens: int = 0
+    """Ids in all rows."""
+    shortened: int = 0
+    """Rows that were cut at the end."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Examples that were left out, by reason."""
+
+    def add(self, row: dict[str, Any], tokens: int) -> None:
+        """One more row of so many ids."""
+        self.rows.append(row)
+        self.tokens += tokens
+
+
+def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
+    """`input_ids` and `labels` of `messages` (and `tools`).
+
+    Each assistant turn is trained once, behind the prompt that it would answer. Turns that continue each other token by
+    token share a row; where the template rewrites history, as with earlier thoughts, a new row begins.
+
+    Raises:
+        UserError: an example cannot be rendered.
+    """
+    found = TokenRows()
+    for index, example in enumerate(examples):
+        try:
+            records = renderer.conversation_to_records(_messages(example["messages"], "user"), tools_of(example))
+        except (BadRequestError, KeyError, TypeError, ValueError) as error:
+            raise _unreadable(index, error) from error
+        for ids, labels in _chains(records):
+            if all(label == IGNORED for label in labels[:max_length]):
+                found.dropped["no answer within --max-length"] += 1
+                continue
+            found.shortened += len(ids) > max_length
+            ids = ids[:max_length]
+            found.add({"input_ids": ids, "labels": labels[:max_length]}, len(ids))
+    return found
+
+
+def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
+    """`prompt_ids`, `chosen_ids` and `rejected_ids` of `prompt`, `chosen` and `rejected`.
+
+    Raises:
+        UserError: an example cannot be rendered.
+    """
+    found = TokenRows()
+    for index, example in enumerate(examples):
+        try:
+            prompt, chosen = prompt_and_answer(renderer, example, "chosen")
+            _, rejected = prompt_and_answer(renderer, example, "rejected")
+        except (BadRequestError, KeyError, TypeError, ValueError) as error:
+            raise _unreadable(index, error) from error
+        if chosen == rejected:
+            found.dropped["chosen and rejected are the same"] += 1
+        elif len(prompt) + max(len(chosen), len(rejected)) > max_length:
+            found.dropped[_TOO_LONG] += 1
+        else:
+            row = {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+            found.add(row, 2 * len(prompt) + len(chosen) + len(rejected))
+    return found
+
+
+def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
+    """`prompt_ids`, `completion_ids` and `label` of `prompt`, `completion` and `label`.
+
+    Raises:
+        UserError: an example cannot be rendered.
+    """
+    found = TokenRows()
+    for index, example in enumerate(examples):
+        try:
+            prompt, completion = prompt_and_answer(renderer, example, "completion")
+            row = {"prompt_ids": prompt, "completion_ids": completion, "label": bool(example["label"])}
+        except (BadRequestError, KeyError, TypeError, ValueError) as error:
+            raise _unreadable(index, error) from error
+        if len(prompt) + len(completion) > max_length:
+            found.dropped[_TOO_LONG] += 1
+        else:
+            found.add(row, len(prompt) + len(completion))
+    return found
+
+
+def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> tuple[list[int], list[int]]:
+    """Ids of the prompt, and of the answer with the token that ends it.
+
+    Raises:
+        KeyError: a column is missing.
+        ValueError: the answer is not one assistant message.
+        BadRequestError: the messages are malformed, or the chat template refuses them.
+    """
+    answer = _messages(example[column], "assistant")
+    if len(answer) != 1 or answer[0].get("role") != "assistant":
+        raise ValueError(f"{column} has to be one assistant message; what comes before it belongs to the prompt")
+    prompt = renderer.render(_messages(example["prompt"], "user"), tools_of(example))
+    return prompt, renderer.encode(renderer.assistant_text(answer[0])) + list(renderer.eos_ids[:1])
+
+
+def tools_of(example: Example) -> list[dict[str, Any]] | None:
+    """The tools that an example offers: a list, or JSON text of one."""
+    tools = example.get("tools")
+    return json.loads(tools) if isinstance(tools, str) else tools
+
+
+def report_losses(rows: TokenRows) -> None:
+    """Log what is not trained, and why.
+
+    Raises:
+        UserError: nothing is left.
+    """
+    for reason, count in rows.dropped.items():
+        logger.warning("%d examples left out: %s", count, reason)
+    if rows.shortened:
+        logger.warning("%d conversations cut to --max-length", rows.shortened)
+    if not rows.rows:
+        reasons = ", ".join(rows.dropped) or "the data set is empty"
+        raise UserError(f"--dataset: no example is left to train on ({reasons})")
+
+
+def _chains(records: Sequence[CompletionRecord]) -> list[tuple[list[int], list[int]]]:
+    """Ids and labels of the records, those that extend each other in one."""
+    chains: list[tuple[list[int], list[int]]] = []
+    for record in records:
+        prompt, output = record.prompt_ids.tolist(), record.output_ids.tolist()
+        labels = [IGNORED] * len(prompt)
+        if chains and prompt[: len(chains[-1][0])] == chains[-1][0]:
+            earlier = chains.pop()[1]
+            labels[: len(earlier)] = earlier
+        chains.append((prompt + output, labels + output))
+    return chains
+
+
+def _messages(value: Any, role: str) -> list[dict[str, Any]]:
+    """The messages of a column, which may be plain text."""
+    return [{"role": role, "content": value}] if isinstance(value, str) else [dict(message) for message in value]
+
+
+def _unreadable(index: int, error: Exception) -> UserError:
+    reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+    return UserError(f"--dataset: example {index} cannot be read: {reason}")

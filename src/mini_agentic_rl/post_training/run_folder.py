@@ -1,0 +1,94 @@
+"""The folder of a post-training run, which is itself the trained adapter or model once the run is finished.
+
+    adapter_config.json  adapter_model.safetensors  tokenizer…     what `--model FOLDER` loads
+    epoch_N/                                                       the same after each epoch
+    run.json  metrics.jsonl  summary.json  checkpoints/checkpoint-N/
+
+The configuration is `run.json`, for `config.json` is the model's own. Checkpoints are written by transformers; one
+counts once its last file is there, so that a run killed while writing goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..errors import UserError
+from ..policy.adapter_folder import ADAPTER_CONFIG
+from ..trainer.run_folder import RunFolder
+
+_CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+_LAST_WRITTEN = "trainer_state.json"
+_RESULT = "result"
+_RESULT_FILES = "result.json"
+"""Names of the result's files, so that `--overwrite` deletes those and nothing else."""
+
+
+class PostTrainingFolder(RunFolder):
+    """Paths and durable writes of a run of post-training."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self.config_path = self.path / "run.json"
+
+    def refuse_model(self, model: str) -> None:
+        """Keep a model from being replaced by what is trained from it.
+
+        Raises:
+            UserError: the folder is the model itself, or holds one that no run wrote.
+        """
+        holds_model = any((self.path / name).exists() for name in (ADAPTER_CONFIG, "config.json"))
+        if Path(model).expanduser().resolve() == self.path.resolve() or (holds_model and not self.config_path.exists()):
+            raise UserError(f"--output-dir {self.path} holds a model, or a run of another kind: choose another folder")
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        if not self.checkpoints_path.is_dir():
+            return []
+        found = [(_CHECKPOINT.fullmatch(entry.name), entry) for entry in self.checkpoints_path.iterdir()]
+        return sorted((int(match[1]), entry) for match, entry in found if match and _is_whole(entry))
+
+    def remove_torn_checkpoints(self) -> None:
+        """Clear away the checkpoints that a killed process was writing or deleting."""
+        whole = {path for _, path in self.checkpoints()}
+        for entry in self.checkpoints_path.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+            if entry not in whole:
+                shutil.rmtree(entry)
+
+    def save_trained(self, write: Callable[[Path], None]) -> None:
+        """Write the result into the folder itself: whole, or not there. An adapter's configuration comes last.
+
+        Raises:
+            UserError: the disk is full; what was there before is untouched.
+        """
+        written = self.path / f".{_RESULT}"
+        self.write_whole(written, write)
+        names = sorted((path.name for path in written.iterdir()), key=lambda name: (name == ADAPTER_CONFIG, name))
+        (self.checkpoints_path / _RESULT_FILES).write_text(json.dumps(names), encoding="utf-8")
+        for name in names:
+            os.replace(written / name, self.path / name)
+        written.rmdir()
+
+    def owned(self) -> list[Path]:
+        files = self.checkpoints_path / _RESULT_FILES
+        results = json.loads(files.read_text(encoding="utf-8")) if files.is_file() else []
+        return [
+            *(self.path / name for name in results),
+            *self.epochs(),
+            self.config_path,
+            self.summary_path,
+            self.metrics_path,
+            self.checkpoints_path,
+        ]
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""The reward service: a reward model behind HTTP, scoring what many clients send in batches made on the way."""

@@ -1,0 +1,169 @@
+"""Dynamic batching: texts of all clients wait together, and go through the model in batches.
+
+While the model is idle a text waits a moment for others; while it computes, whatever arrives waits anyway. What waits
+is then taken as one round and planned into batches, so that like texts go together; the next round holds what has
+arrived since, and nobody is overtaken by more than a round. A text whose client has gone away is dropped before its
+batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ...gateway.errors import BadRequestError, GatewayError, OverloadedError
+from ...policy.torch_thread import TorchThread
+from .passes import Batch
+from .rendering import Rendered
+from .reward_model import RewardModel
+from .settings import BatchSettings
+
+logger = logging.getLogger(__name__)
+
+_ROUND = 16
+"""Batches' worth of texts that are planned together."""
+_SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
+_NEWEST = 0.2
+"""Weight of the newest batch in the mean of the speed."""
+
+OnBatch = Callable[[Batch, float], None]
+"""Hears of each batch and the seconds that it took."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    text: Rendered
+    score: asyncio.Future[float]
+    since: float
+
+
+class Batcher:
+    """Scores what is given to it, in batches. Used from one event loop.
+
+    Args:
+        model: computes on `thread`.
+        thread: the one thread on which torch computes.
+        settings: how large batches are, and how long texts wait.
+        on_batch: hears of each batch.
+    """
+
+    def __init__(
+        self, model: RewardModel, thread: TorchThread, settings: BatchSettings, on_batch: OnBatch | None = None
+    ) -> None:
+        self._model = model
+        self._thread = thread
+        self._settings = settings
+        self._batch_tokens = settings.batch_tokens or model.batch_tokens
+        self._on_batch = on_batch
+        self._queue: list[_Waiting] = []
+        self._round: list[_Waiting] = []
+        self._computed: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._texts_per_second = 0.0
+
+    @property
+    def computing(self) -> int:
+        """Texts in the batch that goes through the model now."""
+        return _unfinished(self._computed)
+
+    @property
+    def waiting(self) -> int:
+        """Texts whose batch has not begun."""
+        return _unfinished(self._queue) + _unfinished(self._round) - self.computing
+
+    async def scores(self, texts: Sequence[Rendered]) -> list[float]:
+        """The scores, in order. When the caller is cancelled, those whose batch has not begun are dropped.
+
+        Raises:
+            OverloadedError: too many texts wait already.
+            BadRequestError: so many would never fit.
+            GatewayError: the model failed, or gave a score that is no number.
+        """
+        bound, ahead = self._settings.max_queue, self.waiting
+        if len(texts) > bound:
+            raise BadRequestError(f"{len(texts)} texts in one request, but at most {bound} may wait (max_queue)")
+        if ahead + len(texts) > bound:
+            raise OverloadedError(f"{ahead} texts wait already (max_queue={bound})", retry_after=self._retry_after())
+        loop = asyncio.get_running_loop()
+        mine = [_Waiting(text, loop.create_future(), loop.time()) for text in texts]
+        self._queue.extend(mine)
+        self._arrived.set()
+        try:
+            return list(await asyncio.gather(*(waiting.score for waiting in mine)))
+        finally:
+            for waiting in mine:
+                waiting.score.cancel()
+
+    async def run(self) -> None:
+        """Score what arrives, until cancelled."""
+        while True:
+            await self._arrived.wait()
+            await self._company()
+            count = _ROUND * self._settings.batch_size
+            self._round, self._queue = self._queue[:count], self._queue[count:]
+            if self._queue:
+                self._arrived.set()
+            else:
+                self._arrived.clear()
+            self._round = [waiting for waiting in self._round if not waiting.score.done()]
+            for batch in await self._planned():
+                self._computed = [self._round[item] for item in batch.items if not self._round[item].score.done()]
+                if self._computed:
+                    await self._compute(batch)
+            self._round = self._computed = []
+
+    async def _company(self) -> None:
+        """Wait for others, for as long as the oldest text may wait and no batch is full."""
+        loop = asyncio.get_running_loop()
+        until = self._queue[0].since + self._settings.batch_wait_ms / 1000
+        while not self._full() and (left := until - loop.time()) > 0:
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), left)
+            except asyncio.TimeoutError:
+                return
+
+    def _full(self) -> bool:
+        texts = self._queue
+        return len(texts) >= self._settings.batch_size or sum(len(t.text.ids) for t in texts) >= self._batch_tokens
+
+    async def _planned(self) -> list[Batch]:
+        texts = [waiting.text for waiting in self._round]
+        if len(texts) == 1:
+            return [Batch((0,), len(texts[0].ids))]
+        plan = partial(self._model.batches.plan, texts, self._settings.batch_size, self._batch_tokens)
+        return await asyncio.wrap_future(self._thread.submit(plan))
+
+    async def _compute(self, batch: Batch) -> None:
+        members, started = self._computed, time.perf_counter()
+        texts = [waiting.text for waiting in members]
+        try:
+            scores = await asyncio.wrap_future(self._thread.submit(partial(self._model.batches.scores, texts)))
+        except Exception:  # a fault of the model's, such as no memory, must end these answers, not the server
+            logger.exception("%d texts could not be scored", len(texts))
+            scores = [math.nan] * len(texts)
+        seconds = time.perf_counter() - started
+        for waiting, score in zip(members, scores, strict=True):
+            if waiting.score.done():
+                continue
+            if math.isfinite(score):
+                waiting.score.set_result(score)
+            else:
+                waiting.score.set_exception(GatewayError("the model gave no score; the server's log may say why"))
+        self._texts_per_second += _NEWEST * (len(texts) / max(seconds, 1e-6) - self._texts_per_second)
+        if self._on_batch is not None:
+            self._on_batch(batch, seconds)
+
+    def _retry_after(self) -> float:
+        """Seconds after which a good part of the queue will be done, going by the speed of late."""
+        wanted = self.waiting / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
+        return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
+
+
+def _unfinished(texts: Sequence[_Waiting]) -> int:
+    return sum(not waiting.score.done() for waiting in texts)

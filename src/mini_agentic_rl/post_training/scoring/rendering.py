@@ -1,0 +1,113 @@
+"""Conversations as the token ids that a reward model reads.
+
+A score is read at the last token, so where a text ends matters. A reward model of ours reads its prompt, its answer and
+the token that ends the answer, as it was trained (`rows.prompt_and_answer`). Others read all that the chat template
+writes, which may be a line break more. A tokenizer without a template, as encoders have, gets a prompt and a response
+as a pair of texts, which is how such reward models are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from ...gateway.chat_template import ChatRenderer
+from ...gateway.errors import BadRequestError
+from ...gateway.messages import Message, Tool, plain_messages
+from ..rows import prompt_and_answer
+from .settings import Truncation
+
+Reading = Literal["answer", "template", "pair"]
+"""How far a model reads: up to the end of the answer, all that the chat template writes, or a pair of plain texts."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One text as a model reads it."""
+
+    ids: tuple[int, ...]
+    """Token ids."""
+    segments: tuple[int, ...] | None = None
+    """For a pair of texts, which of the two each token belongs to."""
+    truncated: bool = False
+    """Whether a part was cut off."""
+
+
+class Renderer:
+    """Renders for one tokenizer. Used from one thread at a time.
+
+    Args:
+        tokenizer: of the reward model.
+        max_length: tokens of the longest text.
+        truncation: what becomes of a longer one.
+        reading: how far the model reads.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, truncation: Truncation, reading: Reading
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._truncation = truncation
+        self.reading = reading
+        if reading != "pair":
+            self._chat = ChatRenderer(tokenizer)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Rendered:
+        """The conversation's tokens.
+
+        Raises:
+            BadRequestError: the messages are malformed, the template refuses them, or the text is too long or empty.
+        """
+        if self.reading == "pair":
+            rendered = self._pair(plain_messages(messages))
+        elif self.reading == "answer":
+            rendered = self._cut(self._answered(messages, tools))
+        else:
+            rendered = self._cut(self._chat.render(messages, tools, add_generation_prompt=False))
+        if len(rendered.ids) < 2:
+            raise BadRequestError("there is nothing to score: the text has less than two tokens")
+        return rendered
+
+    def _answered(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
+        if len(messages) < 2 or messages[-1].get("role") != "assistant":
+            raise BadRequestError("the last message must be the assistant's, after a prompt", param="messages")
+        example = {"prompt": messages[:-1], "answer": messages[-1:], "tools": tools}
+        prompt, answer = prompt_and_answer(self._chat, example, "answer")
+        return prompt + answer
+
+    def _cut(self, ids: list[int]) -> Rendered:
+        if len(ids) <= self._max_length:
+            return Rendered(tuple(ids))
+        self._refuse_if_asked(len(ids))
+        cut = ids[-self._max_length :] if self._truncation == "left" else ids[: self._max_length]
+        return Rendered(tuple(cut), truncated=True)
+
+    def _pair(self, messages: list[dict[str, Any]]) -> Rendered:
+        if [message["role"] for message in messages] != ["user", "assistant"]:
+            raise BadRequestError(
+                "this model's tokenizer has no chat template, so it reads one prompt and one response: "
+                "send one user message and one answer",
+                param="messages",
+            )
+        texts = [message["content"] for message in messages]
+        encoded = self._tokenizer(*texts, return_token_type_ids=True)
+        truncated = len(encoded["input_ids"]) > self._max_length
+        if truncated:
+            self._refuse_if_asked(len(encoded["input_ids"]))
+            self._tokenizer.truncation_side = self._truncation
+            encoded = self._tokenizer(
+                *texts, return_token_type_ids=True, truncation="longest_first", max_length=self._max_length
+            )
+        return Rendered(tuple(encoded["input_ids"]), tuple(encoded["token_type_ids"]), truncated)
+
+    def _refuse_if_asked(self, tokens: int) -> None:
+        if self._truncation == "refuse":
+            raise BadRequestError(
+                f"the text has {tokens} tokens, but at most {self._max_length} are read: "
+                "shorten it, or serve with another --max-length or --truncation",
+                code="context_length_exceeded",
+            )

@@ -1,0 +1,124 @@
+"""What requests become: rendered texts, their scores from the batcher, and an answer put together from them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...gateway.errors import BadRequestError
+from .batcher import Batcher
+from .rendering import Rendered
+from .requests import (
+    Messages,
+    PairAnswer,
+    PairBatchAnswer,
+    PairBatchRequest,
+    PairRequest,
+    ScoreAnswer,
+    ScoreBatchAnswer,
+    ScoreBatchRequest,
+    ScoreRequest,
+)
+from .reward_model import RewardModel
+
+_TIE: Final = 1e-6
+"""Scores that differ by less, relative to their size, are equal but for rounding."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    messages: Messages
+    tools: list[dict[str, Any]] | None
+    where: str = ""
+    """The field of the request that holds it."""
+
+
+class ScoringService:
+    """Answers requests. Used from one event loop.
+
+    Args:
+        model: whose tokenizer renders texts, on a thread beside the event loop.
+        batcher: scores them.
+        max_items: texts or pairs of the largest request.
+    """
+
+    def __init__(self, model: RewardModel, batcher: Batcher, max_items: int) -> None:
+        self._model = model
+        self._batcher = batcher
+        self._max_items = max_items
+        self._renderer_thread = ThreadPoolExecutor(1, "score renderer")
+
+    async def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """One text."""
+        [(score, text)] = await self._scored([_Text(request.conversation(), request.tools)])
+        return ScoreAnswer(score=score, tokens=len(text.ids), truncated=text.truncated)
+
+    async def score_batch(self, request: ScoreBatchRequest) -> ScoreBatchAnswer:
+        """Many texts."""
+        self._check_count(len(request.items))
+        found = await self._scored(
+            [_Text(item.conversation(), item.tools, f"items[{n}]") for n, item in enumerate(request.items)]
+        )
+        return ScoreBatchAnswer(
+            scores=[score for score, _ in found],
+            tokens=[len(text.ids) for _, text in found],
+            truncated=[text.truncated for _, text in found],
+        )
+
+    async def score_pair(self, request: PairRequest) -> PairAnswer:
+        """Two answers to one prompt."""
+        one, other = await self._scored([_Text(messages, request.tools) for messages in request.conversations()])
+        return _compared(one, other)
+
+    async def score_pair_batch(self, request: PairBatchRequest) -> PairBatchAnswer:
+        """Many pairs."""
+        self._check_count(len(request.items))
+        found = await self._scored(
+            [
+                _Text(messages, item.tools, f"items[{n}]")
+                for n, item in enumerate(request.items)
+                for messages in item.conversations()
+            ]
+        )
+        return PairBatchAnswer(results=[_compared(*found[n : n + 2]) for n in range(0, len(found), 2)])
+
+    def close(self) -> None:
+        """Render no more."""
+        self._renderer_thread.shutdown(wait=False, cancel_futures=True)
+
+    def _check_count(self, items: int) -> None:
+        if items > self._max_items:
+            raise BadRequestError(f"{items} items, but at most {self._max_items} are taken (max_items)", param="items")
+
+    async def _scored(self, texts: list[_Text]) -> list[tuple[float, Rendered]]:
+        """Score and rendered text of each."""
+        loop = asyncio.get_running_loop()
+        rendered = await loop.run_in_executor(self._renderer_thread, self._render, texts)
+        return list(zip(await self._batcher.scores(rendered), rendered, strict=True))
+
+    def _render(self, texts: list[_Text]) -> list[Rendered]:
+        return [_rendered(self._model, text) for text in texts]
+
+
+def _rendered(model: RewardModel, text: _Text) -> Rendered:
+    try:
+        return model.renderer.render(text.messages, text.tools)
+    except BadRequestError as error:
+        if not text.where:
+            raise
+        raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+
+
+def _compared(one: tuple[float, Rendered], other: tuple[float, Rendered]) -> PairAnswer:
+    (score_a, text_a), (score_b, text_b) = one, other
+    margin = score_a - score_b
+    tie = abs(margin) <= _TIE * max(1.0, abs(score_a), abs(score_b))
+    return PairAnswer(
+        score_a=score_a,
+        score_b=score_b,
+        margin=margin,
+        preferred="tie" if tie else "a" if margin > 0 else "b",
+        truncated=text_a.truncated or text_b.truncated,
+    )

@@ -1,0 +1,209 @@
+"""The reward of a reward model behind HTTP: the client of `mini-agentic-rl score-server`, and of services like it.
+
+`POST {url}/score/batch {"items": [{"prompt", "response"}, …]}` answers `{"scores": […]}`; `POST {url}/score` with one
+such item answers `{"score": …}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .base import Reward
+from .samples import Conversation, Sample, as_messages, encodable
+
+if TYPE_CHECKING:
+    from httpx import Client, Response
+
+logger = logging.getLogger(__name__)
+
+_BUSY = (408, 425, 429, 500, 502, 503, 504)
+_NO_BATCHES = (404, 405, 501)
+_MAX_PAUSE = 10.0
+
+
+class ServiceError(RuntimeError):
+    """The service refused, could not be reached, or answered something else than scores."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """Whether it is what was sent that the service does not take."""
+
+
+class RemoteReward(Reward):
+    """The scores of a service, times `scale`.
+
+    A service that is busy or out of reach is asked again, up to `attempts` times. Of a batch that it refuses, the
+    samples that it would take on their own get their scores; those that it refuses have none. It waits for the network:
+    from an event loop use `in_thread`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        batch_size: int = 32,
+        timeout: float = 120.0,
+        attempts: int = 4,
+        scale: float = 1.0,
+        name: str = "reward_model",
+    ) -> None:
+        """
+        Args:
+            url: of the service, without the path.
+            api_key: sent as a bearer token.
+            batch_size: samples of one request, at most.
+            timeout: seconds for one request.
+            attempts: requests for one batch, at most.
+            scale: factor of every score.
+            name: what logs and metrics call it.
+
+        Raises:
+            ValueError: the URL has no http scheme, or a number is out of range.
+        """
+        super().__init__(name)
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"the URL of a reward service begins with http:// or https://, not {url!r}")
+        if batch_size < 1 or attempts < 1 or timeout <= 0:
+            raise ValueError("batch_size and attempts must be 1 or more, and timeout above 0")
+        self.url = url.rstrip("/")
+        self.batch_size = batch_size
+        self.timeout = timeout
+        self.attempts = attempts
+        self.scale = scale
+        self._api_key = api_key
+        self._batches = True
+        self._client: Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}  # connections stay in their process
+
+    def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
+        """The scores, batch by batch."""
+        items = [_item(sample) for sample in samples]
+        scores: list[float | None] = []
+        for start in range(0, len(items), self.batch_size):
+            scores += self._scores(items[start : start + self.batch_size])
+        return [None if score is None else self.scale * score for score in scores]
+
+    def score(self, sample: Sample) -> float | None:
+        """The score of one sample."""
+        return self.score_all([sample])[0]
+
+    def _scores(self, items: list[dict[str, Any]]) -> list[float | None]:
+        """The score of each item. A batch that is refused is halved until what is refused stands alone."""
+        try:
+            if self._batches and len(items) > 1:
+                return list(self._batch(items))
+            if len(items) == 1:
+                return [_number(self._post("/score", items[0]).get("score"))]
+        except ServiceError as error:
+            if not error.refused or len(items) == 1:
+                self.failed(
+                    "refused by the service" if error.refused else "the service failed", error, count=len(items)
+                )
+                return [None] * len(items)
+        half = len(items) // 2
+        return self._scores(items[:half]) + self._scores(items[half:])
+
+    def _batch(self, items: list[dict[str, Any]]) -> list[float]:
+        answer = self._post("/score/batch", {"items": items})
+        scores = answer.get("scores")
+        if not isinstance(scores, list) or len(scores) != len(items):
+            raise ServiceError(f"{self.url} did not answer with {len(items)} scores: {str(answer)[:120]}")
+        return [_number(score) for score in scores]
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request, after as many attempts as it takes.
+
+        Raises:
+            ServiceError: no attempt gave an answer.
+        """
+        from httpx import HTTPError
+
+        for attempt in range(1, self.attempts + 1):
+            pause = min(_MAX_PAUSE, 0.25 * 2**attempt)
+            try:
+                response = self._connected().post(self.url + path, json=body)
+            except HTTPError as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if response.status_code not in _BUSY:
+                    return self._answer(path, response)
+                problem = _told(response)
+                pause = max(pause, _asked_pause(response))
+            logger.debug("%s%s: attempt %d of %d: %s", self.url, path, attempt, self.attempts, problem)
+            if attempt < self.attempts:
+                time.sleep(pause)
+        raise ServiceError(f"{self.url}{path}: {problem}")
+
+    def _answer(self, path: str, response: Response) -> dict[str, Any]:
+        if response.status_code in _NO_BATCHES and path.endswith("/batch"):
+            self._batches = False
+            raise ServiceError(f"{self.url} has no {path}", refused=True)
+        if response.status_code >= 400:
+            raise ServiceError(_told(response), refused=response.status_code in (400, 413, 422))
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise ServiceError(f"{self.url}{path} answered no JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise ServiceError(f"{self.url}{path} answered {type(answer).__name__}, not an object")
+        return answer
+
+    def _connected(self) -> Client:
+        from httpx import Client
+
+        with _CONNECTING:
+            if self._client is None:
+                headers = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
+                self._client = Client(timeout=self.timeout, headers=headers)
+            return self._client
+
+
+_CONNECTING = threading.Lock()
+
+
+def _item(sample: Sample) -> dict[str, Any]:
+    """A sample as the service takes it: both texts, or the whole conversation."""
+    if isinstance(sample.completion, str) and (sample.prompt is None or isinstance(sample.prompt, str)):
+        return {"prompt": encodable(sample.prompt or ""), "response": encodable(sample.completion)}
+    return {"messages": [*_messages(sample.prompt, "user"), *_messages(sample.completion, "assistant")]}
+
+
+def _messages(conversation: Conversation | None, role: str) -> list[Any]:
+    return [_encodable(dict(message)) for message in as_messages(conversation, role)]
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(str(key)): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return encodable(str(value))
+
+
+def _number(score: Any) -> float:
+    """A score as a number; one that is none, or null, is not finite, and so no reward."""
+    return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
+
+
+def _told(response: Response) -> str:
+    """What a refusal says."""
+    return f"HTTP {response.status_code}: {response.text[:200]}"
+
+
+def _asked_pause(response: Response) -> float:
+    """The seconds of a Retry-After header, bounded; 0 without one."""
+    text = response.headers.get("retry-after", "")
+    return min(_MAX_PAUSE, float(text)) if text.isdecimal() else 0.0

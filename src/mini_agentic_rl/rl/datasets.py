@@ -1,0 +1,211 @@
+"""Data sets by the names that callers of HelloAgents use. Rows are those of `mini_agentic_rl.datasets.load_examples`:
+messages to imitate ("sft"), or a prompt with its right answer ("rl").
+
+Prompts are messages, not text: the model's own chat template is applied where they are rendered, once. So the
+`tokenizer` and `model_name` arguments, which older code passes for that, change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from ..datasets import DatasetError, load_examples
+from ..datasets.forms import examples_of
+from ..datasets.messages import ShapeError
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+Form = Literal["sft", "rl"]
+
+_FORMS: tuple[Form, ...] = ("sft", "rl")
+
+GSM8K = "gsm8k"
+LOCAL_GSM8K = "./gsm8k"
+"""Where a copy of GSM8K is looked for, in the working directory."""
+STAND_IN = "arithmetic"
+"""Generated word problems: what is taken for GSM8K where nobody named a data set and GSM8K cannot be had."""
+
+_PROBE_SECONDS = 5.0
+_SHOWN = 300
+"""Characters of a field that a preview shows."""
+
+
+class GSM8KDataset(Sequence[Row]):
+    """GSM8K (arXiv:2110.14168) as demonstrations or as tasks.
+
+    Args:
+        split: "train", "val" or "test".
+        max_samples: at most this many rows; None takes all.
+        format_type: "sft" or "rl".
+        tokenizer: not needed; see the top of this module.
+        path: a local copy; None asks the Hub.
+
+    Raises:
+        DatasetError: it cannot be had; the message says what to give instead.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        max_samples: int | None = None,
+        format_type: Form = "sft",
+        tokenizer: Any = None,
+        *,
+        path: str | None = None,
+    ) -> None:
+        self.split = split
+        self.format_type = format_type
+        self._rows = create_math_dataset(path or GSM8K, split, max_samples, format_type, tokenizer)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The row at an integer, or the rows of a slice."""
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def get_dataset(self) -> list[Row]:
+        """The rows."""
+        return list(self._rows)
+
+
+def usual_dataset() -> str:
+    """GSM8K where it can be had: `LOCAL_GSM8K`, if there is such a folder, or the name by which it comes from the Hub
+    or from its cache. Else `STAND_IN`, with a warning."""
+    if (local := local_copy(GSM8K)) != GSM8K:
+        return local
+    if _in_cache() or _hub_answers():
+        return GSM8K
+    logger.warning(
+        "GSM8K cannot be had: the Hugging Face Hub does not answer. Taken instead: %r, which is generated. To train on "
+        "GSM8K put a copy into %s, or give its path as the data set",
+        STAND_IN,
+        LOCAL_GSM8K,
+    )
+    return STAND_IN
+
+
+def local_copy(name: str) -> str:
+    """`LOCAL_GSM8K` for GSM8K where there is such a folder; any other name as it is."""
+    return LOCAL_GSM8K if name == GSM8K and Path(LOCAL_GSM8K).is_dir() else name
+
+
+def create_math_dataset(
+    dataset_name: str | None = None,
+    split: str = "train",
+    max_samples: int | None = None,
+    format_type: Form = "sft",
+    tokenizer: Any = None,
+) -> list[Row]:
+    """The rows of a data set in the form "sft" or "rl".
+
+    Args:
+        dataset_name: "gsm8k", "arithmetic", "gsm_symbolic", a file (JSON, JSONL, CSV, Parquet), a Hub id; None takes
+            `usual_dataset()`.
+        split: "train", "val" or "test".
+        max_samples: at most this many rows; None takes all.
+        format_type: "sft" or "rl".
+        tokenizer: not needed; see the top of this module.
+
+    Raises:
+        DatasetError: there is no such data set, or it has not what the form needs.
+        UserError: an unknown form.
+    """
+    form = _checked(format_type)
+    name = usual_dataset() if dataset_name is None else local_copy(dataset_name)
+    return list(load_examples(name, form, split=split, max_samples=max_samples))
+
+
+def create_sft_dataset(
+    max_samples: int | None = 1000, split: str = "train", *, dataset_name: str | None = None
+) -> list[Row]:
+    """Demonstrations of math problems; as `create_math_dataset`."""
+    return create_math_dataset(dataset_name, split, max_samples, "sft")
+
+
+def create_rl_dataset(
+    max_samples: int | None = 500,
+    split: str = "train",
+    model_name: str | None = None,
+    *,
+    dataset_name: str | None = None,
+) -> list[Row]:
+    """Math problems as tasks, each with its `prompt` and its `ground_truth`; as `create_math_dataset`."""
+    return create_math_dataset(dataset_name, split, max_samples, "rl")
+
+
+def format_math_dataset(dataset: Sequence[Row], format_type: Form = "sft", model_name: str | None = None) -> list[Row]:
+    """Rows with a `question` and an `answer` in the form "sft" or "rl".
+
+    A worked solution that ends in "#### 42", as GSM8K has it, is imitated as a whole, and its right answer is 42.
+
+    Raises:
+        DatasetError: a row has no question or no answer.
+        UserError: an unknown form.
+    """
+    form = _checked(format_type)
+    rows: list[Row] = []
+    for number, record in enumerate(dataset):
+        try:
+            rows += examples_of(record, form, f"row-{number}")
+        except ShapeError as error:
+            raise DatasetError(f"dataset, row {number}: {error}") from error
+    return rows
+
+
+def preview_dataset(dataset: Sequence[Row], num_samples: int = 3) -> None:
+    """Show the first rows, each field on a line, long ones cut short."""
+    console = Console()
+    count = min(num_samples, len(dataset))
+    console.print(f"{count} of {len(dataset)} rows", style="bold", highlight=False)
+    for index in range(count):
+        console.print(f"row {index}", style="dim", highlight=False)
+        for name, value in dataset[index].items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+            console.print(f"  {name}: {shown}", markup=False, highlight=False, soft_wrap=True)
+
+
+def load_dataset(
+    dataset_name: str | None = None, format_type: Form = "sft", split: str = "train", max_samples: int | None = None
+) -> list[Row]:
+    """The same as `create_math_dataset`."""
+    return create_math_dataset(dataset_name, split, max_samples, format_type)
+
+
+def _checked(format_type: str) -> Form:
+    for form in _FORMS:
+        if form == format_type:
+            return form
+    raise UserError(f"format_type must be 'sft' or 'rl', not {format_type!r}")
+
+
+def _in_cache() -> bool:
+    """Whether the Hub's client has fetched GSM8K before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache("openai/gsm8k", "README.md", repo_type="dataset"), str)
+
+
+def _hub_answers() -> bool:
+    import httpx
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return False
+    try:
+        httpx.head(ENDPOINT, timeout=_PROBE_SECONDS)
+    except httpx.HTTPError:
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""The agent of a data set of prompts: one question to the model, one answer, scored by a reward function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ..agents.client import shared_client
+from ..agents.math_agent import find_llm
+from ..litagent import LitAgent
+from ..rewards import FunctionReward, Reward, RewardFunction
+from ..types import AttemptedRollout, NamedResources, Rollout
+
+__all__ = ["PromptAgent", "RewardFunction", "messages_of", "score"]
+
+
+class PromptAgent(LitAgent[Any]):
+    """Sends the messages in the column `prompt` (or the text in it, as a user's message) and returns the reward.
+
+    The reward function gets the answer as text, and besides the columns of the row `finish_reason`, which is "length"
+    for an answer that was cut off.
+
+    Args:
+        reward_fn: called as `fn(completions=[…], prompts=[…], ground_truth=[…], **columns)`, and gives a list of one
+            number, or of None for no reward. Other callables are called as `FunctionReward` does it.
+        sampling: arguments of the call besides those of the resource, as `top_p`.
+    """
+
+    def __init__(self, reward_fn: RewardFunction, *, sampling: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.reward_fn = reward_fn if isinstance(reward_fn, Reward) else FunctionReward(reward_fn)
+        self.sampling = dict(sampling or {})
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> float | None:
+        """One call. None, no reward, where the reward function gives none.
+
+        Raises:
+            ValueError: the row has no prompt, or the reward function does not give one number.
+            openai.OpenAIError: the endpoint refused the call or could not be reached.
+        """
+        llm = find_llm(resources)
+        base_url = (
+            llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+            if isinstance(rollout, AttemptedRollout)
+            else llm.get_base_url()
+        )
+        client = shared_client(base_url, llm.api_key)
+        completion = await client.chat.completions.create(
+            model=llm.model, messages=messages_of(task), **{**llm.sampling_parameters, **self.sampling}
+        )
+        choice = completion.choices[0]
+        text = choice.message.content or ""
+        rollout.metadata["output"] = text
+        return await asyncio.to_thread(score, self.reward_fn, text, {"finish_reason": choice.finish_reason, **task})
+
+
+def messages_of(row: Mapping[str, Any]) -> Any:
+    """The prompt of a row as messages.
+
+    Raises:
+        ValueError: it has none.
+    """
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and prompt:
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not prompt:
+        raise ValueError(f'a row needs a "prompt", messages or a text; its columns are {", ".join(map(str, row))}')
+    return prompt
+
+
+def score(reward: RewardFunction, completion: str, row: Mapping[str, Any]) -> float | None:
+    """The reward of one completion; None where the function gives none.
+
+    Raises:
+        ValueError: the function does not give one number.
+        Exception: whatever the function raises.
+    """
+    columns = {name: [value] for name, value in row.items() if name != "prompt"}
+    rewards = reward(completions=[completion], prompts=[row.get("prompt")], **columns)
+    if len(rewards) != 1:
+        raise ValueError(f"the reward function gave {len(rewards)} rewards for one completion")
+    return rewards[0]

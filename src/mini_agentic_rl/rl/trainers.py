@@ -1,0 +1,203 @@
+"""Trainers as objects: make one, `train()`, `save_model()`.
+
+    trainer = GRPOTrainerWrapper(config, dataset, reward_fn=create_accuracy_reward())
+    trainer.train()
+    trainer.save_model()
+
+A run keeps its files in a folder of its method inside the configuration's `output_dir`; `save_model()` puts the trained
+adapter (or model) and the tokenizer into `output_dir` itself, or where it is told to.
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..algorithm.grpo.mini_grpo import Backend
+from ..algorithm.serving import load_tokenizer
+from ..errors import UserError
+from ..jobs.pieces import check_model
+from ..policy.adapter_folder import ADAPTER_CONFIG
+from .config import TrainingConfig
+from .models import model_source
+from .prompt_agent import RewardFunction
+from .reinforcement import PPO, reinforce
+from .reward_models import scoring
+from .rewards import create_accuracy_reward
+from .supervised import supervise
+
+_FINISHED = "summary.json"
+_RUN_FILES = (_FINISHED, "run.json", "metrics.jsonl")
+"""Files of a run that are no part of its result."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class TrainerWrapper(ABC):
+    """What all trainers share.
+
+    Args:
+        config: the settings; None takes the defaults.
+        dataset: the rows to train on.
+    """
+
+    method = ""
+    """Name of the folder of its runs."""
+
+    def __init__(self, config: TrainingConfig | None = None, dataset: Rows | None = None) -> None:
+        self.config = config or TrainingConfig()
+        self.dataset = dataset
+        self.summary: dict[str, Any] | None = None
+        """What `train` returned."""
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run writes."""
+        return Path(self.config.output_dir) / self.method
+
+    def setup_model(self) -> None:
+        """Look whether the model can be had, before anything long begins; the embedded one is fetched. It is loaded by
+        `train`.
+
+        Raises:
+            UserError: there is no such model.
+        """
+        check_model(model_source(self.config), "auto")
+
+    def train(self, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+        """Train and return the summary of the run.
+
+        Args:
+            resume: go on with the run of before.
+            overwrite: replace the run of before.
+
+        Raises:
+            UserError: there are no rows, a setting cannot work, or a run of before is there.
+        """
+        rows = [] if self.dataset is None else list(self.dataset)
+        if not rows:
+            raise UserError(f"{type(self).__name__} has no dataset: give it rows to train on")
+        self.summary = self._train(rows, resume, overwrite)
+        return self.summary
+
+    def save_model(self, output_dir: str | Path | None = None) -> Path:
+        """Write what was trained, and its tokenizer, and return the folder.
+
+        Args:
+            output_dir: None takes the configuration's.
+
+        Raises:
+            UserError: nothing was trained yet, or the run is not finished.
+        """
+        if not (self.run_folder / _FINISHED).is_file():
+            raise UserError(f"{type(self).__name__} has trained nothing yet: call train() before save_model()")
+        target = Path(self.config.output_dir if output_dir is None else output_dir)
+        target.mkdir(parents=True, exist_ok=True)
+        files = [file for file in self._result_folder().iterdir() if file.is_file() and file.name not in _RUN_FILES]
+        for file in sorted(files, key=lambda file: file.name == ADAPTER_CONFIG):  # which makes the folder an adapter's
+            shutil.copy2(file, target / file.name)
+        return target
+
+    @abstractmethod
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _result_folder(self) -> Path: ...
+
+
+class SFTTrainerWrapper(TrainerWrapper):
+    """Supervised fine-tuning on rows with `messages`."""
+
+    method = "sft"
+
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
+        return supervise("sft", self.config, rows, self.run_folder, resume=resume, overwrite=overwrite)
+
+    def _result_folder(self) -> Path:
+        return self.run_folder
+
+
+class GRPOTrainerWrapper(TrainerWrapper):
+    """Group relative policy optimization of the answers to rows with a `prompt`.
+
+    Args:
+        config: the settings; None takes the defaults.
+        dataset: the rows to train on.
+        reward_fn: called as `reward_fn(completions=[…], ground_truth=[…], **columns)`; None takes
+            `create_accuracy_reward()`.
+        eval_dataset: rows to measure on, before and after.
+        algorithm: "grpo" or one of its variants; see `reinforcement.ALGORITHMS`.
+        backend: "native", or "trl" for TRL's trainer.
+    """
+
+    method = "grpo"
+
+    def __init__(
+        self,
+        config: TrainingConfig | None = None,
+        dataset: Rows | None = None,
+        reward_fn: RewardFunction | None = None,
+        *,
+        eval_dataset: Rows | None = None,
+        algorithm: str = "grpo",
+        backend: Backend = "native",
+    ) -> None:
+        super().__init__(config, dataset)
+        self.reward_fn = create_accuracy_reward() if reward_fn is None else reward_fn
+        self.eval_dataset = eval_dataset
+        self.algorithm = algorithm
+        self.backend: Backend = backend
+
+    def save_model(self, output_dir: str | Path | None = None) -> Path:
+        """As `TrainerWrapper.save_model`."""
+        target = super().save_model(output_dir)
+        load_tokenizer(model_source(self.config)).save_pretrained(target)
+        return target
+
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
+        return reinforce(
+            self.algorithm,
+            self.config,
+            rows,
+            self.reward_fn,
+            self.run_folder,
+            eval_rows=self.eval_dataset or (),
+            backend=self.backend,
+            resume=resume,
+            overwrite=overwrite,
+        )
+
+    def _result_folder(self) -> Path:
+        return self.run_folder / "adapter"
+
+
+class PPOTrainerWrapper(GRPOTrainerWrapper):
+    """Proximal policy optimization, with a critic on the same weights.
+
+    Args:
+        config: the settings; None takes the defaults.
+        dataset: the rows to train on.
+        reward_model: what scores an answer: a reward function, the folder of a reward model, or the URL of a score
+            server; None takes `create_accuracy_reward()`.
+        eval_dataset: rows to measure on, before and after.
+    """
+
+    method = "ppo"
+
+    def __init__(
+        self,
+        config: TrainingConfig | None = None,
+        dataset: Rows | None = None,
+        reward_model: RewardFunction | str | Path | None = None,
+        *,
+        eval_dataset: Rows | None = None,
+    ) -> None:
+        super().__init__(config, dataset, eval_dataset=eval_dataset, algorithm=PPO)
+        self.reward_model: RewardFunction | str | Path = self.reward_fn if reward_model is None else reward_model
+
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
+        with scoring(self.reward_model) as self.reward_fn:
+            return super()._train(rows, resume, overwrite)

@@ -1,0 +1,36 @@
+"""What went wrong, in words that an agent can act on: errors speak of the options of commands, agents of parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..errors import UserError
+
+_NAMES: Mapping[str, str] = {
+    "adapter": "model_name",
+    "full_finetune": "use_lora=false",
+    "model": "model_name",
+    "no_use_lora": "use_lora=false",
+    "total_epochs": "num_epochs",
+    "total_steps": "max_steps",
+}
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
+
+
+def told(error: Exception) -> str:
+    """What an error says; one that nobody foresaw with its type."""
+    if isinstance(error, UserError | ImportError):
+        return as_parameters(str(error))
+    return f"{type(error).__name__}: {error}"
+
+
+def as_parameters(text: str) -> str:
+    """`text` in one line, with `output_dir` for `--output-dir`."""
+    line = " ".join(text.split())
+    return _OPTION.sub(lambda match: _parameter(match[1]), line)
+
+
+def _parameter(option: str) -> str:
+    name = option.replace("-", "_")
+    return _NAMES.get(name, name)

@@ -1,0 +1,287 @@
+"""What each action of the tool takes. From these classes come the checks, the JSON schema and `get_parameters()`.
+
+A wrong parameter is told in one sentence that an agent can act on: which one, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import Field, ValidationError
+
+from ..config import Settings
+from ..errors import UserError
+
+Action = Literal["train", "start", "status", "stop", "logs", "load_dataset", "create_reward", "evaluate"]
+ACTIONS: tuple[str, ...] = get_args(Action)
+
+Supervised = Literal["sft", "dpo", "kto", "orpo", "reward"]
+Reinforcing = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "ppo"]
+Algorithm = Literal[Supervised, Reinforcing]
+RewardType = Literal["accuracy", "format", "length_penalty", "step"]
+Form = Literal["sft", "rl", "preference", "unpaired"]
+
+
+class ToolError(UserError):
+    """A call that cannot be done as it was made; the message says which parameter to change."""
+
+
+class ActionParameters(Settings):
+    """The base of all actions."""
+
+
+class DataParameters(ActionParameters):
+    """Which rows."""
+
+    dataset: str | None = None
+    """Data set: `gsm8k`, `arithmetic` (generated), `gsm_symbolic`, the path of a file, a Hugging Face id, or the name
+    of a registered one. Without it GSM8K where it can be had, else arithmetic; for preferences always arithmetic."""
+    custom_dataset: Any = None
+    """Rows to use instead of a data set; from an agent, the name of a registered one."""
+    split: Literal["train", "val", "test"] = "train"
+    """Part of the data set."""
+    max_samples: int | None = Field(default=None, ge=1)
+    """At most this many rows."""
+
+
+class RewardParameters(ActionParameters):
+    """Which reward."""
+
+    reward_type: RewardType = "accuracy"
+    """Reward: `accuracy` (1 for the right answer), `format` (the form of the reply), `length_penalty` (accuracy, less
+    for long replies), `step` (accuracy, more for written steps)."""
+    custom_reward: Any = None
+    """A reward function to use instead; from an agent, the name of a registered one."""
+    tolerance: float = Field(default=1e-4, ge=0)
+    """How far a number may be from the right one."""
+    max_length: int = Field(default=1024, ge=1)
+    """`length_penalty`: characters from which on a reply costs."""
+    penalty_weight: float = Field(default=0.001, ge=0)
+    """`length_penalty`: what each character more costs."""
+    step_bonus: float = Field(default=0.1, ge=0)
+    """`step`: what each written step adds."""
+
+
+class TrainParameters(DataParameters, RewardParameters):
+    """`train` and `start`."""
+
+    algorithm: Algorithm = "sft"
+    """Training: `sft`, `dpo`, `kto`, `orpo`, `reward` (a reward model), or reinforcement learning by `grpo`, `dr_grpo`,
+    `dapo`, `gspo`, `cispo`, `rloo`, `reinforce++`, `ppo`."""
+    model_name: str = "embedded"
+    """Model: `embedded`, a Hugging Face id, a folder, or the output folder of an earlier training."""
+    output_dir: str = "output"
+    """Folder for the result, inside the folder of the tool."""
+    num_epochs: int = Field(default=3, ge=1)
+    """Passes over the rows."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps, in place of the passes."""
+    batch_size: int = Field(default=4, ge=1)
+    """Rows of a pass; in reinforcement learning, tasks."""
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    """Passes per optimizer step."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate; without it the usual one of the algorithm."""
+    use_lora: bool = True
+    """Train a low-rank adapter; otherwise every weight."""
+    lora_r: int = Field(default=16, ge=1)
+    """Rank of the adapter."""
+    lora_alpha: int = Field(default=32, ge=1)
+    """Scale of the adapter."""
+    samples_per_prompt: int = Field(default=8, ge=2)
+    """Reinforcement learning: answers to each task."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Reinforcement learning: at most this many tokens of an answer."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Reinforcement learning: sampling temperature."""
+    eval_samples: int = Field(default=100, ge=0)
+    """Reinforcement learning: held-out tasks that measure the reward before and after; 0 leaves that out."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the data, of sampling, and of new weights."""
+    use_wandb: bool = False
+    """Send figures to Weights & Biases."""
+    wandb_project: str | None = None
+    """The project there."""
+    use_tensorboard: bool = False
+    """Write figures for TensorBoard."""
+    resume: bool = False
+    """Go on with the training in the output folder from its last checkpoint."""
+    overwrite: bool = False
+    """Replace the training in the output folder."""
+
+
+class LoadDatasetParameters(DataParameters):
+    """`load_dataset`."""
+
+    format: Form = "sft"
+    """Form of the rows: `sft` (conversations), `rl` (a prompt and its right answer), `preference`, `unpaired`."""
+    model_name: str | None = None
+    """Taken, and not needed: prompts are messages, which every model gets in its own chat template."""
+
+
+class EvaluateParameters(DataParameters, RewardParameters):
+    """`evaluate`."""
+
+    model_name: str = "embedded"
+    """Model: `embedded`, a Hugging Face id, a folder, or the output folder of a training."""
+    model_path: str | None = None
+    """Another name of `model_name`."""
+    split: Literal["train", "val", "test"] = "test"
+    """Part of the data set."""
+    max_samples: int | None = Field(default=100, ge=1)
+    """At most this many rows."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """At most this many tokens of an answer."""
+    use_lora: bool = True
+    """Taken, and not needed: whether the folder is an adapter is seen from it."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the draw of rows."""
+
+
+class TrainingParameters(ActionParameters):
+    """`status`, `stop` and `logs`: which training."""
+
+    output_dir: str | None = None
+    """Output folder of a training; without it `status` tells of all, `stop` and `logs` of the only one that runs."""
+
+
+class StopParameters(TrainingParameters):
+    """`stop`."""
+
+    wait_seconds: float = Field(default=30.0, ge=0, le=600)
+    """How long to wait for its last checkpoint."""
+
+
+class LogsParameters(TrainingParameters):
+    """`logs`."""
+
+    lines: int = Field(default=40, ge=1, le=1000)
+    """How many of the last lines."""
+
+
+PARAMETERS: Mapping[str, type[ActionParameters]] = {
+    "train": TrainParameters,
+    "start": TrainParameters,
+    "status": TrainingParameters,
+    "stop": StopParameters,
+    "logs": LogsParameters,
+    "load_dataset": LoadDatasetParameters,
+    "create_reward": RewardParameters,
+    "evaluate": EvaluateParameters,
+}
+
+P = TypeVar("P", bound=ActionParameters)
+
+
+@dataclass(frozen=True)
+class ToolParameter:
+    """One parameter, as an agent framework shows it."""
+
+    name: str
+    type: str
+    """string, integer, number, boolean or array."""
+    description: str
+    required: bool
+    default: Any
+    actions: tuple[str, ...]
+    """The actions that take it."""
+
+
+def read_action(parameters: Mapping[str, Any]) -> str:
+    """The action that is asked for; `train` where none is named.
+
+    Raises:
+        ToolError: there is no such action.
+    """
+    action = parameters.get("action", "train")
+    if action not in ACTIONS:
+        raise ToolError(f"action {action!r} is unknown{_hint(str(action), ACTIONS)}. Allowed: {', '.join(ACTIONS)}")
+    return str(action)
+
+
+def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -> P:
+    """The parameters of an action, without `action` itself. None stands for the default.
+
+    Raises:
+        ToolError: a parameter is unknown or cannot have its value.
+    """
+    given = {name: value for name, value in parameters.items() if name != "action" and value is not None}
+    for name in given:
+        if name not in kind.model_fields:
+            known = ", ".join(kind.model_fields)
+            raise ToolError(f"{action} has no parameter {name!r}{_hint(name, kind.model_fields)}. Allowed: {known}")
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        problems = "; ".join(_complaint(kind, problem) for problem in error.errors())
+        raise ToolError(problems) from error
+
+
+def json_schema() -> dict[str, Any]:
+    """One JSON schema for all actions: `action`, and every parameter with the actions that take it."""
+    properties: dict[str, Any] = {
+        "action": {"type": "string", "enum": list(ACTIONS), "default": "train", "description": _ABOUT_ACTIONS}
+    }
+    for name, (schema, actions) in _merged().items():
+        description = " ".join(str(schema.get("description", "")).split())
+        properties[name] = {**schema, "description": f"{description} ({', '.join(actions)})"}
+    return {"type": "object", "properties": properties, "required": ["action"], "additionalProperties": False}
+
+
+def describe() -> list[ToolParameter]:
+    """Every parameter, `action` first."""
+    found = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
+    for name, (schema, actions) in _merged().items():
+        text = " ".join(str(schema.get("description", "")).split())
+        kind = str(schema.get("type", "string"))
+        found.append(ToolParameter(name, kind, text, False, schema.get("default"), tuple(actions)))
+    return found
+
+
+_ABOUT_ACTIONS = (
+    "train: train and wait for the end. start: train in a process of its own, for what takes long. status, stop, logs: "
+    "watch such a training and end it, with a checkpoint. load_dataset: look at rows. create_reward: try a reward. "
+    "evaluate: measure a model."
+)
+
+
+def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """Each parameter's schema, of the first action that has it, and the actions that have it."""
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for action, kind in PARAMETERS.items():
+        for name, schema in kind.model_json_schema()["properties"].items():
+            plain = {key: value for key, value in schema.items() if key != "title"}
+            if name.startswith("custom_"):
+                plain["type"] = "string"
+            found.setdefault(name, (_plain(plain), []))[1].append(action)
+    return found
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without the alternative null, which stands for the default."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"]
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf",) and value is not None}
+    return rest | kinds[0] if len(kinds) == 1 else rest
+
+
+def _complaint(kind: type[ActionParameters], problem: Any) -> str:
+    name = str(problem["loc"][0]) if problem["loc"] else "parameters"
+    if problem["type"] == "literal_error":
+        choices = _choices(str(problem["ctx"]["expected"]))
+        near = _hint(str(problem["input"]), choices)
+        return f"{name}={problem['input']!r} is not allowed{near}. Allowed: {', '.join(choices)}"
+    message = str(problem["msg"])
+    about = " ".join((kind.model_fields[name].description or "").split()) if name in kind.model_fields else ""
+    return f"{name}={problem['input']!r}: {message[:1].lower()}{message[1:]}. {about}".rstrip()
+
+
+def _choices(expected: str) -> list[str]:
+    return [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

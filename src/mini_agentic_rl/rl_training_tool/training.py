@@ -1,0 +1,177 @@
+"""A training as a job: what to train on, by what, with which parameters. Runs here, or pickled, in its own process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from ..datasets import divide_examples
+from ..errors import UserError
+from ..rl.config import TrainingConfig
+from .messages import told
+from .parameters import Supervised, TrainParameters
+from .state import TrainingState
+
+SUPERVISED: tuple[str, ...] = get_args(Supervised)
+REINFORCEMENT_RATE = 5e-4
+"""Learning rate of reinforcement learning, unless another is asked for."""
+_EVAL_FRACTION = 0.1
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a training needs."""
+
+    parameters: TrainParameters
+    model: str
+    """The model; a local one by its whole path."""
+    dataset: str
+    """What to call the rows."""
+    rows: Sequence[Row] | None
+    """The rows; None loads them by the name of the data set, in the process that trains."""
+    reward_fn: Any
+    """The reward function of reinforcement learning."""
+
+    def state(self) -> TrainingState:
+        """The training as it begins now."""
+        given = self.parameters.model_dump(exclude={"custom_dataset", "custom_reward"}, exclude_unset=True)
+        return TrainingState(
+            state="running", algorithm=self.parameters.algorithm, parameters=given, started=time.time()
+        )
+
+
+def run_recorded(job: Job, folder: Path) -> dict[str, Any]:
+    """`run_job`, with the state of the training kept in the output folder.
+
+    Raises:
+        UserError: a parameter cannot work, or the folder holds something else.
+        KeyboardInterrupt: it was stopped; a checkpoint is written.
+    """
+    state = job.state()
+    state.write(folder)
+    try:
+        result = run_job(job, folder)
+    except KeyboardInterrupt:
+        state.ended_as("stopped", message="give resume=true to go on from its last checkpoint").write(folder)
+        raise
+    except Exception as error:
+        state.ended_as("failed", message=told(error)).write(folder)
+        raise
+    state.ended_as("finished", result=result).write(folder)
+    return result
+
+
+def run_job(job: Job, folder: Path) -> dict[str, Any]:
+    """Train into `folder`, and return what came of it.
+
+    Raises:
+        UserError: a parameter cannot work, or the folder holds something else.
+        KeyboardInterrupt: it was stopped; a checkpoint is written.
+    """
+    parameters = job.parameters
+    rows = load_rows(job) if job.rows is None else list(job.rows)
+    if not rows:
+        raise UserError("dataset has no rows to train on")
+    supervised = parameters.algorithm in SUPERVISED
+    summary = (_supervise if supervised else _reinforce)(job, folder, rows)
+    return {
+        "algorithm": parameters.algorithm,
+        "model": parameters.model_name,
+        "output_dir": str(folder),
+        "dataset": job.dataset,
+        "dataset_size": len(rows),
+        "num_epochs": parameters.num_epochs,
+        "summary": summary,
+    }
+
+
+def form_of(algorithm: str) -> str:
+    """The form of rows that an algorithm learns from."""
+    from ..rl.supervised import FORMS
+
+    return FORMS.get(algorithm, "rl")
+
+
+def load_rows(job: Job) -> list[Row]:
+    """The rows of the job's data set.
+
+    Raises:
+        DatasetError: it cannot be had.
+    """
+    from ..datasets import load_examples
+
+    parameters = job.parameters
+    form: Any = form_of(parameters.algorithm)
+    rows: list[Row] = list(
+        load_examples(
+            job.dataset, form, split=parameters.split, max_samples=parameters.max_samples, seed=parameters.seed
+        )
+    )
+    return rows
+
+
+def config_of(job: Job, folder: Path, learning_rate: float) -> TrainingConfig:
+    """The parameters as a `TrainingConfig`."""
+    given = job.parameters
+    several = given.samples_per_prompt if "samples_per_prompt" in given.model_fields_set else None
+    return TrainingConfig(
+        model_name=job.model,
+        output_dir=str(folder),
+        num_train_epochs=given.num_epochs,
+        max_steps=given.max_steps,
+        per_device_train_batch_size=given.batch_size,
+        gradient_accumulation_steps=given.gradient_accumulation_steps,
+        learning_rate=given.learning_rate or learning_rate,
+        logging_steps=1,
+        use_lora=given.use_lora,
+        lora_r=given.lora_r,
+        lora_alpha=given.lora_alpha,
+        lora_dropout=0.0,
+        samples_per_prompt=several,
+        max_new_tokens=given.max_new_tokens,
+        temperature=given.temperature,
+        use_wandb=given.use_wandb,
+        wandb_project=given.wandb_project,
+        use_tensorboard=given.use_tensorboard,
+        seed=given.seed,
+    )
+
+
+def _supervise(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
+    from ..rl.supervised import SETTINGS, supervise
+
+    given = job.parameters
+    usual = SETTINGS[given.algorithm].model_fields["learning_rate"].default
+    return supervise(
+        given.algorithm,
+        config_of(job, folder, float(usual)),
+        rows,
+        folder,
+        resume=given.resume,
+        overwrite=given.overwrite,
+    )
+
+
+def _reinforce(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
+    from ..rl.reinforcement import reinforce
+
+    given = job.parameters
+    train: Sequence[Any] = rows
+    held_out: Sequence[Any] = ()
+    if given.eval_samples and len(rows) > 1:
+        train, held_out = divide_examples(list(rows), _EVAL_FRACTION, given.seed)
+    return reinforce(
+        given.algorithm,
+        config_of(job, folder, REINFORCEMENT_RATE),
+        train,
+        job.reward_fn,
+        folder,
+        eval_rows=held_out[: given.eval_samples],
+        resume=given.resume,
+        overwrite=given.overwrite,
+    )

@@ -1,0 +1,60 @@
+"""What comes of a query: rows, or one line that says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...errors import UserError
+
+Cell: TypeAlias = int | float | str | None
+"""A value as agents see it. What SQLite holds as bytes is a text that tells how many."""
+
+MAX_TEXT = 1200
+"""Characters of a result that a model gets to read."""
+
+
+class QueryError(Exception):
+    """A query that was refused or failed; the text is for the agent that wrote it and says what to do instead."""
+
+
+class SqlToolError(UserError):
+    """A database that cannot be opened or served."""
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """The rows of a query."""
+
+    columns: tuple[str, ...]
+    """Names of the columns."""
+    rows: tuple[tuple[Cell, ...], ...]
+    """The rows, in the order in which they came."""
+    truncated: bool = False
+    """Whether rows are left out."""
+    tables: frozenset[str] = frozenset()
+    """The tables that were read."""
+
+    def text(self, max_characters: int = MAX_TEXT) -> str:
+        """One row a line, for a model to read."""
+        if not self.rows:
+            return "no rows"
+        text = rows_text(self.rows)
+        if len(text) > max_characters:
+            text = f"{text[:max_characters].rpartition(chr(10))[0] or text[:max_characters]}\n[more rows: narrow it]"
+        elif self.truncated:
+            text = f"{text}\n[more rows: narrow it]"
+        return text
+
+
+def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
+    """One row a line, its values with " | " between them."""
+    return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
+
+
+def cell_text(cell: Cell) -> str:
+    """A value as it is shown: NULL, a number with at most ten digits, or the text itself."""
+    if cell is None:
+        return "NULL"
+    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,157 @@
+"""Training the SQL agent as a person does: the command, the script with a store server, the proxy, the example."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.store.open import open_store
+
+ROOT = Path(__file__).parents[2]
+TINY = ("--max-new-tokens", "8", "--cache-mib", "64")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder, tmp_path_factory):
+    """A tiny model with room for the prompt, whose tokenizer makes a token of every byte."""
+    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+
+
+def run(*arguments):
+    """What a command of ours prints on standard output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_a_fast_run_measures_imitates_and_reinforces(model, tmp_path, proxy):
+    folder = tmp_path / "run"
+    options = ["--llm-proxy"] if proxy else []
+    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, *options, "--output-dir", folder)
+    summary = json.loads(told)
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
+    assert [row["count"] for row in summary["accuracy"]] == [4, 4, 4]
+    assert summary["steps"] == 1
+    assert summary["untrained"] == {}  # each call was recorded with its tokens, also through the proxy
+    assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    measured = run(
+        *("eval", "--agent", "sql", "--dataset", "medical", "--size", "2", "--model", model, "--json"),
+        *("--max-new-tokens", "8", "--adapter", folder / "adapter"),
+    )
+    assert json.loads(measured)["accuracy"][0]["count"] == 2
+
+
+def test_the_general_command_trains_it_too(model, tmp_path):
+    told = run(
+        *("train", "--agent", "sql", "--dataset", "medical", "--model", model, *TINY, "--json"),
+        *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
+        *("--sft-examples", "2", "--max-samples", "4", "--output-dir", tmp_path / "run"),
+    )
+    assert json.loads(told)["steps"] == 1
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+async def test_the_script_trains_over_a_store_server_with_runners_in_processes(model, tmp_path):
+    port = free_port()
+    address = f"http://localhost:{port}"
+    agl = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
+    server = subprocess.Popen([*agl, "store", "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        assert f":{port}" in server.stdout.readline()
+        script = [sys.executable, str(ROOT / "scripts" / "train_sql_agent.py"), "--ci-fast", "--json"]
+        done = subprocess.run(
+            [*script, "--model", model, *TINY, "--external-store-address", address, "--output_dir", tmp_path / "run"],
+            env={**os.environ, "AGL_MANAGED_STORE": "0"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads(done.stdout)["steps"] == 1
+        store = open_store(address)
+        rollouts = await store.query_rollouts()
+        workers = await store.query_workers()
+        await store.close()
+        assert {rollout.status for rollout in rollouts} == {"succeeded"}
+        assert len(rollouts) == 3 * 4 + 2 * 2
+        assert len(workers) == 2
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path):
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "train_sql_agent.py"), "--ci-fast", "--model_path", model, *TINY],
+        env={**os.environ, "AGL_MANAGED_STORE": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
+    assert time.monotonic() - started < 150
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--external-store-address", "localhost:9999"), "--external-store-address localhost:9999"),
+        (("--execution-weight", "0.5"), "--execution-weight 0.5"),
+        (("--answer-weight", "1"), "--answer-weight 1.0"),
+        (("--reward-model-url", "localhost:1"), "--reward-model-url localhost:1"),
+        (("--agent", "math"), "--agent math"),
+        (("--database", "nowhere.db"), "nowhere.db cannot be"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(options, told, model, tmp_path):
+    arguments = ["train-sql", "--ci-fast", "--model", model, "--output-dir", str(tmp_path / "run"), *options]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_example_trains_it_from_its_pieces(model, tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "examples" / "train_sql_agent.py"), "--model", model, "--steps", "1"),
+            *("--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2"),
+            *("--max-new-tokens", "8", "--difficulty", "1", "--output-dir", str(tmp_path / "run")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.split(":")[0].strip() for line in done.stdout.splitlines()[-3:]] == ["before", "after SFT", "after RL"]

@@ -1,0 +1,101 @@
+"""Advantages against references written as loops, and what they do with each form of credit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mini_agentic_rl.algorithm.grpo import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.advantage import batch_normalized, group_centred, leave_one_out, uncompared
+from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo.credit import Rewards, assign
+from mini_agentic_rl.algorithm.grpo.presets import PRESETS
+from mini_agentic_rl.algorithm.grpo.shaping import lowered, soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.grpo.update import batch_of
+from mini_agentic_rl.tokens import CompletionRecord
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_leave_one_out_compares_each_with_the_mean_of_the_others(shape):
+    rewards = np.random.default_rng(0).normal(size=shape)
+    expected = [rewards[i] - sum(rewards[j] for j in range(5) if j != i) / 4 for i in range(5)]
+    np.testing.assert_allclose(leave_one_out(rewards), expected)
+    np.testing.assert_allclose(leave_one_out(rewards), group_centred(rewards) * 5 / 4)
+
+
+def test_a_rollout_without_others_has_no_advantage_over_them():
+    assert leave_one_out(np.array([3.0])).tolist() == [0.0]
+    assert uncompared(np.array([3.0])).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_normalised_over_the_batch_advantages_have_mean_zero_and_deviation_one_as_the_loss_weighs_them(alike):
+    rng = np.random.default_rng(1)
+    advantages, weights = rng.normal(2, 3, 50), np.ones(50) if alike else rng.random(50)
+    mean = sum(w * a for w, a in zip(weights, advantages, strict=True)) / sum(weights)
+    variance = sum(w * (a - mean) ** 2 for w, a in zip(weights, advantages, strict=True)) / sum(weights)
+    found = batch_normalized(advantages, weights)
+    np.testing.assert_allclose(found, (advantages - mean) / variance**0.5, rtol=1e-5)
+    assert not batch_normalized(np.full(4, 0.7), np.ones(4)).any()
+
+
+@pytest.mark.parametrize("length", range(60, 130, 7))
+def test_the_overlong_punishment_is_equation_13_of_dapo(length):
+    longest, buffer = 100, 20
+    if length <= longest - buffer:
+        expected = 0.0
+    elif length <= longest:
+        expected = ((longest - buffer) - length) / buffer
+    else:
+        expected = -1.0
+    assert soft_overlong(length, longest, buffer) == expected
+    assert soft_overlong(length, longest, 0) == (0.0 if length <= longest else -1.0)
+
+
+def _record(length, prompt=1):
+    return CompletionRecord(np.array([prompt]), np.arange(length), np.zeros(length, np.float32))
+
+
+def _group(rewards, lengths=None, turns=1, mode="broadcast"):
+    trajectories = []
+    for number, reward in enumerate(rewards):
+        length = 2 + number if lengths is None else lengths[number]
+        records = [_record(length, prompt=10 * number + turn) for turn in range(turns)]
+        earned = Rewards(np.arange(turns, dtype=np.float64) * reward, reward, reward)
+        credit = assign(mode, records, earned, discount=0.5)
+        trajectories.append(Trajectory(str(number), records, reward, credit=credit, rewards=earned))
+    return Group("task", trajectories)
+
+
+def test_an_overlong_call_takes_its_punishment_off_the_reward_before_groups_are_compared():
+    (shaped,) = with_overlong_penalty([_group([1.0, 1.0, 0.0], lengths=[6, 9, 10])], 10, 0.3, 2.0)
+    np.testing.assert_allclose(shaped.credits, [1.0, 1.0 - 2 * 2 / 3, -2.0])
+    assert shaped.rewards.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_penalty_is_on_all_turns_alike():
+    trajectory = _group([2.0], turns=3, mode="per_turn").trajectories[0]
+    assert lowered(trajectory, 0.5).credited.values_C.tolist() == [1.5, 3.5, 5.5]
+    assert lowered(trajectory, 0.0) is trajectory
+
+
+@pytest.mark.parametrize("mode", ["broadcast", "last_call", "per_turn", "discounted"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_takes_every_form_of_credit(preset, mode):
+    settings = GRPOSettings(preset=preset, credit=mode, max_trajectory_tokens=9)
+    groups = [_group([1.0, 0.0, 0.5], turns=2, mode=mode), _group([0.25, 0.25], turns=2, mode=mode)]
+    batch = batch_of(groups, settings)
+    per_rollout = {"broadcast": 2, "discounted": 2, "per_turn": 2, "last_call": 1}[mode]
+    expected = sum(per_rollout * record.output_ids.size for t in groups[0].trajectories for record in t.records[:1])
+    if preset == "reinforce++":  # rewards are compared with those of the whole batch, not of the group
+        expected += sum(per_rollout * t.records[0].output_ids.size for t in groups[1].trajectories)
+    elif preset != "gspo":  # a call that is as good as the mean teaches nothing, and is no part of its rollout's ratio
+        expected -= 4 * per_rollout
+    assert np.isfinite(batch.advantages_S).all()
+    assert batch.advantages_S.any()
+    first = batch.packed.trajectory_S == 0
+    if mode in ("per_turn", "discounted"):
+        assert len(set(batch.advantages_S[first].round(6).tolist())) == 2
+    else:
+        assert len(set(batch.advantages_S[first].tolist())) == 1
+    assert batch.packed.term_count == expected

@@ -1,0 +1,161 @@
+"""Each published loss equals a reference written as loops, in its value and in its gradient."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mini_agentic_rl.algorithm.grpo.importance import sequence_correction, sequence_log_ratio, token_correction
+from mini_agentic_rl.algorithm.grpo.kl import sum_to_go
+from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss, term_weights
+from mini_agentic_rl.policy import LossInputs
+
+LENGTHS = [5, 1, 9, 3]
+TRAJECTORY = np.repeat(np.arange(4), LENGTHS)
+ADVANTAGES = [1.2, -0.7, 0.3, -0.8]
+
+
+def _logprobs(spread=0.4):
+    """log pi (a leaf), log pi_old of the learner, and log pi of the sampler, for all terms."""
+    rng = np.random.default_rng(3)
+    old = rng.normal(-2, 1, TRAJECTORY.size)
+    current = torch.tensor(old + rng.normal(0, spread, old.size), requires_grad=True)
+    return current, old, old + rng.normal(0, 0.5, old.size)
+
+
+def _terms(index):
+    """Places of a trajectory's terms."""
+    return np.flatnonzero(index == TRAJECTORY)
+
+
+def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **streams):
+    weights = term_weights(LENGTHS, aggregation, 20).astype(np.float64)[TRAJECTORY]
+    streams = {"weights": weights, "advantages": np.array(ADVANTAGES)[TRAJECTORY], **streams}
+    out = loss(
+        LossInputs(
+            logprobs_S=current,
+            behaviour_logprobs_S=torch.tensor(behaviour),
+            entropy_S=torch.zeros(TRAJECTORY.size) if entropy is None else entropy,
+            streams={name: torch.as_tensor(values) for name, values in streams.items()},
+        )
+    )
+    return out, _gradient(out.loss, current)
+
+
+def _gradient(loss, leaf):
+    (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    return found.numpy()
+
+
+def _same(ours, reference, current):
+    out, gradient = ours
+    assert float(out.loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)
+    np.testing.assert_allclose(gradient, _gradient(reference, current), rtol=1e-5, atol=1e-12)
+    assert np.abs(gradient).max() > 0
+
+
+def test_gspo_is_the_objective_over_whole_rollouts():
+    """Equations 5 and 7, with one ratio a rollout and not one a term."""
+    current, old, _ = _logprobs(spread=0.1)
+    low, high = 0.02, 0.03
+    stream = sequence_log_ratio(current.detach().numpy(), old, TRAJECTORY)
+    ours = _ours(GRPOLoss(low, high, policy_loss="gspo"), current, old, sequence_log_ratio=stream)
+    objectives, clipped = [], 0
+    for index, advantage in enumerate(ADVANTAGES):
+        total = torch.zeros((), dtype=torch.float64)
+        for term in _terms(index):
+            total = total + current[term] - old[term]
+        free = torch.exp(total / LENGTHS[index]) * advantage
+        bounded = min(max(float(free.detach()) / advantage, 1 - low), 1 + high) * advantage
+        clipped += float(free.detach()) > bounded
+        objectives.append(free if float(free.detach()) <= bounded else torch.tensor(bounded))
+    assert 0 < clipped < 4
+    _same(ours, -sum(objectives) / 4, current)
+
+
+def test_cispo_weighs_every_token_by_a_clipped_number():
+    current, old, _ = _logprobs()
+    ours = _ours(GRPOLoss(1.0, 0.3, policy_loss="cispo"), current, old, "token")
+    total = torch.zeros((), dtype=torch.float64)
+    for term, index in enumerate(TRAJECTORY):
+        weight = min(math.exp(float(current[term].detach()) - old[term]), 1.3)
+        total = total + weight * ADVANTAGES[index] * current[term]
+    _same(ours, -total / TRAJECTORY.size, current)
+    assert (ours[1] != 0).all()
+    assert 0 < float(ours[0].metrics["clip_fraction"]) < 1
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_truncated_importance_correction_weighs_the_ratio_to_the_learners_own_numbers(level):
+    current, old, behaviour = _logprobs()
+    cap = 1.4
+    if level == "token":
+        correction = token_correction(old, behaviour, cap)
+    else:
+        correction = sequence_correction(old, behaviour, TRAJECTORY, cap)
+    ours = _ours(GRPOLoss(0.2, 0.28), current, behaviour, "token", old_logprobs=old, correction=correction)
+    total, capped = torch.zeros((), dtype=torch.float64), 0
+    for term, index in enumerate(TRAJECTORY):
+        where = [term] if level == "token" else _terms(index)
+        mismatch = math.exp(sum(old[other] - behaviour[other] for other in where))
+        capped += mismatch > cap
+        ratio = torch.exp(current[term] - old[term])
+        clipped = torch.clamp(ratio, 0.8, 1.28)
+        total = total + min(mismatch, cap) * torch.minimum(ratio * ADVANTAGES[index], clipped * ADVANTAGES[index])
+    assert 0 < capped < TRAJECTORY.size
+    _same(ours, -total / TRAJECTORY.size, current)
+
+
+def test_the_entropy_bonus_is_the_weighted_mean_of_the_entropies():
+    current, old, _ = _logprobs()
+    entropy = torch.rand(TRAJECTORY.size, dtype=torch.float64, requires_grad=True)
+    out, _ = _ours(GRPOLoss(entropy_coef=0.3), current, old, entropy=entropy)
+    plain, _ = _ours(GRPOLoss(), current, old, entropy=entropy.detach())
+    mean = sum(sum(entropy[term] for term in _terms(index)) / LENGTHS[index] for index in range(4)) / 4
+    assert float(out.loss.detach()) == pytest.approx(float((plain.loss - 0.3 * mean).detach()), rel=1e-5)
+    np.testing.assert_allclose(_gradient(out.loss, entropy), _gradient(-0.3 * mean, entropy), rtol=1e-5)
+
+
+def test_the_return_of_a_token_is_less_by_the_penalty_of_all_tokens_to_come():
+    rng = np.random.default_rng(0)
+    order = rng.permutation(TRAJECTORY.size)  # trajectories may be interleaved, each in its own order
+    trajectory, values = TRAJECTORY[order], rng.normal(size=TRAJECTORY.size)
+    expected = [
+        sum(values[later] for later in range(term, trajectory.size) if trajectory[later] == trajectory[term])
+        for term in range(trajectory.size)
+    ]
+    np.testing.assert_allclose(sum_to_go(values, trajectory), expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "estimator", "expected"),
+    [("loss", "k1", "nothing"), ("loss", "k2", "reverse"), ("loss", "k3", "forward"), ("reward", "k1", "reverse")],
+)
+def test_each_kl_penalty_has_the_gradient_that_is_told_of_it(place, estimator, expected):
+    """Exactly, by summing over all tokens of a small vocabulary instead of sampling them."""
+    torch.manual_seed(0)
+    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    policy, reference = logits.log_softmax(-1), torch.randn(6, dtype=torch.float64).log_softmax(-1)
+    streams = {"weights": policy.detach().exp(), "advantages": torch.zeros(6, dtype=torch.float64)}
+    loss = GRPOLoss()
+    if place == "loss":
+        loss = GRPOLoss(kl_coef=1.0, kl_estimator=estimator)
+        streams["reference_logprobs"] = reference
+    else:
+        streams["advantages"] = -(policy - reference).detach()
+    found = _gradient(loss(LossInputs(policy, policy.detach(), torch.zeros(6), streams)).loss, logits)
+    divergence = {
+        "nothing": 0 * logits.sum(),
+        "reverse": (policy.exp() * (policy - reference)).sum(),
+        "forward": (reference.exp() * (reference - policy)).sum(),
+    }[expected]
+    np.testing.assert_allclose(found, _gradient(divergence, logits), atol=1e-12)
+
+
+def test_a_sequence_ratio_without_its_stream_is_an_error():
+    current, old, _ = _logprobs()
+    with pytest.raises(ValueError, match="sequence_log_ratio"):
+        _ours(GRPOLoss(policy_loss="gspo"), current, old)

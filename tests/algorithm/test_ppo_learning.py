@@ -1,0 +1,70 @@
+"""PPO in the whole loop on a tiny model, and gone on from a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+from letters import TASKS, CountLetters, Letters, weights_digest
+
+from mini_agentic_rl import MiniPPO, Trainer
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LearnerSettings, PolicyError
+from tiny import tiny_model, tiny_tokenizer
+
+
+class Keep(MetricsLogger):
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+
+def _algorithm(**overrides) -> MiniPPO:
+    tokenizer = tiny_tokenizer()
+    options = {"total_steps": 25, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8}
+    return MiniPPO(
+        tiny_model(len(tokenizer)),
+        tokenizer,
+        lora=None,
+        learner=LearnerSettings(learning_rate=3e-3),
+        **{**options, **overrides},
+    )
+
+
+def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
+    kept = Keep()
+    trained = _algorithm()
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=kept).fit(
+        Letters(), TASKS, val_dataset=TASKS
+    )
+    before, after = trained.summary["accuracy"]
+    assert (before["correct"], after["count"]) == (0, 8)
+    assert after["correct"] >= 6
+    steps = [row for row in kept.rows if "reward/mean" in row]
+    assert len(steps) == 25
+    assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
+    assert steps[0]["value/mean"] == 0
+    assert steps[-1]["value/mean"] == pytest.approx(steps[-1]["value/return_mean"], abs=0.3)
+
+
+def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
+    def run(folder, steps, resume=False):
+        options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True}
+        Trainer(
+            algorithm=_algorithm(total_steps=steps, **options),
+            hooks=[CountLetters()],
+            n_runners=4,
+            output_dir=folder,
+            logger=MetricsLogger(),
+            resume=resume,
+        ).fit(Letters(), TASKS)
+        return weights_digest(folder)
+
+    unbroken = run(tmp_path / "unbroken", 3)
+    run(tmp_path / "broken", 2)
+    assert run(tmp_path / "broken", 3, resume=True) == unbroken
+
+
+def test_another_backend_is_refused():
+    with pytest.raises(PolicyError, match="backend='trl' is MiniGRPO's"):
+        MiniPPO("embedded", backend="trl")

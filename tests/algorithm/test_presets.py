@@ -1,0 +1,214 @@
+"""Published variants: what a preset sets, what wins over it, and that each of them runs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from letters import TASKS, CountLetters, Letters, algorithm
+from pydantic import ValidationError
+
+from helpers import group_of_conversations, tiny_policy
+from mini_agentic_rl import Hook, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm.grpo import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo.curriculum import TaskSource, learnability, updated_pass_rates
+from mini_agentic_rl.algorithm.grpo.presets import PRESETS
+from mini_agentic_rl.algorithm.grpo.shaping import with_kl_penalty
+from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.seeds import tasks_of_step
+from mini_agentic_rl.jobs.settings import TrainSettings
+from mini_agentic_rl.jobs.train import _algorithm
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.tokens import TokenTree, pack
+
+
+class Keep(MetricsLogger):
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+
+def _groups(policy, reward):
+    """Two tasks, four rollouts of two calls each. The policy's adapter already differs from the reference."""
+    return [
+        Group(
+            str(task),
+            [
+                Trajectory(f"{task}/{index}", records, reward(index))
+                for index, records in enumerate(group_of_conversations(policy, turns=2, seed=task))
+            ],
+        )
+        for task in range(2)
+    ]
+
+
+def _step(policy, settings, groups):
+    """The figures of one update, and how far it moved the weights."""
+
+    def job():
+        learner = policy.learner(LearnerSettings(max_batch_tokens=60))
+        before = [parameter.detach().clone() for parameter in learner.parameters]
+        figures = GRPOObjective({"default": learner}, settings).update("default", groups)
+        pairs = zip(learner.parameters, before, strict=True)
+        return figures, sum(float((now.detach() - then).norm()) for now, then in pairs)
+
+    return policy.run(job)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_value_of_a_preset_is_a_default_that_a_setting_wins_over(preset):
+    settings = GRPOSettings(preset=preset)
+    assert settings.model_dump().items() >= PRESETS[preset].items()
+    assert GRPOSettings(preset=preset, clip_ratio=0.17, clip_ratio_high=None).clip_ratio == 0.17
+    assert MiniGRPO(settings=settings, preset="grpo").settings == GRPOSettings()
+    assert MiniGRPO(settings=GRPOSettings(clip_ratio=0.17), preset=preset).settings.clip_ratio == 0.17
+
+
+def test_a_preset_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(ValidationError, match="reinforce"):
+        GRPOSettings(preset="ppo2")
+
+
+def test_dynamic_sampling_needs_groups_that_are_compared():
+    with pytest.raises(ValidationError, match="dynamic_sampling"):
+        GRPOSettings(preset="reinforce++", dynamic_sampling=True)
+
+
+def test_the_command_takes_the_algorithms_settings_where_none_is_given():
+    given = TrainSettings(algorithm="dapo", clip_ratio_high=0.5, dynamic_sampling=False)
+    settings = _algorithm(given, None).settings
+    assert (settings.clip_ratio, settings.clip_ratio_high, settings.dynamic_sampling) == (0.2, 0.5, False)
+    assert (settings.loss_aggregation, settings.overlong_buffer) == ("token", 0.2)
+    plain = _algorithm(TrainSettings(), None).settings
+    assert plain.model_dump().items() >= {"policy_loss": "clip", "clip_ratio": 0.2, "normalize_advantage": True}.items()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_each_preset_takes_steps_that_change_the_policy(preset):
+    with tiny_policy() as policy:
+        figures, moved = _step(policy, GRPOSettings(preset=preset, epochs_per_batch=2), _groups(policy, float))
+    assert moved > 0
+    assert figures["groups/with_signal"] == 2
+    assert np.isfinite(list(figures.values())).all()
+
+
+@pytest.mark.parametrize("preset", ["rloo", "reinforce++"])
+def test_a_penalty_in_the_reward_tells_rollouts_of_equal_rewards_apart_and_is_reported(preset):
+    with tiny_policy() as policy:
+        groups = _groups(policy, lambda _: 1.0)
+        without, unmoved = _step(policy, GRPOSettings(preset=preset), groups)
+        figures, moved = _step(policy, GRPOSettings(preset=preset, kl_coef=0.1), groups)
+        in_loss, _ = _step(policy, GRPOSettings(preset=preset, kl_coef=0.1, kl_in_reward=False), groups)
+    assert unmoved == 0
+    assert "kl" not in without
+    assert moved > 0
+    assert abs(figures["kl"]) > 1e-4
+    assert in_loss.get("kl", 1.0) != figures["kl"]
+
+
+def test_what_a_penalty_takes_off_is_the_log_ratio_of_the_rollout():
+    with tiny_policy() as policy:
+        groups = _groups(policy, float)
+        learner = policy.run(lambda: policy.learner(LearnerSettings()))
+        penalised, mean = policy.run(lambda: with_kl_penalty(groups, learner, 0.5))
+        terms = 0
+        for group, lowered in zip(groups, penalised, strict=True):
+            for trajectory, less in zip(group.trajectories, lowered.trajectories, strict=True):
+                tree = TokenTree()
+                for record in trajectory.records:
+                    tree.insert(record)
+                packed = pack([tree])
+                reference = policy.run(lambda packed=packed: learner.logprobs(packed, reference=True)).numpy()
+                ratio = float((packed.behaviour_logprobs_S - reference).sum())
+                assert less.credited.values_C == pytest.approx(trajectory.reward - 0.5 * ratio, abs=1e-3)
+                mean -= ratio / (8 * 12)
+                terms += packed.term_count
+    assert terms == 8 * 12
+    assert mean == pytest.approx(0, abs=1e-4)
+
+
+def test_one_rollout_a_task_is_enough_without_a_baseline_and_an_error_with_one():
+    with tiny_policy() as policy:
+        alone = [Group(str(n), [t]) for n, t in enumerate(_groups(policy, float)[0].trajectories)]
+        settings = GRPOSettings(preset="reinforce++", samples_per_prompt=1)
+        figures, moved = _step(policy, settings, alone)
+        assert moved > 0
+        assert figures["groups/count"] == 4
+    with pytest.raises(ValidationError, match="samples_per_prompt 1 leaves nothing to compare"):
+        GRPOSettings(samples_per_prompt=1)
+
+
+def test_a_tiny_model_learns_by_leave_one_out(tmp_path):
+    trained = algorithm(preset="rloo", total_steps=20)
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, output_dir=tmp_path).fit(
+        Letters(), TASKS, val_dataset=TASKS
+    )
+    before, after = trained.summary["accuracy"]
+    assert before["correct"] == 0
+    assert after["correct"] >= 6
+
+
+def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_is_kept(tmp_path):
+    class Sometimes(Hook):
+        """Rewards of two tasks differ, those of the others are equal."""
+
+        async def on_rollout_end(self, *, rollout):
+            return float(rollout.input["word"] in ("hi", "so") and rollout.metadata["sampling_seed"] % 2)
+
+    kept = Keep()
+    trained = algorithm(
+        total_steps=2,
+        tasks_per_step=2,
+        samples_per_prompt=6,
+        max_new_tokens=2,
+        dynamic_sampling=True,
+        max_sampling_rounds=16,
+        curriculum="pass_rate",
+    )
+    trainer = Trainer(algorithm=trained, hooks=[Sometimes()], n_runners=32, logger=kept, output_dir=tmp_path)
+    trainer.fit(Letters(), TASKS)
+    rows = [row for row in kept.rows if "groups/count" in row]
+    assert [row["groups/with_signal"] for row in rows] == [2, 2]
+    assert all(1 <= row["sampling/rounds"] < 16 for row in rows)
+    state = json.loads((tmp_path / "checkpoints" / "step_2" / "state.json").read_text())
+    assert state["extra_tasks"] == sum(int(row["groups/count"]) for row in rows) - 4 > 0
+    assert {row for row, rate in state["pass_rates"].items() if rate > 0} == {"0", "7"}
+    assert trained.progress.pass_rates == state["pass_rates"]
+
+
+def test_tasks_come_in_the_order_of_the_epochs_however_they_are_drawn():
+    once = TaskSource(size=5, seed=3, step=2, first=8)
+    assert once.draw(4) == tasks_of_step(3, 5, 2, 4)
+    in_rounds = TaskSource(size=5, seed=3, step=2, first=8)
+    assert [*in_rounds.draw(1), *in_rounds.draw(3)] == once.drawn
+
+
+def test_a_curriculum_prefers_tasks_that_are_solved_half_of_the_time():
+    rates = {str(row): rate for row, rate in enumerate([0.0, 0.1, 0.5, 0.9, 1.0])}
+    counts = np.zeros(5)
+    for step in range(600):
+        counts[TaskSource(size=5, seed=0, step=step, first=0, pass_rates=rates, floor=0.1).draw(1)] += 1
+    weights = np.array([0.1, 0.36, 1.0, 0.36, 0.1])
+    assert [learnability(rate, 0.1) for rate in rates.values()] == pytest.approx(weights)
+    np.testing.assert_allclose(counts / 600, weights / weights.sum(), atol=0.05)
+
+
+def test_a_curriculum_draws_no_task_twice_while_there_are_others_and_the_same_ones_again():
+    def source():
+        return TaskSource(size=4, seed=0, step=7, first=0, pass_rates={"1": 1.0}, floor=0.1)
+
+    drawing = source()
+    rows = [*drawing.draw(3), *drawing.draw(3)]
+    assert sorted(rows[:4]) == [0, 1, 2, 3]
+    again = source()
+    assert [*again.draw(3), *again.draw(3)] == rows
+
+
+def test_pass_rates_follow_what_was_sampled_last():
+    rates = updated_pass_rates({"0": 1.0}, {0: 0.0, 3: 0.25, 4: -2.0})
+    assert rates == {"0": 0.5, "3": 0.25, "4": 0.0}

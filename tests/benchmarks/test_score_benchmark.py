@@ -1,0 +1,28 @@
+"""The benchmark of the reward service runs, and finds the same scores both ways."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "score.py"
+
+
+def test_one_by_one_batches_and_clients_are_measured(tiny_folder):
+    arguments = ["--model", tiny_folder, "--device", "cpu", "--texts", "8", "--answers", "4", "--rounds", "1"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *arguments, "--clients", "2", "--requests", "2", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout)
+    assert [row["texts"] for row in rows] == ["shared prompts", "different prompts"]
+    for row in rows:
+        assert row["count"] == 8
+        assert row["largest_difference"] < 1e-4
+        assert all(row[name] > 0 for name in ("one_by_one_per_s", "batch_per_s", "clients_per_s", "p99_ms", "ratio"))

@@ -1,0 +1,93 @@
+"""`convert-dpo` and `dataset` as a person and as a script see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.datasets import load_examples
+
+RAW = [
+    {"question": "头痛吃什么药？", "response_chosen": "先看医生。", "response_rejected": "随便。"},
+    {"query": "q", "response": "a", "rejected_response": "b"},
+    {"prompt": "q", "chosen": "a", "rejected": "a"},
+    {"text": "q"},
+]
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = tmp_path / "raw.jsonl"
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in RAW) + "\nbroken\n", encoding="utf-8")
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "160", "TERM": "dumb"})
+
+
+def test_a_raw_file_is_converted_and_what_was_left_out_is_shown(raw: Path, tmp_path: Path) -> None:
+    output = tmp_path / "converted.jsonl"
+    result = invoke("convert-dpo", f"--input={raw}", f"--output={output}", "--report", tmp_path / "report.json")
+    assert result.exit_code == 0, result.output
+    assert "2 of 5 records written (1 pair, 1 swift)" in result.stdout
+    assert "chosen equals rejected" in result.stdout
+    assert "line 5 (Expecting value" in result.stdout
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert {reason: found["count"] for reason, found in report["dropped"].items()} == {
+        "chosen equals rejected": 1,
+        "no known shape of a preference": 1,
+        "not valid JSON": 1,
+    }
+    rows = load_examples(output, "preference", split="all")
+    assert rows[0]["prompt"][0]["content"] == "头痛吃什么药？"
+
+
+def test_json_is_the_report_and_nothing_else(raw: Path, tmp_path: Path) -> None:
+    result = invoke("convert-dpo", "--input", raw, "--output", tmp_path / "o.jsonl", "--json")
+    assert json.loads(result.stdout)["written"] == 2
+
+
+def test_named_fields_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "raw.jsonl").write_text('{"u": "q", "yes": "a", "no": "b"}\n')
+    fields = ("--prompt-field", "u", "--chosen-field", "yes", "--rejected-field", "no")
+    result = invoke("convert-dpo", "--input", tmp_path / "raw.jsonl", "--output", tmp_path / "o.jsonl", *fields)
+    assert result.exit_code == 0, result.output
+    assert load_examples(tmp_path / "o.jsonl", "preference", split="all")[0]["chosen"][0]["content"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("convert-dpo", "--output", "o.jsonl"), "error: --input is needed"),
+        (("convert-dpo", "--input", "raw.jsonl"), "error: --output is needed"),
+        (("convert-dpo", "--input", "nowhere.jsonl", "--output", "o.jsonl"), "error: --input nowhere.jsonl: cannot be"),
+        (("dataset", "nowhere.jsonl"), "error: --dataset nowhere.jsonl: cannot be read"),
+        (("dataset", "arithmetic", "--form", "dpo"), "error: --form dpo"),
+        (("dataset", "arithmetic", "--split", "all"), 'error: --dataset arithmetic: the split "all" is for files'),
+    ],
+)
+def test_what_cannot_work_is_one_line(arguments: tuple[str, ...], complaint: str, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(complaint)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_data_set_is_shown_and_written(tmp_path: Path) -> None:
+    shown = invoke(
+        "dataset", "arithmetic:1", "--form", "sft", "--max-samples", 5, "--show", 2, "--output", tmp_path / "o.jsonl"
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "arithmetic:1: 5 examples of the form sft in the split train" in shown.stdout
+    assert shown.stdout.count("messages · assistant:") == 2
+    assert load_examples(tmp_path / "o.jsonl", "sft", split="all") == load_examples(
+        "arithmetic:1", "sft", max_samples=5
+    )
+    found = json.loads(invoke("dataset", "arithmetic", "--form", "preference", "--json").stdout)
+    assert found["examples"] == sum(found["faults"].values()) == 1000

@@ -1,0 +1,212 @@
+"""Merging: the same model in one piece, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.policy import AdapterMismatchError
+from mini_agentic_rl.post_training.export import merge as merging
+from mini_agentic_rl.post_training.export.merge import merge
+from mini_agentic_rl.post_training.export.settings import MergeSettings
+from mini_agentic_rl.post_training.scoring.load import load_scorer
+from post_training.adapters import save_adapter
+from tiny import tiny_model, tiny_tokenizer
+
+IDS = torch.tensor([list(range(20, 60))])
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_folder, tmp_path_factory):
+    """A LoRA adapter of the tiny model that changes what it says."""
+    return save_adapter(tmp_path_factory.mktemp("adapters") / "one", tiny_folder)
+
+
+def _settings(*adapters, **changes):
+    return MergeSettings(**{"adapter": list(adapters), "device": "cpu", "check_tokens": 6, **changes})
+
+
+@torch.no_grad()
+def _logits(model):
+    return model(input_ids=IDS).logits
+
+
+def test_the_merged_model_is_base_and_adapter_in_plain_transformers(adapter, tiny_folder, tmp_path):
+    summary = merge(_settings(adapter, output_dir=tmp_path / "merged"))
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    expected = _logits(PeftModel.from_pretrained(base, adapter).eval())
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert torch.allclose(_logits(merged), expected, atol=1e-4)
+    with torch.no_grad():
+        assert not torch.allclose(_logits(AutoModelForCausalLM.from_pretrained(tiny_folder)), expected, atol=1e-1)
+    check = summary["check"]
+    assert (check["tokens"], check["tokens_equal"]) == (24, 24)
+    assert check["max_logit_difference"] < 1e-3 < summary["adapter_effect"]
+    assert summary["output_dir"] == str(tmp_path / "merged")
+    json.dumps(summary)
+
+
+def test_the_folder_is_whole_and_holds_no_trace_of_the_adapter(adapter, tmp_path):
+    merge(_settings(adapter, output_dir=tmp_path / "merged"))
+    folder = tmp_path / "merged"
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not {"adapter_config.json", "adapter_model.safetensors"} & names
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert "quantization_config" not in config
+    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_the_default_place_is_beside_the_adapter(adapter):
+    summary = merge(_settings(adapter, check=False))
+    assert summary["output_dir"] == f"{adapter}-merged"
+    assert summary["check"] is None
+
+
+def test_several_adapters_are_added_into_one_model(adapter, tiny_folder, tmp_path):
+    other = save_adapter(tmp_path / "two", tiny_folder, seed=2, r=2)
+    merge(_settings(adapter, other, output_dir=tmp_path / "both"))
+    merge(_settings(adapter, output_dir=tmp_path / "first"))
+    both, first, base = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (tmp_path / "both", tmp_path / "first", tiny_folder)
+    )
+    merge(_settings(other, model=tiny_folder, output_dir=tmp_path / "second"))
+    second = AutoModelForCausalLM.from_pretrained(tmp_path / "second").state_dict()
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.allclose(both[name] - base[name], first[name] - base[name] + second[name] - base[name], atol=1e-5)
+
+
+def test_sixteen_bit_weights_are_rounded_once(adapter, tmp_path):
+    exact = AutoModelForCausalLM.from_pretrained(merge(_settings(adapter, output_dir=tmp_path / "a"))["output_dir"])
+    summary = merge(_settings(adapter, dtype="bfloat16", output_dir=tmp_path / "b"))
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "b", dtype="auto")
+    assert summary["dtype"] == "bfloat16"
+    for name, weight in rounded.state_dict().items():
+        assert weight.dtype == torch.bfloat16
+        assert torch.equal(weight, exact.state_dict()[name].to(torch.bfloat16))
+
+
+def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
+    folder = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
+    summary = merge(_settings(folder, output_dir=tmp_path / "merged"))
+    assert summary["reward_model"] is True
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert merged.config.num_labels == 1
+    before, after = load_scorer(str(folder)), load_scorer(str(tmp_path / "merged"))
+    text = before.renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    assert after.renderer.reading == "answer"
+    assert after.renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]) == text
+    assert after.scores([text]) == pytest.approx(before.scores([text]), abs=1e-4)
+
+
+def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
+    model = tiny_model(len(tiny_tokenizer()))
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "tied")
+    tiny_tokenizer().save_pretrained(tmp_path / "tied")
+    folder = save_adapter(tmp_path / "adapter", str(tmp_path / "tied"), modules_to_save=["lm_head"])
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "adapter_model.safetensors")
+    head = next(name for name in weights if "lm_head" in name)
+    save_file({**weights, head: weights[head] * 1.5}, folder / "adapter_model.safetensors", {"format": "pt"})
+    summary = merge(_settings(folder, output_dir=tmp_path / "merged"))
+    assert summary["check"]["tokens_equal"] == summary["check"]["tokens"]
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_a_merged_model_that_differs_is_not_published(adapter, tmp_path, monkeypatch):
+    real = merging.merged
+
+    def wrong(wrapped, names):
+        model = real(wrapped, names)
+        model.model.layers[0].self_attn.q_proj.weight.data *= 1.5
+        return model
+
+    monkeypatch.setattr(merging, "merged", wrong)
+    with pytest.raises(UserError, match=r"is not the same model: .* Nothing was written"):
+        merge(_settings(adapter, output_dir=tmp_path / "merged"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_written_wrongly_are_not_published(adapter, tmp_path, monkeypatch):
+    real = merging._save
+
+    def wrong(model, *rest):
+        model.lm_head.weight.data[:50] = 0
+        real(model, *rest)
+
+    monkeypatch.setattr(merging, "_save", wrong)
+    with pytest.raises(UserError, match="what was written is not the same model"):
+        merge(_settings(adapter, output_dir=tmp_path / "merged"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_adapter_that_changes_nothing_is_remarked(tiny_folder, tmp_path, caplog):
+    folder = save_adapter(tmp_path / "idle", tiny_folder, scale=0.0)
+    assert merge(_settings(folder))["adapter_effect"] == 0.0
+    assert "changes nothing" in caplog.text
+
+
+def test_nothing_is_overwritten_unasked(adapter, tmp_path):
+    target = tmp_path / "merged"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty"):
+        merge(_settings(adapter, output_dir=target))
+    with pytest.raises(UserError, match="holds no model that --overwrite could replace"):
+        merge(_settings(adapter, output_dir=target, overwrite=True))
+    assert (target / "notes.txt").read_text() == "mine"
+    (target / "config.json").write_text("{}")
+    merge(_settings(adapter, output_dir=target, overwrite=True, check=False))
+    assert not (target / "notes.txt").exists()
+
+
+def test_adapters_that_do_not_fit_are_refused_by_name(adapter, tiny_folder, wide_folder, tmp_path):
+    judge = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
+    other = save_adapter(tmp_path / "other", wide_folder)
+    for error, said, settings in (
+        (UserError, "--adapter is missing", _settings()),
+        (UserError, "there is no adapter", _settings(tmp_path)),
+        (UserError, "given twice", _settings(adapter, adapter)),
+        (UserError, "trained on different models", _settings(adapter, other)),
+        (UserError, "a reward model and a language model", _settings(adapter, judge)),
+        (UserError, "is an adapter itself", _settings(adapter, model=str(other))),
+        (AdapterMismatchError, "does not fit --model", _settings(adapter, model=wide_folder)),
+    ):
+        with pytest.raises(error, match=said):
+            merge(settings.model_copy(update={"output_dir": tmp_path / "out"}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_base_than_the_adapters_is_remarked_and_a_deeper_one_refused(adapter, tiny_folder, tmp_path, caplog):
+    tiny_model(len(tiny_tokenizer()), seed=7).save_pretrained(tmp_path / "other")
+    merge(_settings(adapter, model=str(tmp_path / "other"), output_dir=tmp_path / "out"))
+    assert "was trained on" in caplog.text
+    tiny_model(len(tiny_tokenizer()), layers=3).save_pretrained(tmp_path / "deep")
+    everywhere = save_adapter(tmp_path / "adapter", tiny_folder, target_modules=["q_proj", "v_proj"])
+    with pytest.raises(AdapterMismatchError, match="belong elsewhere"):
+        merge(_settings(everywhere, model=str(tmp_path / "deep"), output_dir=tmp_path / "none"))
+
+
+def test_the_command_prints_the_check_and_the_summary(adapter, tmp_path):
+    arguments = ["merge", "--adapter", str(adapter), "--device", "cpu", "--check-tokens", "4"]
+    shown = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a")])
+    assert "16 of 16 greedy tokens the same" in shown.stdout
+    assert f"wrote {tmp_path / 'a'}" in shown.stdout
+    printed = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "b"), "--json"])
+    assert json.loads(printed.stdout)["check"]["tokens"] == 16
+    again = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "b")])
+    assert again.exit_code == 2
+    assert again.stderr.rstrip().endswith("or give --overwrite to replace it")

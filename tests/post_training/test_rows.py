@@ -1,0 +1,165 @@
+"""What is trained are the assistant's tokens with the end of the turn, whatever the chat template."""
+
+from __future__ import annotations
+
+import pytest
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from gateway.small_tokenizer import (
+    CHATML,
+    CHATML_TOOLS,
+    GEMMA,
+    LLAMA3,
+    MISTRAL,
+    NO_END_OF_TURN,
+    THINKING,
+    small_tokenizer,
+)
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.gateway.chat_template import ChatRenderer
+from mini_agentic_rl.post_training.rows import IGNORED, preference_rows, sft_rows, unpaired_rows
+from post_training.samples import pairs, verdicts
+
+TURNS = [
+    {"role": "user", "content": "What is the weather?"},
+    {"role": "assistant", "content": "I think the sum is"},
+    {"role": "user", "content": "How many apples?"},
+    {"role": "assistant", "content": "The answer"},
+]
+CALLING = [
+    {"role": "user", "content": "What is 12+30?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "calculate", "arguments": '{"expression": "12+30"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "42 from the tool"},
+    {"role": "assistant", "content": "The answer"},
+]
+TOOLS = [{"type": "function", "function": {"name": "calculate", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def rendered(template: str | None, eos: str = "<|im_end|>", **options):
+    tokenizer = small_tokenizer(template, eos, **options)
+    return tokenizer, ChatRenderer(tokenizer)
+
+
+def trained_texts(tokenizer, row) -> list[str]:
+    """The texts of the runs of trained tokens."""
+    runs, before = [], False
+    for id_, label in zip(row["input_ids"], row["labels"], strict=True):
+        assert label in (IGNORED, id_)
+        if label != IGNORED:
+            runs[-1:] = [[*runs[-1], id_]] if before else [*runs[-1:], [id_]]
+        before = label != IGNORED
+    return [tokenizer.decode(run, skip_special_tokens=False) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [(CHATML, "<|im_end|>"), (CHATML_TOOLS, "<|im_end|>"), (LLAMA3, "<|eot_id|>"), (GEMMA, "<end_of_turn>"),
+     (None, "<|im_end|>")],
+)  # fmt: skip
+def test_the_assistants_turns_and_their_ends_are_trained_and_nothing_else(template, end):
+    tokenizer, renderer = rendered(template, end)
+    (row,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
+    assert trained_texts(tokenizer, row) == [f"I think the sum is{end}", f"The answer{end}"]
+    text = tokenizer.decode(row["input_ids"], skip_special_tokens=False)
+    assert renderer.template.apply(TURNS, None, False).startswith(text)
+
+
+def test_what_the_template_writes_before_an_answer_is_trained_where_the_model_has_to_write_it():
+    tokenizer, renderer = rendered(MISTRAL, "</s>")
+    (row,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
+    assert trained_texts(tokenizer, row) == [" I think the sum is</s>", " The answer</s>"]
+
+
+def test_a_template_without_an_end_of_turn_gets_the_end_token():
+    tokenizer, renderer = rendered(NO_END_OF_TURN)
+    (row,) = sft_rows(renderer, [{"messages": TURNS[:2]}], 512).rows
+    assert [text.strip() for text in trained_texts(tokenizer, row)] == ["I think the sum is<|im_end|>"]
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_TOOLS])
+def test_tool_calls_are_trained_and_results_are_not(template):
+    tokenizer, renderer = rendered(template)
+    (row,) = sft_rows(renderer, [{"messages": CALLING, "tools": TOOLS}], 512).rows
+    call, answer = trained_texts(tokenizer, row)
+    assert '"expression": "12+30"' in call
+    assert call.endswith("<|im_end|>")
+    assert answer == "The answer<|im_end|>"
+    assert "42 from the tool" in tokenizer.decode(row["input_ids"])
+
+
+def test_where_the_template_rewrites_history_each_answer_is_trained_once_behind_the_prompt_it_answers():
+    tokenizer, renderer = rendered(THINKING, added=("<think>", "</think>"))
+    turns = [dict(turn) for turn in TURNS]
+    turns[1]["content"] = "<think>\nlet me\n</think>\n\nI think the sum is"
+    first, second = sft_rows(renderer, [{"messages": turns}], 512).rows
+    assert trained_texts(tokenizer, first) == ["<think>\nlet me\n</think>\n\nI think the sum is<|im_end|>"]
+    assert trained_texts(tokenizer, second) == ["The answer<|im_end|>"]
+    assert "let me" not in tokenizer.decode(second["input_ids"])
+
+
+def test_a_long_conversation_is_cut_and_not_trained_to_end_there():
+    _, renderer = rendered(CHATML)
+    whole = sft_rows(renderer, [{"messages": TURNS}], 512).rows[0]["input_ids"]
+    found = sft_rows(renderer, [{"messages": TURNS}], len(whole) - 1)
+    assert found.shortened == 1
+    assert found.rows[0]["input_ids"] == whole[:-1]
+    assert found.rows[0]["labels"][-1] != renderer.eos_ids[0]
+    assert found.tokens == len(whole) - 1
+    prompt = len(renderer.render(TURNS[:1]))
+    found = sft_rows(renderer, [{"messages": TURNS}], prompt)
+    assert (found.rows, dict(found.dropped)) == ([], {"no answer within --max-length": 1})
+
+
+def test_padding_with_the_end_token_leaves_real_ends_trained():
+    tokenizer, renderer = rendered(CHATML)
+    assert tokenizer.pad_token_id == renderer.eos_ids[0]
+    rows = sft_rows(renderer, [{"messages": TURNS}, {"messages": TURNS[:2]}], 512).rows
+    batch = DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)(rows)
+    short = len(rows[1]["input_ids"])
+    assert batch["labels"][1, short - 1] == tokenizer.pad_token_id
+    assert batch["attention_mask"][1, short - 1] == 1
+    assert (batch["labels"][1, short:] == IGNORED).all()
+    assert (batch["attention_mask"][1, short:] == 0).all()
+
+
+def test_a_pair_is_a_prompt_and_two_answers_with_their_ends():
+    tokenizer, renderer = rendered(CHATML)
+    (row,) = preference_rows(renderer, pairs(1), 512).rows
+    assert tokenizer.decode(row["prompt_ids"]).endswith("Say apples 0<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.decode(row["chosen_ids"]) == "The apples<|im_end|>"
+    assert tokenizer.decode(row["rejected_ids"]) == "What weather<|im_end|>"
+
+
+def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
+    _, renderer = rendered(CHATML)
+    same = {**pairs(1)[0], "rejected": pairs(1)[0]["chosen"]}
+    found = preference_rows(renderer, [*pairs(2), same], 512)
+    assert (len(found.rows), dict(found.dropped)) == (2, {"chosen and rejected are the same": 1})
+    assert dict(preference_rows(renderer, pairs(2), 10).dropped) == {"longer than --max-length": 2}
+    assert dict(unpaired_rows(renderer, verdicts(2), 10).dropped) == {"longer than --max-length": 2}
+
+
+def test_texts_stand_for_one_message():
+    _, renderer = rendered(CHATML)
+    plain = {"prompt": "Say apples 0", "chosen": "The apples", "rejected": "What weather"}
+    assert preference_rows(renderer, [plain], 512).rows == preference_rows(renderer, pairs(1), 512).rows
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ({"prompt": "a", "chosen": "b"}, "example 0 cannot be read: 'rejected' is missing"),
+        ({"prompt": "a", "chosen": [], "rejected": "b"}, "chosen has to be one assistant message"),
+        ({"prompt": [{"role": "nobody", "content": "a"}], "chosen": "b", "rejected": "c"}, "unknown role"),
+    ],
+)
+def test_an_example_of_another_form_is_named(example, says):
+    _, renderer = rendered(CHATML)
+    with pytest.raises(UserError, match=says):
+        preference_rows(renderer, [example], 512)

@@ -1,0 +1,316 @@
+"""The reward service over HTTP: what it answers, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.post_training.scoring.server import ScoreServer
+from mini_agentic_rl.post_training.scoring.settings import BatchSettings
+from mini_agentic_rl.rewards import RemoteReward
+from mini_agentic_rl.serving import ServerStartError
+from post_training.scorers import alone, gated_server, reward_model, tiny_scorer
+
+PROMPT, GOOD, BAD = "What is 7 x 6?", "7 x 6 = 42.", "About forty."
+MESSAGES = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": GOOD}]
+TEXT = {"prompt": PROMPT, "response": GOOD}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ScoreServer(reward_model()) as running:
+        yield running
+
+
+def _post(server, path, body, **options):
+    return httpx.post(f"{server.url}{path}", json=body, timeout=30, **options)
+
+
+def _score(server, body):
+    answer = _post(server, "/score", body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["score"]
+
+
+def test_a_score_is_what_the_model_says_of_the_chat_template(server):
+    text = "".join(
+        f"<|im_start|>{role}\n{content}<|im_end|>\n"
+        for role, content in (("system", "You are helpful"), ("user", PROMPT), ("assistant", GOOD))
+    )
+    ids = reward_model().renderer._tokenizer.encode(text, add_special_tokens=False)
+    answer = _post(server, "/score", TEXT).json()
+    assert answer == {
+        "score": pytest.approx(alone(tiny_scorer(), ids), abs=1e-4),
+        "tokens": len(ids),
+        "truncated": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": MESSAGES},
+        {"question": PROMPT, "answer": GOOD},
+        {"prompt": MESSAGES[:1], "response": MESSAGES[1:]},
+        {"prompt": PROMPT, "completion": MESSAGES[1], "ground_truth": "42"},
+        {"prompt": [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}], "response": GOOD},
+    ],
+)
+def test_every_way_of_writing_a_text_gets_the_same_score(server, body):
+    assert _score(server, body) == _score(server, TEXT)
+
+
+def test_a_batch_has_the_scores_of_its_texts_one_by_one(server):
+    items = [{"prompt": PROMPT * n, "response": f"{BAD * (5 - n)} {n}"} for n in range(1, 5)] * 3
+    answer = _post(server, "/score/batch", {"items": items}).json()
+    assert answer["scores"] == pytest.approx([_score(server, item) for item in items], abs=1e-4)
+    assert answer["truncated"] == [False] * 12
+    assert len(answer["tokens"]) == 12
+
+
+def test_a_pair_tells_which_answer_is_preferred_and_by_how_much(server):
+    good, bad = _score(server, TEXT), _score(server, {"prompt": PROMPT, "response": BAD})
+    expected = {
+        "score_a": pytest.approx(good, abs=1e-4),
+        "score_b": pytest.approx(bad, abs=1e-4),
+        "margin": pytest.approx(good - bad, abs=1e-4),
+        "preferred": "a" if good > bad else "b",
+        "truncated": False,
+    }
+    assert _post(server, "/score-pair", {"prompt": PROMPT, "response_a": GOOD, "response_b": BAD}).json() == expected
+    row = {"prompt": PROMPT, "chosen": GOOD, "rejected": BAD}
+    conversations = {"chosen": MESSAGES, "rejected": [MESSAGES[0], {"role": "assistant", "content": BAD}]}
+    same = {"question": PROMPT, "chosen": GOOD, "rejected": GOOD}
+    results = _post(server, "/score-pair/batch", {"items": [row, conversations, same]}).json()["results"]
+    assert results[0] == results[1] == expected
+    assert results[2]["preferred"] == "tie"
+
+
+def test_it_is_a_reward_of_training_by_its_url(server):
+    texts = [{"prompt": PROMPT, "response": response} for response in (GOOD, BAD)]
+    reward = RemoteReward(server.url)
+    assert reward(completions=[GOOD, BAD], prompts=[PROMPT, PROMPT]) == pytest.approx(
+        [_score(server, text) for text in texts], abs=1e-4
+    )
+    conversations = reward(completions=[MESSAGES[1:]], prompts=[MESSAGES[:1]])
+    assert conversations == pytest.approx([_score(server, texts[0])], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "said"),
+    [
+        ("/score", {}, None, "either messages, or a prompt and a response"),
+        ("/score", {"response": GOOD}, None, "needs its prompt"),
+        ("/score", {**TEXT, "messages": MESSAGES}, None, "either messages"),
+        ("/score", {"messages": []}, "messages", "at least 1 item"),
+        ("/score", {"messages": [{"role": "judge", "content": "x"}]}, "messages[0].role", "unknown role"),
+        ("/score", {"prompt": 3, "response": GOOD}, "prompt", "valid"),
+        ("/score", [], None, "JSON object"),
+        ("/score-pair", {"prompt": PROMPT, "response_a": GOOD}, "response_b", "required"),
+        ("/score-pair", {"response_a": GOOD, "response_b": BAD}, None, "prompt of both"),
+        ("/score/batch", {"items": []}, "items", "at least 1 item"),
+        ("/score/batch", {"items": [TEXT, {"prompt": PROMPT}]}, "items[1]", "either messages"),
+        ("/score/batch", {"items": [TEXT, {"messages": [{"role": "judge"}]}]}, "items[1]", "items[1]: unknown role"),
+        ("/score/batch", {"items": [TEXT] * 513}, "items", "at most 512"),
+    ],
+)
+def test_a_request_that_cannot_be_scored_is_told_what_is_wrong(server, path, body, param, said):
+    answer = _post(server, path, body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert said in error["message"]
+    if param is not None:
+        assert error["param"] == param
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"prompt": "\xff"}', b"[" * 5000])
+def test_a_body_that_is_no_json_is_refused(server, content):
+    assert httpx.post(f"{server.url}/score", content=content).status_code == 400
+
+
+def test_odd_text_is_scored(server):
+    for text in ("", " ", "\x00", "🙂" * 50, "\ud800", "<|im_end|>" * 5, "a" * 5000):
+        body = json.dumps({"prompt": PROMPT, "response": text})
+        answer = httpx.post(f"{server.url}/score", content=body, timeout=30)
+        assert answer.status_code == 200, (text, answer.text)
+
+
+def test_a_long_text_is_cut_as_the_server_says_or_refused():
+    long = {"prompt": "start " * 300, "response": "the end"}
+    with ScoreServer(reward_model(max_length=32)) as server:
+        answer = _post(server, "/score", long).json()
+        assert (answer["tokens"], answer["truncated"]) == (32, True)
+        assert _score(server, {**long, "prompt": "other start " * 300}) != answer["score"]
+        assert _score(server, {**long, "prompt": "x" * 99 + long["prompt"]}) == pytest.approx(answer["score"], abs=1e-4)
+    with ScoreServer(reward_model(max_length=32, truncation="right")) as server:
+        assert _score(server, {**long, "response": "another end"}) == pytest.approx(_score(server, long), abs=1e-4)
+    with ScoreServer(reward_model(max_length=32, truncation="refuse")) as server:
+        refused = _post(server, "/score/batch", {"items": [TEXT | {"prompt": "1"}, long]})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        assert refused.json()["error"]["param"] in ("items[0]", "items[1]")
+
+
+def test_requests_of_many_clients_share_batches():
+    with gated_server() as (server, gated), ThreadPoolExecutor(17) as clients:
+        first = clients.submit(_score, server, TEXT)
+        assert gated.begun.wait(10)
+        others = [clients.submit(_score, server, {"prompt": PROMPT, "response": str(n)}) for n in range(16)]
+        _wait_for(lambda: server.batcher.waiting == 16)
+        gated.gate.set()
+        assert first.result() == pytest.approx(_score(server, TEXT), abs=1e-4)
+        assert len({other.result() for other in others}) == 16
+        assert gated.batches[:2] == [1, 16]
+
+
+def test_a_text_waits_a_moment_for_company():
+    model = reward_model()
+    seen = []
+    with ScoreServer(model, batches=BatchSettings(batch_wait_ms=300, batch_size=2)) as server:
+        inner = model.batches.scores
+        model.batches.scores = lambda texts: seen.append(len(texts)) or inner(texts)
+        with ThreadPoolExecutor(2) as clients:
+            list(clients.map(lambda n: _score(server, {"prompt": PROMPT, "response": str(n)}), range(2)))
+        started = time.monotonic()
+        _score(server, TEXT)
+        assert time.monotonic() - started >= 0.3
+    assert seen == [2, 1]
+
+
+def test_a_full_queue_answers_429_with_the_time_to_wait():
+    with gated_server(batches=BatchSettings(max_queue=4)) as (server, gated), ThreadPoolExecutor(2) as clients:
+        first = clients.submit(_score, server, TEXT)
+        assert gated.begun.wait(10)
+        second = clients.submit(_post, server, "/score/batch", {"items": [TEXT] * 4})
+        _wait_for(lambda: server.batcher.waiting == 4)
+        refused = _post(server, "/score", TEXT)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert _post(server, "/score/batch", {"items": [TEXT] * 5}).status_code == 400
+        gated.gate.set()
+        assert second.result().status_code == 200
+        first.result()
+        assert _post(server, "/score", TEXT).status_code == 200
+
+
+def test_a_client_that_goes_away_takes_its_texts_along():
+    with gated_server() as (server, gated), ThreadPoolExecutor(2) as clients:
+        first = clients.submit(_score, server, TEXT)
+        assert gated.begun.wait(10)
+        body = json.dumps({"items": [TEXT] * 3}).encode()
+        head = f"POST /score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head + body)
+            _wait_for(lambda: server.batcher.waiting == 3)
+        _wait_for(lambda: server.batcher.waiting == 0)
+        gated.gate.set()
+        first.result()
+        _score(server, TEXT)
+        assert gated.batches == [1, 1]
+        assert 'outcome="cancelled"' in httpx.get(f"{server.url}/metrics").text
+
+
+def test_a_model_that_fails_fails_its_batch_and_not_the_server():
+    with gated_server() as (server, gated):
+        gated.gate.set()
+        gated.failure = MemoryError("inside")
+        answer = _post(server, "/score", TEXT)
+        assert answer.status_code == 500
+        assert "inside" not in answer.text
+        gated.failure = None
+        assert _post(server, "/score", TEXT).status_code == 200
+
+
+def test_a_score_that_is_no_number_is_an_error():
+    model = tiny_scorer()
+    model.score.weight.data[:] = float("inf")
+    with ScoreServer(reward_model(model)) as server:
+        assert _post(server, "/score", TEXT).status_code == 500
+
+
+def test_stopping_finishes_what_is_under_way_and_refuses_newcomers():
+    with gated_server() as (server, gated), ThreadPoolExecutor(2) as clients:
+        first = clients.submit(_post, server, "/score", TEXT)
+        assert gated.begun.wait(10)
+        url = server.url
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        _wait_for(lambda: server.gate.draining)
+        refused = httpx.post(f"{url}/score", json=TEXT)
+        health = httpx.get(f"{url}/health")
+        assert (refused.status_code, health.status_code, health.json()["ready"]) == (503, 503, False)
+        assert "retry-after" in refused.headers
+        gated.gate.set()
+        assert first.result().status_code == 200
+        stopping.join()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
+
+
+def test_a_key_is_asked_for_and_bounds_are_kept():
+    limits = GatewayLimits(max_body_bytes=400, max_requests_per_minute=2)
+    with ScoreServer(reward_model(), api_keys=["secret"], limits=limits) as server:
+        assert _post(server, "/score", TEXT).status_code == 401
+        key = {"headers": {"Authorization": "Bearer secret"}}
+        assert _post(server, "/score", TEXT, **key).status_code == 200
+        assert _post(server, "/score", {"prompt": "x" * 500, "response": ""}, **key).status_code == 413
+        assert _post(server, "/score", TEXT, **key).status_code == 429
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_health_and_metrics_tell_of_the_model_the_queue_and_the_batches(server):
+    _post(server, "/score/batch", {"items": [TEXT, TEXT]})
+    health = httpx.get(f"{server.url}/health").json()
+    assert health["status"] == "ok"
+    assert health["ready"] is True
+    assert (health["model"], health["max_length"], health["shares_prefixes"]) == ("tiny", 256, True)
+    assert health["queue"] == {"waiting": 0, "computing": 0}
+    figures = httpx.get(f"{server.url}/metrics").text
+    assert 'mini_agentic_rl_scoring_requests_total{outcome="ok",path="/score/batch"}' in figures
+    assert "mini_agentic_rl_scoring_texts_total" in figures
+    assert 'mini_agentic_rl_scoring_queue{kind="waiting"} 0.0' in figures
+
+
+def test_the_examples_of_the_openapi_document_are_answered(server):
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    examples = 0
+    for path, operations in document["paths"].items():
+        if "post" not in operations:
+            continue
+        operation = operations["post"]
+        for example in operation["requestBody"]["content"]["application/json"]["examples"].values():
+            assert _post(server, path, example["value"]).status_code == 200
+            examples += 1
+        for answer in (operation["requestBody"], operation["responses"]["200"]):
+            name = answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            assert name in document["components"]["schemas"]
+    assert examples == 6
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/score", 405), ("POST", "/scores", 404)])
+def test_other_paths_answer_in_the_same_error_shape(server, method, path, status):
+    answer = httpx.request(method, f"{server.url}{path}")
+    assert answer.status_code == status
+    assert path in answer.json()["error"]["message"]
+
+
+def test_a_port_in_use_is_one_clear_error(server):
+    second = ScoreServer(reward_model(), port=server.port)
+    with pytest.raises(ServerStartError, match=r"already in use.*--port"):
+        second.start()
+    second.stop()
+
+
+def _wait_for(condition, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.005)

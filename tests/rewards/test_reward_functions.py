@@ -1,0 +1,392 @@
+"""The reward functions that need nothing but the text: what they give, and that no text breaks them."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from typing import Any
+
+import cloudpickle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_agentic_rl.rewards import (
+    AccuracyReward,
+    FormatReward,
+    FunctionReward,
+    LengthPenaltyReward,
+    NormalisedSum,
+    Reward,
+    RewardError,
+    StepReward,
+    ToolUseReward,
+    WeightedSum,
+    count_steps,
+    is_correct,
+    load_reward,
+    load_rewards,
+    normalise_answer,
+    same_answer,
+)
+from mini_agentic_rl.rewards.equations import equations
+
+CALCULATOR = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+    },
+}
+
+
+def say(text: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **more}
+
+
+def call(arguments: Any, name: str = "calculator", identity: str = "c1") -> dict[str, Any]:
+    return say(None, tool_calls=[{"id": identity, "function": {"name": name, "arguments": arguments}}])
+
+
+def result(text: str, identity: str = "c1") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": identity, "content": text}
+
+
+@pytest.mark.parametrize(
+    ("completion", "truth", "reward"),
+    [
+        ("Answer: 1,234", "1234", 1.0),
+        ("Answer: B", "(b)", 1.0),
+        ("\\boxed{x+1}", "1+x", 1.0),
+        ("Answer: [1, 2.0]", [1, 2], 1.0),
+        ("Answer: {2, 1}", {1, 2}, 1.0),
+        ("Answer: (1, 'red')", (1, "red"), 1.0),
+        ('Answer: {"b": 2.0, "a": "x y"}', {"a": "X Y", "b": 2}, 1.0),
+        ("Answer: {'a': [1, 2], 'b': {'c': 3}}", '{"a": [1, 2], "b": {"c": 3}}', 1.0),
+        ('Answer: {"a": 1}', {"a": 1, "b": 2}, 0.0),
+        ('Answer: {"a": 1, "b": 3}', {"a": 1, "b": 2}, 0.0),
+        ("Answer: (2, 1)", (1, 2), 0.0),
+        ("Answer: 7", "8", 0.0),
+        ("", "8", 0.0),
+        ([say("so"), say("Answer: 8")], "8", 1.0),
+        ([say([{"type": "text", "text": "Answer: 8"}])], "8", 1.0),
+        ([say("Answer: 8", tool_calls=[{"function": {"name": "f"}}])], "8", 0.0),
+        ([say("Answer: 8"), result("9")], "8", 0.0),
+        ([], "8", 0.0),
+    ],
+)
+def test_a_right_answer_of_any_kind_is_rewarded(completion: Any, truth: Any, reward: float) -> None:
+    function = AccuracyReward()
+    assert function(completions=[completion], prompts=["?"], ground_truth=[truth]) == [reward]
+    assert not function.errors
+
+
+def test_tolerances_are_relative_or_absolute() -> None:
+    close = {"completions": ["101", "100.5", "102"], "ground_truth": ["100"] * 3}
+    assert AccuracyReward()(**close) == [0, 0, 0]
+    assert AccuracyReward(rel_tol=0.01)(**close) == [1, 1, 0]
+    assert AccuracyReward(abs_tol=0.5)(**close) == [0, 1, 0]
+    assert AccuracyReward(right=2, wrong=-1, abs_tol=1)(**close) == [2, 2, -1]
+
+
+def test_an_answer_that_was_cut_off_is_no_answer() -> None:
+    columns = {"ground_truth": ["8", "8"], "finish_reason": ["length", "stop"]}
+    assert AccuracyReward()(completions=["Answer: 8", "Answer: 8"], **columns) == [0, 1]
+
+
+def test_a_row_without_a_truth_has_no_reward_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    function = AccuracyReward()
+    assert function(completions=["8", "8", "8"], ground_truth=["8", None, " "]) == [1.0, None, None]
+    assert function.errors == {"the row has no right answer": 2}
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+def test_a_missing_column_is_told_and_not_rewarded_with_nothing() -> None:
+    with pytest.raises(RewardError, match="'ground_truth'; the columns are: answer"):
+        AccuracyReward()(completions=["8"], answer=["8"])
+    assert AccuracyReward(truth="answer")(completions=["8"], answer=["8"]) == [1.0]
+
+
+def test_answers_without_a_reply_around_them_can_be_compared() -> None:
+    assert [normalise_answer(text) for text in ("$1,234.50", "(b)", " The  Sea ")] == ["1234.5", "B", "the sea"]
+    assert same_answer("3.1416", "3.14159", abs_tol=1e-4)
+    assert not same_answer("3.15", "3.14159", abs_tol=1e-4)
+
+
+def test_the_share_of_the_forms_that_hold_is_the_reward() -> None:
+    text = "<think>hm</think>\nAnswer: 5"
+    assert FormatReward("answer_line", "thinking", "boxed")(completions=[text]) == [pytest.approx(2 / 3)]
+    assert FormatReward()(completions=[text, "5"]) == [1.0, 0.0]
+    assert FormatReward(lambda said: said.isupper())(completions=["ABC", "abc"]) == [1.0, 0.0]
+    with pytest.raises(ValueError, match="form must be one of"):
+        FormatReward("xml")  # type: ignore[arg-type]
+
+
+def test_length_is_counted_in_the_unit_asked_for() -> None:
+    said = {
+        "completions": ["a b c d", [say("a b"), result("long " * 99), say("c")]],
+        "completion_ids": [[1] * 15, [1] * 5],
+    }
+    assert LengthPenaltyReward(free=10, limit=20)(**said) == [-0.5, 0.0]
+    assert LengthPenaltyReward(free=2, limit=4, unit="words", weight=0.5)(**said) == [-0.5, -0.25]
+    assert LengthPenaltyReward(free=0, limit=7, unit="characters")(**said)[0] == -1
+    assert LengthPenaltyReward(free=0, limit=10, count=lambda text: 5)(**said) == [-0.5, -0.5]
+    with pytest.raises(RewardError, match="completion_ids"):
+        LengthPenaltyReward(free=1, limit=2)(completions=["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("12 * 30 = 360", {"12*30=360": True}),
+        ("So 12 × 30 = $361.", {"12*30=361": False}),
+        ("1. 3 + 4 = 7, then 7 x 2 = 14", {"3+4=7": True, "7*2=14": True}),
+        ("- 3 + 4 = 7", {"3+4=7": True}),
+        ("(1,000 + 500) / 3 = 500", {"(1000+500)/3=500": True}),
+        ("10 / 3 = 3.33 and 10 / 3 = 3.34", {"10/3=3.33": True, "10/3=3.34": False}),
+        ("2 + 2 = 4\n2 + 2 = 4", {"2+2=4": True}),
+        ("12 + 30 = 42 * 2 = 84", {"12+30=42*2": False, "42*2=84": True}),
+        ("x = 5, 7 = 7, 3 apples + 4 apples = 7 apples", {}),
+        ("1 / 0 = 5", {}),
+        ("-5 + 3 = -2", {"-5+3=-2": True}),
+        ("0.1 + 0.2 = 0.3", {"0.1+0.2=0.3": True}),
+    ],
+)
+def test_calculations_are_found_and_checked(text: str, found: dict[str, bool]) -> None:
+    assert {equation.text: equation.right for equation in equations(text)} == found
+
+
+def test_right_steps_are_rewarded_wrong_ones_cost_and_repetition_gains_nothing() -> None:
+    function = StepReward(expected=2)
+    texts = ["2 + 2 = 4\n4 * 2 = 8", "2 + 2 = 4", "2 + 2 = 4\n4 * 2 = 9", "2 + 2 = 4\n" * 9, "eight"]
+    assert function(completions=texts) == [1.0, 0.5, 0.5, 0.5, 0.0]
+    assert function(completions=["1 + 1 = 2\n" + "\n".join(f"1 + {n} = {n}" for n in range(9))]) == [0.1]
+    marked = StepReward(expected=3, kind="marked")
+    assert count_steps("Step 1: a\n2) b\n第三步：c\nstep 1: A\nso") == 3
+    assert marked(completions=["1. a\n2. b", "nothing"]) == [pytest.approx(2 / 3), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ([call('{"expression": "2+2"}'), result("4"), say("4")], 1.0),
+        ([call({"expression": "2+2"}), result("4"), say("4")], 1.0),
+        ([call('{"expression": "2+"}'), result("error: incomplete"), say("4")], 0.0),
+        ([call('{"expression": '), say("4")], 0.0),
+        ([call('{"formula": "2+2"}'), say("4")], 0.0),
+        ([call("{}"), say("4")], 0.0),
+        ([call('{"expression": "2+2", "more": 1}'), say("4")], 0.0),
+        ([call('{"expression": "2+2"}', name="browser"), say("4")], 0.0),
+        ([call('{"expression": "1"}'), result("1"), call("[]", identity="c2"), say("4")], 0.5),
+        ([say("4")], 0.0),
+        ('<tool_call>{"name": "calculator", "arguments": {"expression": "2"}}</tool_call>', 1.0),
+        ("<tool_call>calculator(2)</tool_call>", 0.0),
+        ("plain", 0.0),
+    ],
+)
+def test_good_calls_of_offered_tools_are_rewarded(completion: Any, reward: float) -> None:
+    assert ToolUseReward(tools=[CALCULATOR])(completions=[completion]) == [reward]
+    assert ToolUseReward()(completions=[completion], tools=[[CALCULATOR]]) == [reward]
+
+
+def test_calls_can_be_too_few_too_many_or_unneeded() -> None:
+    one = [call('{"expression": "1"}'), result("1")]
+    assert ToolUseReward(expected=2)(completions=[one]) == [0.5]
+    assert ToolUseReward(max_calls=1)(completions=[one * 4]) == [0.25]
+    assert ToolUseReward(expected=0)(completions=[one, [say("4")]]) == [1.0, 1.0]
+
+
+def test_any_callable_is_a_reward_function() -> None:
+    async def late(text: str) -> float:
+        await asyncio.sleep(0)
+        return float(len(text))
+
+    def trl_style(completions: list[str], ground_truth: list[str], **kwargs: Any) -> list[float]:
+        return [float(said == truth) for said, truth in zip(completions, ground_truth, strict=True)]
+
+    said = {"completions": ["ab", "c"], "prompts": ["p", "q"], "ground_truth": ["ab", "x"], "level": [3, 4]}
+    assert FunctionReward(trl_style)(**said) == [1.0, 0.0]
+    assert FunctionReward(len)(**said) == [2.0, 1.0]
+    assert FunctionReward(late)(**said) == [2.0, 1.0]
+    assert FunctionReward(lambda text, prompt, level: level if prompt == "p" else None)(**said) == [3.0, None]
+    assert FunctionReward(lambda answer, ground_truth="": answer == ground_truth)(**said) == [1.0, 0.0]
+    assert FunctionReward(lambda **columns: columns["level"])(**said) == [3.0, 4.0]
+    with pytest.raises(RewardError, match="asks for 'colour'"):
+        FunctionReward(lambda text, colour: 1.0)(**said)
+    with pytest.raises(RewardError, match="takes no arguments"):
+        FunctionReward(lambda: 1.0)
+
+
+def test_one_failure_costs_one_reward_and_is_counted_never_zero() -> None:
+    def fragile(text: str) -> Any:
+        return {"bad": "seven", "nan": float("nan"), "none": None}.get(text, 1.0 / len(text))
+
+    function = FunctionReward(fragile)
+    assert function(completions=["ab", "", "bad", "nan", "none"]) == [0.5, None, None, None, None]
+    assert function.errors == {
+        "ZeroDivisionError": 1,
+        "the function returned no number": 1,
+        "the score is not finite": 1,
+    }
+
+    def broken(completions: list[str]) -> list[float]:
+        raise OSError("gone")
+
+    whole = FunctionReward(broken)
+    assert whole(completions=["a", "b"]) == [None, None]
+    assert whole.errors == {"OSError": 2}
+    with pytest.raises(RewardError, match="must return a list of 2 rewards"):
+        FunctionReward(lambda completions: [1.0])(completions=["a", "b"])
+
+
+def test_a_weighted_sum_names_its_parts_and_is_none_where_a_part_is() -> None:
+    total = WeightedSum([AccuracyReward(), FormatReward()], [1.0, 0.2])
+    said = {"completions": ["Answer: 4", "4", "5"], "ground_truth": ["4", "4", None]}
+    assert total(**said) == [1.2, 1.0, None]
+    assert total.parts(**said) == {"accuracy": [1.0, 1.0, None], "format": [1.0, 0.0, 0.0]}
+    assert total.all_errors["accuracy"] == {"the row has no right answer": 2}
+    assert WeightedSum([AccuracyReward(), FormatReward()], missing="skip")(**said)[2] == 0.0
+    assert list(WeightedSum([len, len]).parts(completions=["a"])) == ["len", "len_2"]
+    with pytest.raises(ValueError, match="weight"):
+        WeightedSum([len], [1.0, 2.0])
+
+
+def test_trl_is_told_the_mean_of_each_part() -> None:
+    told: dict[str, float] = {}
+    seen: list[Any] = []
+
+    def mine(completions: list[str], log_metric: Any) -> list[float]:
+        seen.append(log_metric)
+        return [1.0] * len(completions)
+
+    WeightedSum([mine, FormatReward()])(completions=["Answer: 4", "4"], log_metric=told.__setitem__)
+    assert told == {"reward/mine": 1.0, "reward/format": 0.5}
+    assert seen == [told.__setitem__], "what is no column reaches a function as it was given"
+
+
+def test_normalising_before_the_sum_lets_no_part_drown_another() -> None:
+    big = FunctionReward(lambda text: 1000.0 * text.count("a"), name="big")
+    small = FunctionReward(lambda text: 0.01 * text.count("b"), name="small")
+    said = {"completions": ["a", "b", "", "ab"], "prompts": ["p"] * 4}
+    plain, fair = WeightedSum([big, small]), NormalisedSum([big, small])
+    assert plain(**said)[0] > 1000 * plain(**said)[1]
+    found = fair(**said)
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+    assert found[3] == pytest.approx(-found[2]) == pytest.approx(1.732, abs=1e-3)
+    assert sum(found) == pytest.approx(0, abs=1e-6)
+
+
+def test_groups_are_those_of_a_task() -> None:
+    score = FunctionReward(lambda text: float(text), name="score")
+    texts = ["1", "3", "10", "30"]
+    up_down = [pytest.approx(sign * 2**-0.5, rel=1e-3) for sign in (-1, 1, -1, 1)]
+    assert NormalisedSum([score])(completions=texts, prompts=["p", "p", "q", "q"]) == up_down
+    assert NormalisedSum([score])(completions=texts, id=["1", "1", "2", "2"]) == up_down
+    assert NormalisedSum([score], group_size=2)(completions=texts) == up_down
+    assert NormalisedSum([score])(completions=["5", "5", "x"], prompts=["p"] * 3) == [0.0, 0.0, None]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "format", "boxed", "thinking", "steps", "tool_use"])
+def test_rewards_have_names(name: str) -> None:
+    reward = load_reward(name)
+    assert reward.__name__ == name
+    assert reward(completions=["x"], ground_truth=["y"]) == [0.0]
+
+
+def test_rewards_are_loaded_by_name_url_and_path(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards.py").write_text("def shouting(text):\n    return text.isupper()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_reward("my_rewards:shouting")(completions=["A", "a"]) == [1.0, 0.0]
+    assert load_reward("http://127.0.0.1:1/x").url == "http://127.0.0.1:1/x"  # type: ignore[attr-defined]
+    total = load_rewards(["accuracy", "format=0.2", "my_rewards:shouting=-1", "http://h/?a=b"])
+    assert list(total.weights.values()) == [1.0, 0.2, -1.0, 1.0]
+    assert isinstance(load_rewards(["accuracy"], normalise=True), NormalisedSum)
+    for bad in ("acuracy", "my_rewards:whispering", "no_such:thing", "format=much", "format=nan"):
+        with pytest.raises(RewardError, match="--reward"):
+            load_rewards([bad])
+
+
+async def test_an_event_loop_goes_on_while_a_reward_waits() -> None:
+    slow = FunctionReward(lambda text: time.sleep(0.2) or 1.0)
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    assert await slow.in_thread(completions=["a"]) == [1.0]
+    ticking.cancel()
+    assert ticks > 5
+
+
+REWARDS: list[Reward] = [
+    AccuracyReward(),
+    AccuracyReward(rel_tol=0.1, abs_tol=1),
+    FormatReward("answer_line", "boxed", "thinking"),
+    LengthPenaltyReward(free=10, limit=100, unit="words"),
+    StepReward(expected=3),
+    StepReward(kind="marked"),
+    ToolUseReward(tools=[CALCULATOR], max_calls=3),
+]
+TEXT = st.one_of(
+    st.text(max_size=300),
+    st.text(st.characters(), max_size=40),
+    st.text("0123456789$%,./()[]{}\\=-+* boxedanswer:#<>think\n\"'", max_size=2000),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGE = st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "tool_call_id", "name"]), JSON, max_size=4)
+
+
+@given(st.one_of(TEXT, st.lists(MESSAGE, max_size=4)), st.sampled_from(["12", "B", "[1, 2]", {"a": 1}, 0.5, "Paris"]))
+@settings(max_examples=150, deadline=None)
+def test_nothing_that_a_model_says_breaks_a_reward(completion: Any, truth: Any) -> None:
+    for reward in REWARDS:
+        before = sum(reward.errors.values())
+        [score] = reward(completions=[completion], prompts=["?"], ground_truth=[truth])
+        assert score is not None, reward.errors
+        assert -1 <= score <= 1
+        assert sum(reward.errors.values()) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>" * 50_000,
+        "1 = " * 50_000,
+        "1 + 1 = 2 " * 20_000,
+        "1. \n" * 50_000,
+        "=" * 200_000,
+        "(" * 100_000 + "=",
+        "Step 1 " * 50_000,
+        "\\boxed{" * 30_000,
+        "9" * 100_000 + " * 9 = 1",
+        " " * 200_000 + "x",
+        "<think>" * 40_000,
+        "1" + " x " * 60_000,
+        "\ud800" * 10_000,
+        "{" * 100_000,
+    ],
+)
+def test_text_made_to_be_slow_is_scored_in_time(text: str) -> None:
+    assert is_correct("x+1", "1+x"), "the process that compares expressions is up"
+    for reward in REWARDS:
+        for completion in (text, [call(text), result(text), say(text)]):
+            started = time.perf_counter()
+            assert reward(completions=[completion], ground_truth=["77"]) != [None]
+            assert time.perf_counter() - started < 1.5, reward.name
+
+
+def test_rewards_travel_to_other_processes() -> None:
+    for reward in [*REWARDS, load_reward("http://127.0.0.1:1"), WeightedSum([AccuracyReward()])]:
+        again = cloudpickle.loads(cloudpickle.dumps(reward))
+        assert again.name == reward.name
+    assert pickle.loads(pickle.dumps(AccuracyReward()))(completions=["1"], ground_truth=["1"]) == [1.0]
