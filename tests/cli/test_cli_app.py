@@ -95,4 +95,4 @@ def test_help_needs_no_torch_and_little_time():
     ]
     outputs = [run.stdout.split() for run in runs]
     assert all(output[1:] == [] for output in outputs)
-    assert min(float(output[0]) for output in outputs) < 1.0
+    assert min(float(output[0]) for output in outputs) < 2.0  # half of it with nothing else running
