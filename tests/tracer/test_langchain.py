@@ -10,7 +10,9 @@ from mini_agentic_rl import DummyTracer, OtelTracer, TracerTraceToTriplet
 from mini_agentic_rl.types import Span
 
 graphs = pytest.importorskip("langgraph.graph", reason="LangGraph is not installed: its handler is left unchecked")
-tools = pytest.importorskip("langchain_core.tools")
+tools = pytest.importorskip(
+    "langchain_core.tools", reason="langchain-core is not installed: the handler for LangChain is left unchecked"
+)
 
 
 @tools.tool
