@@ -185,7 +185,11 @@ def test_a_client_that_the_agent_uses_too_is_one_clear_error():
         await client.chat.completions.create(model="any", messages=[{"role": "user", "content": question}])
         return 0.5
 
-    with critic(good_critic) as (client, _), pytest.raises(UserError, match="an AsyncOpenAI of its own"):
+    def unhurried(body):  # so that either side has to wait for its answer, which ties a connection to a loop
+        time.sleep(0.03)
+        return good_critic(body)
+
+    with critic(unhurried) as (client, _), pytest.raises(UserError, match="an AsyncOpenAI of its own"):
         optimise(client, agent=asking)
 
 
