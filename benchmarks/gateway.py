@@ -1,12 +1,13 @@
 """Measure the gateway's own time per request: everything but the model.
 
 python benchmarks/gateway.py                             # all ways of answering, recorded in memory and in SQLite
-python benchmarks/gateway.py --clients 32 --requests 40 --stores memory --answers whole steps
+python benchmarks/gateway.py --clients 32 --requests 40 --stores memory --answers whole engine
 
-The backend says a text that is ready. An answer comes whole; or it is streamed in one burst, as what the engine has
-sampled faster than the gateway sends; or it is streamed step by step, every token an event of its own. Every client
-keeps one connection and asks under its own rollout's URL, so every call is recorded. The server has a process of its
-own; its CPU time over the requests is what a request costs, whatever the clients cost beside it.
+What is said is ready, so no model runs. An answer comes `whole`; or it is streamed: in one `burst`; step by step, every
+token alone (`steps`), from a backend on the gateway's own event loop; or as the `engine` hands it over, from a thread
+of its own that adds a token to every answer in each of its steps. Every client keeps one connection and asks under its
+own rollout's URL, so every call is recorded. The server has a process of its own; its CPU time over the requests is
+what a request costs, the engine's thread included, whatever the clients cost beside it.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ import json
 import multiprocessing
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
 
 from mini_agentic_rl.algorithm.serving import load_tokenizer
-from mini_agentic_rl.gateway.backend import BackendLoad
+from mini_agentic_rl.gateway.backend import Backend, BackendLoad
+from mini_agentic_rl.gateway.policy_backend import PolicyBackend
 from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.policy import Engine
 from mini_agentic_rl.store.open import open_store
-from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
 from output import deliver, make_parser
 
-WAYS = ["whole", "burst", "steps"]
+WAYS = ["whole", "burst", "steps", "engine"]
 ANSWER = "The rule says that the parts are counted one after the other, and that nothing is left out. "
 
 
@@ -61,18 +66,69 @@ class ReadyBackend:
             yield TokenDelta((token_id,), (-0.5,), finish_reason="length" if position == count - 1 else None, version=1)
 
 
-def serve(pipe: Connection, options: argparse.Namespace, spec: str, steps: bool) -> None:
+class ReadyEngine:
+    """Stands for the policy's engine: each of its steps adds the next token to every answer.
+
+    Args:
+        token_ids: what it answers to every request.
+        step_seconds: how long a step takes.
+    """
+
+    def __init__(self, token_ids: Sequence[int], step_seconds: float) -> None:
+        self._ids = tuple(token_ids)
+        self._step_seconds = step_seconds
+        self._running: list[tuple[Callable[[TokenDelta], None], Iterator[int]]] = []
+        threading.Thread(target=self._steps, name="engine", daemon=True).start()
+
+    def submit(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> TokenRequest:
+        self._running.append((on_delta, iter(range(len(self._ids)))))
+        return request
+
+    def cancel(self, sequence: TokenRequest) -> None:
+        """Every answer is taken to its end here."""
+
+    def _steps(self) -> None:
+        last = len(self._ids) - 1
+        while True:
+            time.sleep(self._step_seconds)
+            for sequence in list(self._running):
+                on_delta, positions = sequence
+                position = next(positions)
+                if position == last:
+                    self._running.remove(sequence)
+                reason: FinishReason | None = "length" if position == last else None
+                on_delta(TokenDelta((self._ids[position],), (-0.5,), finish_reason=reason, version=1))
+
+
+def make_backend(options: argparse.Namespace, way: str, token_ids: Sequence[int]) -> Backend:
+    """What says `token_ids` in that way."""
+    if way != "engine":
+        return ReadyBackend(token_ids, steps=way == "steps")
+    engine = cast(Engine, ReadyEngine(token_ids, options.step_ms / 1000))
+    return PolicyBackend(engine, base_name="base", adapters=["default"], context_length=ReadyBackend.context_length)
+
+
+def serve(pipe: Connection, options: argparse.Namespace, spec: str, way: str) -> None:
     """The server's process: tells where it listens, then its CPU seconds each time it is asked, until asked no more."""
     tokenizer = load_tokenizer(options.model)
     ids = tokenizer.encode(ANSWER * 64, add_special_tokens=False)[: options.new_tokens]
     store = open_store(spec)
     rollouts = [asyncio.run(store.start_rollout({"client": n})) for n in range(options.clients)]
     filler = tokenizer.decode(tokenizer.encode(" the rule" * options.prompt_tokens)[: options.prompt_tokens - 40])
-    with MiniLLMServer(ReadyBackend(ids, steps=steps), tokenizer, model_name="bench", store=store) as server:
+    with MiniLLMServer(make_backend(options, way, ids), tokenizer, model_name="bench", store=store) as server:
         urls = [server.as_resource().get_base_url(r.rollout_id, r.attempt.attempt_id) for r in rollouts]
         pipe.send({"urls": urls, "filler": filler})
         while pipe.recv() == "cpu":
             pipe.send(time.process_time())
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One request, as its client saw it."""
+
+    seconds: float
+    events: int
+    """Server-sent events of the answer; none where it came whole."""
 
 
 def request_bytes(url: str, body: dict[str, Any]) -> bytes:
@@ -100,11 +156,11 @@ async def read_answer(reader: asyncio.StreamReader) -> bytes:
     return body
 
 
-async def ask(options: argparse.Namespace, url: str, filler: str, stream: bool, count: int) -> list[float]:
-    """Seconds of each of `count` requests of one client, one after the other."""
+async def ask(options: argparse.Namespace, url: str, filler: str, stream: bool, count: int) -> list[Answered]:
+    """Each of `count` requests of one client, one after the other."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=2**20)
-    spent = []
+    answered = []
     for number in range(count):
         messages = [
             {"role": "system", "content": filler},
@@ -113,26 +169,25 @@ async def ask(options: argparse.Namespace, url: str, filler: str, stream: bool, 
         content = request_bytes(url, {"model": "bench", "messages": messages, "stream": stream})
         started = time.perf_counter()
         writer.write(content)
-        await read_answer(reader)
-        spent.append(time.perf_counter() - started)
+        body = await read_answer(reader)
+        answered.append(Answered(time.perf_counter() - started, body.count(b"data: ")))
     writer.close()
-    return spent
+    return answered
 
 
-async def ask_all(options: argparse.Namespace, told: dict[str, Any], stream: bool, count: int) -> list[float]:
-    """All clients at once; the seconds of every request."""
+async def ask_all(options: argparse.Namespace, told: dict[str, Any], stream: bool, count: int) -> list[Answered]:
+    """All clients at once; every request."""
     asked = [ask(options, url, told["filler"], stream, count) for url in told["urls"]]
-    return [seconds for row in await asyncio.gather(*asked) for seconds in row]
+    return [one for row in await asyncio.gather(*asked) for one in row]
 
 
 def measure(options: argparse.Namespace, store: str, way: str) -> dict[str, Any]:
     """One row: a fresh server, a warm-up, then the requests that count."""
     with tempfile.TemporaryDirectory() as folder:
         spec = str(Path(folder) / "rollouts.db") if store == "sqlite" else store
-        here, there = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(there, options, spec, way == "steps")
-        )
+        context = multiprocessing.get_context("forkserver")  # imports once for all rows
+        here, there = context.Pipe()
+        process = context.Process(target=serve, args=(there, options, spec, way))
         process.start()
         there.close()
         try:
@@ -141,7 +196,7 @@ def measure(options: argparse.Namespace, store: str, way: str) -> dict[str, Any]
             here.send("cpu")
             before = here.recv()
             started = time.perf_counter()
-            latencies = asyncio.run(ask_all(options, told, way != "whole", options.requests))
+            answered = asyncio.run(ask_all(options, told, way != "whole", options.requests))
             elapsed = time.perf_counter() - started
             here.send("cpu")
             cpu = here.recv() - before
@@ -149,7 +204,7 @@ def measure(options: argparse.Namespace, store: str, way: str) -> dict[str, Any]
         finally:
             process.join(10)
             process.terminate()
-    requests = len(latencies)
+    requests = len(answered)
     return {
         "store": store,
         "answers": way,
@@ -157,16 +212,17 @@ def measure(options: argparse.Namespace, store: str, way: str) -> dict[str, Any]
         "requests": requests,
         "cpu_ms": 1000 * cpu / requests,
         "wall_ms": 1000 * elapsed / requests,
-        "latency_ms": 1000 * statistics.median(latencies),
+        "latency_ms": 1000 * statistics.median(one.seconds for one in answered),
+        "events": statistics.mean(one.events for one in answered),
     }
 
 
 def report(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title=f"The gateway's own time per request, {rows[0]['clients']} clients at once")
-    for name in ("recorded in", "answers", "CPU ms/request", "wall ms/request", "median latency, ms"):
-        table.add_column(name, justify="right" if "ms" in name else "left")
+    for name in ("recorded in", "answers", "CPU ms/request", "wall ms/request", "median latency, ms", "events/answer"):
+        table.add_column(name, justify="left" if name in ("recorded in", "answers") else "right")
     for row in rows:
-        figures = (f"{row['cpu_ms']:.2f}", f"{row['wall_ms']:.2f}", f"{row['latency_ms']:.1f}")
+        figures = (f"{row['cpu_ms']:.2f}", f"{row['wall_ms']:.2f}", f"{row['latency_ms']:.1f}", f"{row['events']:.1f}")
         table.add_row(row["store"], row["answers"], *figures)
     console.print(table)
 
@@ -178,6 +234,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40, help="requests of each client")
     parser.add_argument("--prompt-tokens", type=int, default=375, help="tokens of each prompt, about")
     parser.add_argument("--new-tokens", type=int, default=64, help="tokens of each answer")
+    parser.add_argument("--step-ms", type=float, default=20, help="milliseconds of each step of the engine")
     parser.add_argument("--stores", nargs="+", default=["memory", "sqlite"], help="memory, sqlite, or a store's URL")
     parser.add_argument("--answers", nargs="+", choices=WAYS, default=WAYS, help="how answers come")
     options = parser.parse_args()

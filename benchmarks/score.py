@@ -140,7 +140,7 @@ def measure(port: int, options: argparse.Namespace, way: str) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All rows, from one server."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, options))
     process.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 import mini_agent_lighting
 import mini_agentic_rl as agl
+from warm import WarmProcess
 
 MODULES = (
     *("types", "store", "store.base", "store.memory", "store.threading", "store.client_server", "store.utils"),
@@ -276,11 +276,9 @@ def test_both_the_module_and_the_function_called_reward_decorate():
 
 def test_the_model_server_runs_as_a_module_under_the_older_name(tiny_folder):
     options = ["--model", tiny_folder, "--port", "0"]
-    command = [sys.executable, "-m", "mini_agent_lighting.utils.mini_llm_server", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        address = next(found[0] for line in process.stderr if (found := re.findall(r"http://[\w.:]+/v1", line)))
+    with WarmProcess("mini_agent_lighting.utils.mini_llm_server", *options) as process:
+        address = process.wait_for_word("http://")
         with urlopen(f"{address}/models", timeout=10) as answer:
             assert json.load(answer)["data"]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
-    assert process.returncode == 130
+        assert process.wait(30) == 130

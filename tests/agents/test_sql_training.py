@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,10 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.store.open import open_store
+from warm import run_warm
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
 TINY = ("--max-new-tokens", "8", "--cache-mib", "64")
 
 
@@ -83,17 +83,12 @@ async def test_the_script_trains_over_a_store_server_with_runners_in_processes(m
     try:
         assert server.stdout is not None
         assert f":{port}" in server.stdout.readline()
-        script = [sys.executable, str(ROOT / "scripts" / "train_sql_agent.py"), "--ci-fast", "--json"]
-        done = subprocess.run(
-            [*script, "--model", model, *TINY, "--external-store-address", address, "--output_dir", tmp_path / "run"],
-            env={**os.environ, "AGL_MANAGED_STORE": "0"},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
+        out, _ = run_warm(
+            *(SCRIPT, "--ci-fast", "--json", "--model", model, *TINY),
+            *("--external-store-address", address, "--output_dir", str(tmp_path / "run")),
+            environment={"AGL_MANAGED_STORE": "0"},
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout)["steps"] == 1
+        assert json.loads(out)["steps"] == 1
         store = open_store(address)
         rollouts = await store.query_rollouts()
         workers = await store.query_workers()
@@ -106,20 +101,10 @@ async def test_the_script_trains_over_a_store_server_with_runners_in_processes(m
         server.wait(timeout=20)
 
 
-def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path):
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train_sql_agent.py"), "--ci-fast", "--model_path", model, *TINY],
-        env={**os.environ, "AGL_MANAGED_STORE": "0"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_warm(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
     assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
-    assert time.monotonic() - started < 150
 
 
 @pytest.mark.parametrize(
@@ -142,16 +127,9 @@ def test_a_setting_that_cannot_work_is_named(options, told, model, tmp_path):
 
 
 def test_the_example_trains_it_from_its_pieces(model, tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "examples" / "train_sql_agent.py"), "--model", model, "--steps", "1"),
-            *("--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2"),
-            *("--max-new-tokens", "8", "--difficulty", "1", "--output-dir", str(tmp_path / "run")),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    out, _ = run_warm(
+        *(ROOT / "examples" / "train_sql_agent.py", "--model", model, "--steps", "1", "--tasks-per-step", "1"),
+        *("--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2", "--max-new-tokens", "8"),
+        *("--difficulty", "1", "--output-dir", str(tmp_path / "run")),
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [line.split(":")[0].strip() for line in done.stdout.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
+    assert [line.split(":")[0].strip() for line in out.splitlines()[-3:]] == ["before", "after SFT", "after RL"]

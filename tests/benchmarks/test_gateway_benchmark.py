@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tiny import tiny_tokenizer
+from warm import run_warm
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gateway.py"
 
@@ -17,10 +16,6 @@ def test_every_way_of_answering_and_recording_is_measured(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     arguments = ["--model", str(tmp_path), "--clients", "2", "--requests", "2", "--prompt-tokens", "60", "--json"]
     arguments += ["--stores", "sqlite"]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(done.stdout)
+    rows = json.loads(run_warm(BENCHMARK, *arguments)[0])
     assert [(row["store"], row["answers"]) for row in rows] == [("sqlite", way) for way in ("whole", "burst", "steps")]
     assert all(row["requests"] == 4 and row["cpu_ms"] > 0 and row["wall_ms"] > 0 for row in rows)

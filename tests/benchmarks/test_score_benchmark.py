@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from warm import run_warm
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "score.py"
 
 
 def test_one_by_one_batches_and_clients_are_measured(tiny_folder):
     arguments = ["--model", tiny_folder, "--device", "cpu", "--texts", "8", "--answers", "4", "--rounds", "1"]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments, "--clients", "2", "--requests", "2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(done.stdout)
+    arguments += ["--clients", "2", "--requests", "2", "--json"]
+    rows = json.loads(run_warm(BENCHMARK, *arguments)[0])
     assert [row["texts"] for row in rows] == ["shared prompts", "different prompts"]
     for row in rows:
         assert row["count"] == 8

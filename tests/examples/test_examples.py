@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
 from mini_agentic_rl.policy.load import save_weights
+from warm import run_warm
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def _run(name, *options, path=None):
-    """What an example prints; `path` is a folder that Python finds modules in."""
-    command = [sys.executable, str(EXAMPLES / name), *options]
-    environment = os.environ if path is None else {**os.environ, "PYTHONPATH": str(path)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=environment)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
+def _run(name, *options, **how):
+    """What an example prints."""
+    return run_warm(EXAMPLES / name, *options, **how)[0]
 
 
 def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path):
@@ -65,17 +59,15 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
         "train_gaia_agent.py",
         *("--data-dir", str(copy), "--model", str(folder), "--max-new-tokens", "8", "--search", "my_search:search"),
         *(*size, "--output-dir", str(tmp_path / "run")),
-        path=tmp_path,
+        environment={"PYTHONPATH": str(tmp_path)},
     )
     assert [line.split(":")[0].strip() for line in told.splitlines() if line.endswith("of 1")] == ["before", "after RL"]
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "train_gaia_agent.py"), "--data-dir", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert result.returncode != 0
-    assert f"--data-dir {tmp_path}: holds no metadata.jsonl" in result.stderr.splitlines()[-1]
+    _, told = run_warm(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
+    assert f"--data-dir {tmp_path}: holds no metadata.jsonl" in told.splitlines()[-1]
 
 
 @pytest.mark.parametrize("example", ["train_gaia_agent.py", "train_tau2_agent.py"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,6 +14,7 @@ from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
+from warm import WarmProcess, run_warm
 
 
 def _settings(model, folder, **changes):
@@ -38,26 +37,19 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_f
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
         *("--max-new-tokens", "24", "--checkpoint-every", "100"),
     ]
-    command = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()", "train", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        told = []
-        for line in process.stderr:
-            told.append(line)
-            if line.startswith("step 3"):
-                process.send_signal(signal.SIGINT)
-                break
-        out, rest = process.communicate(timeout=60)
-    assert process.returncode == 130, "".join(told) + rest
-    assert "interrupted" in rest
-    assert "Traceback" not in rest
-    assert out == ""
+    with WarmProcess("mini_agentic_rl", "train", *options) as process:
+        process.wait_for("step 3")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, process.stderr
+        assert "interrupted" in process.stderr
+        assert "Traceback" not in process.stderr
+        assert process.stdout == ""
     newest = max(_checkpoints(folder).values())
     assert 3 <= newest < steps
 
-    result = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert f"resumed after step {newest}" in result.stderr
-    assert json.loads(result.stdout)["steps"] == steps
+    out, told = run_warm("mini_agentic_rl", "train", *options, "--resume", "--json")
+    assert f"resumed after step {newest}" in told
+    assert json.loads(out)["steps"] == steps
     rows = [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
     assert rows == sorted(set(rows))
 

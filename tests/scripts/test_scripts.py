@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import runpy
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +15,7 @@ from mini_agentic_rl.cli import script as script_module
 from mini_agentic_rl.cli.script import run_script
 from mini_agentic_rl.policy import load_model
 from mini_agentic_rl.rl import datasets
+from warm import WarmProcess
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 
@@ -72,18 +71,12 @@ def test_preferences_become_a_reward_model_that_scores(script, tiny_folder, tmp_
     training = ("--dataset_name", "./converted.jsonl", "--model_name_or_path", tiny_folder, "--max_steps", 2)
     worked(script("reward_modeling.py", *training, "--per_device_train_batch_size", 4, "--output_dir", "reward"))
 
-    command = [sys.executable, str(SCRIPTS / "inference_api.py"), "--model_path", "reward", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            address = next(word for line in process.stderr for word in line.split() if word.startswith("http://"))
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            body = json.dumps({"prompt": "Is 2 even?", "response": "yes"}).encode()
-            request = Request(f"{address.rstrip('/')}/score", body, {"Content-Type": "application/json"})
-            with urlopen(request, timeout=30) as answer:
-                assert isinstance(json.load(answer)["score"], float)
-        finally:
-            process.terminate()
-            process.wait(20)
+    with WarmProcess(SCRIPTS / "inference_api.py", "--model_path", "reward", "--port", "0") as process:
+        address = process.wait_for_word("http://")
+        body = json.dumps({"prompt": "Is 2 even?", "response": "yes"}).encode()
+        request = Request(f"{address.rstrip('/')}/score", body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=30) as answer:
+            assert isinstance(json.load(answer)["score"], float)
 
 
 @pytest.mark.parametrize(

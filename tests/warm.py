@@ -1,0 +1,151 @@
+"""Processes of their own that need not import the engine again: each is forked from one that has.
+
+Importing torch, transformers and the package takes ten seconds of processor time, most of what a short script takes. A
+process from here is as real as another: it has its own memory, files, signals and exit status, and can be killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import re
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+_IMPORTED = (
+    "mini_agentic_rl.jobs.train",
+    "mini_agentic_rl.algorithm.serving",
+    "mini_agentic_rl.algorithm.grpo.mini_grpo",
+    "mini_agentic_rl.cli",
+    "mini_agentic_rl.store.sql",
+    "mini_agentic_rl.gateway.server",
+    "peft",
+    "openai",
+    "warm",
+)
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload(list(_IMPORTED))
+
+
+class WarmProcess:
+    """`python script options...`, begun at once; as a context manager it is killed when left early.
+
+    Args:
+        script: a file, or the name of a module, as after `python -m`.
+        options: what follows it on the command line.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(self, script: str | Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.stdout_file = Path(self._folder.name) / "stdout"
+        self.stderr_file = Path(self._folder.name) / "stderr"
+        given = (str(script), options, dict(os.environ) | dict(environment or {}), os.getcwd())
+        self._process = _FORK.Process(target=_run, args=(*given, str(self.stdout_file), str(self.stderr_file)))
+        self._process.start()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait_for(self, beginning: str) -> None:
+        """Until a line on standard error begins so.
+
+        Raises:
+            AssertionError: the process ended, or two minutes passed, without one.
+        """
+        self._wait_until(lambda: any(line.startswith(beginning) for line in self.stderr.splitlines()))
+
+    def wait_for_word(self, beginning: str) -> str:
+        """The first whole word on standard error that begins so.
+
+        Raises:
+            AssertionError: the process ended, or two minutes passed, without one.
+        """
+        word = re.compile(re.escape(beginning) + r"\S+(?=\s)")
+        self._wait_until(lambda: word.search(self.stderr) is not None)
+        return word.findall(self.stderr)[0]
+
+    def _wait_until(self, told: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not told():
+            assert self._process.is_alive(), self.stderr[-3000:]
+            assert time.monotonic() < end, self.stderr[-3000:]
+            time.sleep(0.01)
+
+    def wait(self, timeout: float = 150.0) -> int:
+        """Its exit status, below 0 for the signal that ended it.
+
+        Raises:
+            AssertionError: it runs for more than `timeout` seconds; it is killed.
+        """
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+            raise AssertionError(f"still running after {timeout} s:\n{self.stderr[-3000:]}")
+        return self._process.exitcode
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_file.read_text() if self.stdout_file.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_file.read_text() if self.stderr_file.exists() else ""
+
+    def __enter__(self) -> WarmProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._folder.cleanup()
+
+
+def run_warm(
+    script: str | Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    expect: int = 0,
+    timeout: float = 150.0,
+) -> tuple[str, str]:
+    """(standard output, standard error) of `python script options...`, which ends with the status `expect`."""
+    with WarmProcess(script, *options, environment=environment) as process:
+        status = process.wait(timeout)
+        assert status == expect, f"status {status}:\n{process.stderr[-3000:]}"
+        return process.stdout, process.stderr
+
+
+def _run(
+    script: str, options: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
+) -> None:
+    for descriptor, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    sys.argv = [script, *options]
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    is_file = script.endswith(".py")
+    sys.path[:0] = [str(Path(script).parent) if is_file else folder, *filter(None, paths)]
+    try:
+        if is_file:
+            runpy.run_path(script, run_name="__main__")
+        else:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
