@@ -15,11 +15,11 @@ from functools import partial
 
 from mini_agentic_rl import LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.agents.sql.agent import SqlAgent
-from mini_agentic_rl.agents.sql.protocol import TOOLS, demonstration
 from mini_agentic_rl.agents.sql.reward import SqlReward
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets.medical import MedicalQuestions
 from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.sql_conversation import SQL_TOOLS, demonstration
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--tasks-per-step", type=int, default=8, help="questions drawn in each step")
     parser.add_argument("--samples-per-prompt", type=int, default=8, help="tries at each, compared with each other")
     parser.add_argument("--eval-size", type=int, default=100, help="held-out questions")
-    parser.add_argument("--sft-examples", type=int, default=64, help="conversations to imitate first; 0 for none")
+    parser.add_argument("--sft-examples", type=int, default=192, help="conversations to imitate first; 0 for none")
     parser.add_argument("--max-new-tokens", type=int, default=96, help="length of one answer of the model")
     parser.add_argument("--output-dir", default=None, help="folder for checkpoints and the adapter")
     parser.add_argument("--seed", type=int, default=0)
@@ -38,7 +38,7 @@ def main() -> None:
 
     agent = SqlAgent(reward=SqlReward(answer_weight=0.2))
     imitation = WarmStart(
-        partial(demonstration, prompt=agent.system_prompt), TOOLS, WarmStartSettings(examples=options.sft_examples)
+        partial(demonstration, prompt=agent.system_prompt), SQL_TOOLS, WarmStartSettings(examples=options.sft_examples)
     )
     algorithm = MiniGRPO(
         options.model,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, reject, seed, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.store import LightningStore
@@ -51,8 +51,12 @@ def test_no_request_made_from_the_openapi_document_is_answered_with_a_failure_of
 
         @seed(0)
         @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-        @given(case=cases, real=st.booleans())
-        def ask(case: Any, real: bool) -> None:
+        @given(data=st.data(), real=st.booleans())
+        def ask(data: st.DataObject, real: bool) -> None:
+            try:
+                case: Any = data.draw(cases)
+            except schemathesis.errors.UnsupportedSchema:  # a schema that Schemathesis itself has made wrong in a way it cannot express
+                reject()
             if real:
                 for name in case.path_parameters:
                     case.path_parameters[name] = known[name]

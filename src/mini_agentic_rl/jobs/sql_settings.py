@@ -27,9 +27,9 @@ class SqlTrainSettings(TrainSettings):
     difficulty: list[int] = Field(default=[1], json_schema_extra=_TASKS)
     """Levels of the questions, from 1 (one row of one table) to 4 (several joins); give it several times for several
     levels."""
-    sft_examples: int = Field(default=64, ge=0, json_schema_extra=_SFT)
+    sft_examples: int = Field(default=192, ge=0, json_schema_extra=_SFT)
     """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out. From 32 the
-    embedded model learns to call the tool, but not yet to write right queries."""
+    embedded model learns to call the tool, from 192 to write right queries for most questions of level 1."""
     max_batch_tokens: int = Field(default=1200, ge=1, json_schema_extra=_RL)
     """Packed tokens per forward-backward pass; a question's rollouts with their prompt are about 1,000."""
     output_dir: Path = Field(default=Path("outputs/sql-agent"), json_schema_extra=_RUN)
@@ -52,3 +52,10 @@ class SqlTrainSettings(TrainSettings):
     external_store_address: str | None = Field(default=None, json_schema_extra=_PLACE)
     """Address of a store server that runs already (`agl store --port 9999`), as http://localhost:9999. With
     AGL_MANAGED_STORE=0 each runner is a process of its own."""
+
+
+def with_agent_defaults(settings: TrainSettings) -> TrainSettings:
+    """For `--agent sql` the settings of `train-sql`, with those that were given; else the settings as they are."""
+    if settings.agent != "sql" or isinstance(settings, SqlTrainSettings):
+        return settings
+    return SqlTrainSettings(**settings.model_dump(exclude_unset=True))

@@ -124,6 +124,8 @@ def test_json_cut_off_by_the_length_bound_says_so(client):
 def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream):
     called = set()
     for seed in range(15):
+        if seed > 4 and called == names:
+            break
         asked = {
             "model": "tiny",
             "messages": QUESTION,
@@ -162,7 +164,7 @@ def test_a_strict_tool_that_the_model_chooses_to_call_is_called_by_its_schema():
     try:
         with MiniLLMServer(backend, tokenizer, model_name="tiny") as server:
             client = OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
-            for seed in range(10):
+            for seed in range(6):
                 asked = {"model": "tiny", "messages": QUESTION, "tools": [strict(PLACE)], "max_tokens": 300}
                 (choice,) = client.chat.completions.create(
                     **asked, seed=seed, parallel_tool_calls=False, logit_bias={str(opening): 8}
@@ -228,8 +230,8 @@ async def test_constrained_and_free_requests_at_once_do_not_disturb_each_other(s
         )
         return answer.choices[0].model_extra["token_ids"]
 
-    together = await asyncio.gather(*(ask(index) for index in range(32)))
-    for index in range(0, 32, 4):
+    together = await asyncio.gather(*(ask(index) for index in range(16)))
+    for index in range(0, 16, 4):
         assert together[index] == await ask(index)
         assert together[index + 3] == await ask(index + 3)
 
