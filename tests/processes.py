@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import psutil
 
-_KEPT = ("symbolic_worker", "resource_tracker", "postgres", "secantus")
-"""Helpers and servers that live as long as the test run."""
+_KEPT = ("rewards.symbolic_worker", "tools.sql.worker", "resource_tracker", "postgres", "secantus")
+"""Helpers and servers that live as long as the test run, or as what has started them."""
 
 
 def family() -> list[psutil.Process]:

@@ -11,11 +11,15 @@ import pytest
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.agents.sql.agent import SqlAgent
-from mini_agentic_rl.agents.sql.protocol import TOOLS, demonstration, medical_prompt
-from mini_agentic_rl.datasets.medical import MedicalQuestions
+from mini_agentic_rl.datasets import load_examples
+from mini_agentic_rl.datasets.medical import MedicalQuestions, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.jobs.pieces import load_tasks
+from mini_agentic_rl.jobs.sql import sql_kit
+from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
 from mini_agentic_rl.runner import LitAgentRunner
+from mini_agentic_rl.sql_conversation import SQL_TOOLS, demonstration
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer
 
@@ -78,9 +82,20 @@ async def test_a_question_becomes_a_query_its_rows_and_an_answer(agent, task):
 async def test_what_is_imitated_is_token_by_token_what_the_agent_asks(agent, task):
     answers = [call("query", sql=task["sql"]), f"Answer: {task['answer']}"]
     _, _, requests, renderer = await play(agent, task, answers)
-    shown = list(renderer.conversation_to_records(demonstration(task, agent.system_prompt), TOOLS))
+    shown = list(renderer.conversation_to_records(demonstration(task, agent.system_prompt), SQL_TOOLS))
     assert [list(record.prompt_ids) for record in shown] == [list(request.prompt_ids) for request in requests]
     assert agent.system_prompt == medical_prompt()
+
+
+def test_the_examples_of_the_data_set_are_what_its_training_imitates():
+    kit = sql_kit()
+    defaults = SqlTrainSettings()
+    tasks = load_tasks(defaults.dataset, "train", None, defaults.seed, defaults.difficulty)
+    examples = load_examples("medical:1", "sft", max_samples=defaults.sft_examples)
+    assert [row["messages"] for row in examples] == list(map(kit.imitation.demonstration, tasks[: len(examples)]))
+    assert examples[0]["tools"] == kit.imitation.tools
+    kit.agent.database.close()
+    kit.agent.twin.close()
 
 
 async def test_a_refused_query_can_be_mended(agent, task):

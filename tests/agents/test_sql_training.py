@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,8 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
+from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.store.client_server import LightningStoreServer
 from mini_agentic_rl.store.open import open_store
-from warm import run_warm
+from warm import WarmProcess, run_warm
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
@@ -54,19 +60,27 @@ def test_a_fast_run_measures_imitates_and_reinforces(model, tmp_path, proxy):
     assert summary["untrained"] == {}  # each call was recorded with its tokens, also through the proxy
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
     measured = run(
-        *("eval", "--agent", "sql", "--dataset", "medical", "--size", "2", "--model", model, "--json"),
-        *("--max-new-tokens", "8", "--adapter", folder / "adapter"),
+        *("eval", "--agent", "sql", "--size", "2", "--model", model, "--json", "--max-new-tokens", "8"),
+        *("--adapter", folder / "adapter"),
     )
     assert json.loads(measured)["accuracy"][0]["count"] == 2
+    assert json.loads(measured)["dataset"] == "medical"
 
 
-def test_the_general_command_trains_it_too(model, tmp_path):
+def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_path):
     told = run(
-        *("train", "--agent", "sql", "--dataset", "medical", "--model", model, *TINY, "--json"),
+        *("train", "--agent", "sql", "--model", model, *TINY, "--json"),
         *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
         *("--sft-examples", "2", "--max-samples", "4", "--output-dir", tmp_path / "run"),
     )
     assert json.loads(told)["steps"] == 1
+    used = json.loads((tmp_path / "run" / "config.json").read_text())
+    given = ("model", "max_new_tokens", "cache_mib", "json_output", "total_steps", "tasks_per_step", "output_dir")
+    given += ("samples_per_prompt", "eval_size", "sft_examples", "max_samples")
+    usual = SqlTrainSettings().model_dump(mode="json")
+    assert {name: used[name] for name in usual if name not in given} == {
+        name: value for name, value in usual.items() if name not in given
+    }
 
 
 def free_port() -> int:
@@ -99,6 +113,38 @@ async def test_the_script_trains_over_a_store_server_with_runners_in_processes(m
     finally:
         server.terminate()
         server.wait(timeout=20)
+
+
+def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_alone(model, tmp_path, monkeypatch):
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0)
+    asyncio.run(server.start())
+    monkeypatch.setenv("AGL_MANAGED_STORE", "0")
+    monkeypatch.setenv("AGL_SERVER_PORT", server.endpoint.rpartition(":")[2])
+    options = ("--ci-fast", "--model", model, *TINY, "--output-dir", str(tmp_path / "run"))
+    try:
+        with WarmProcess(SCRIPT, *options, "--n-runners", "1", environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
+            monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
+            assert json.loads(run("train-sql", *options, "--json"))["steps"] == 1
+            assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+            runners.send_signal(signal.SIGINT)
+            assert runners.wait() == 130
+            assert runners.stdout == ""
+        assert (tmp_path / "run" / "summary.json").is_file()
+        (worker,) = asyncio.run(store.query_workers())
+        assert worker.worker_id.startswith("runner-0@")
+        assert worker.heartbeat_stats["pid"] != os.getpid()
+    finally:
+        asyncio.run(server.stop())
+
+
+@pytest.mark.parametrize("command", ["train", "train-sql"])
+def test_a_role_that_there_is_not_is_named(command, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
+    result = CliRunner().invoke(app, [command, "--model", model, "--output-dir", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "AGL_CURRENT_ROLE='conductor': set it to algorithm, runner, both" in result.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):

@@ -8,10 +8,13 @@ import pytest
 from letters import TASKS, CountLetters, Letters
 
 from mini_agentic_rl import VERL, InMemoryLightningStore, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm import PPOSettings
 from mini_agentic_rl.algorithm.verl import translate
 from mini_agentic_rl.algorithm.verl.convert import flatten
+from mini_agentic_rl.algorithm.verl.critic_keys import CRITIC_IGNORED, CRITIC_SETTINGS
 from mini_agentic_rl.algorithm.verl.keys import FIXED, IGNORED, NO_MEANING, SETTINGS
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 
 USUAL = {
@@ -203,7 +206,8 @@ def test_keys_of_the_optimizer_and_of_the_adapter():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("algorithm.adv_estimator", "gae"),
+        ("algorithm.adv_estimator", "remax"),
+        ("trainer.critic_warmup", 2),
         ("algorithm.rollout_correction.rollout_rs", "token_k1"),
         ("actor_rollout_ref.actor.entropy_coeff", "some"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", "kl_cov"),
@@ -279,6 +283,120 @@ def test_no_key_is_in_two_groups_and_every_setting_exists():
     for setting in SETTINGS:
         room, name = setting.target.split(".")
         assert room == "own" or name in fields[room], setting.key
+    assert {setting.target for setting in CRITIC_SETTINGS} <= {f"grpo.{name}" for name in PPOSettings.model_fields}
+    assert not {setting.key for setting in CRITIC_SETTINGS} & {fixed.key for fixed in CRITIC_IGNORED}
+
+
+GAE = {"algorithm.adv_estimator": "gae"}
+
+
+def test_generalized_advantage_estimation_is_ppo():
+    config = {
+        "algorithm": {"adv_estimator": "gae", "gamma": 0.99, "lam": 0.9, "norm_adv_by_std_in_grpo": False},
+        "critic": {"cliprange_value": 0.5, "optim": {"lr": 1e-5}, "ppo_micro_batch_size_per_gpu": 4, "grad_clip": 1.0},
+        "data.train_batch_size": 32,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
+        "trainer.critic_warmup": 3,
+    }
+    algorithm = VERL(config)
+    settings = algorithm.settings
+    assert isinstance(settings, PPOSettings)
+    assert (settings.gamma, settings.gae_lambda, settings.value_clip, settings.value_warmup_steps) == (
+        0.99,
+        0.9,
+        0.5,
+        3,
+    )
+    assert (settings.tasks_per_step, settings.minibatches, settings.samples_per_prompt) == (32, 4, 1)
+    assert (settings.normalize_advantage, settings.kl_in_reward) == (True, True)
+    assert algorithm.plan.unmet == (
+        "critic.optim.lr (the critic is a value head on the policy's weights: its learning rate is the setting "
+        "value_learning_rate)",
+    )
+    assert algorithm.plan.meaningless == ("critic.ppo_micro_batch_size_per_gpu",)
+    assert VERL(GAE).settings == PPOSettings()
+    assert VERL(GAE, gae_lambda=0.5).settings.gae_lambda == 0.5
+
+
+def test_where_the_penalty_of_ppo_stands_is_as_the_configuration_says():
+    assert translate({**GAE, "actor_rollout_ref.actor.use_kl_loss": True}).grpo == {
+        "kl_in_reward": False,
+        "kl_coef": 0.001,
+    }
+    assert translate({**GAE, "algorithm.use_kl_in_reward": True}).grpo == {"kl_in_reward": True, "kl_coef": 0.001}
+
+
+def test_without_a_critic_its_keys_mean_nothing():
+    found = translate({"algorithm": {"gamma": 0.9, "lam": 0.9}, "critic.cliprange_value": 0.5})
+    assert (found.grpo, found.unmet) == ({}, ())
+    assert found.meaningless == ("algorithm.gamma", "algorithm.lam", "critic.cliprange_value")
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"algorithm.gamma": 1.5}, r"algorithm\.gamma=1\.5 cannot be honoured"),
+        ({"algorithm.lam": "much"}, r"algorithm\.lam='much' cannot be honoured: expected a number"),
+        ({"trainer.critic_warmup": -1}, r"trainer\.critic_warmup=-1 cannot be honoured"),
+        ({"algorithm.filter_groups.enable": True}, r"filter_groups\.enable=True .*adv_estimator=gae"),
+        ({"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}, r"loss_mode='gspo' .*adv_estimator=gae"),
+        (
+            {"data.train_batch_size": 32, "actor_rollout_ref.actor.ppo_mini_batch_size": 12},
+            r"ppo_mini_batch_size=12 .*train_batch_size=32.*equal parts",
+        ),
+    ],
+)
+def test_what_ppo_cannot_do_is_refused_by_its_key(config, complaint):
+    with pytest.raises(UserError, match=complaint):
+        VERL({**GAE, **config})
+
+
+def test_what_contradicts_the_estimator_is_refused():
+    estimator = {"algorithm.adv_estimator": "reinforce_plus_plus"}
+    with pytest.raises(UserError, match=r"gamma=0\.9 .*adv_estimator=reinforce_plus_plus"):
+        translate({**estimator, "algorithm.gamma": 0.9})
+    with pytest.raises(UserError, match=r"filter_groups\.enable=True .*adv_estimator=reinforce_plus_plus"):
+        translate({**estimator, "algorithm.filter_groups.enable": True})
+    with pytest.raises(UserError, match=r"adv_estimator=gae .*backend='trl'"):
+        VERL(GAE, backend="trl")
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "reward_model.overlong_buffer",
+        "reward_model.reward_kwargs.overlong_buffer_cfg",
+        "+reward.reward_kwargs.overlong_buffer_cfg",
+    ],
+)
+def test_the_overlong_buffer_becomes_the_overlong_penalty(root):
+    long = {"data.max_response_length": 2048, f"{root}.len": 512, f"{root}.penalty_factor": 0.5, f"{root}.log": True}
+    asked = {**long, f"{root}.enable": True, "reward_model.reward_kwargs.max_resp_len": 2048}
+    for estimator in ("grpo", "gae"):
+        settings = VERL({**asked, "algorithm.adv_estimator": estimator}).settings
+        assert (settings.overlong_buffer, settings.overlong_penalty) == (0.25, 0.5)
+        assert round(settings.overlong_buffer * settings.max_new_tokens) == 512
+    assert translate(asked).unmet == ()
+    assert VERL({**long, f"{root}.enable": False}).settings.overlong_buffer == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({}, r"overlong_buffer\.enable=True cannot be honoured without reward_model\.overlong_buffer\.len"),
+        ({"len": 64}, r"overlong_buffer\.enable=True .* without data\.max_response_length"),
+        ({"len": 64, "bound": 32}, r"overlong_buffer\.len=64 .*data\.max_response_length=32"),
+        ({"len": 0, "bound": 32}, r"overlong_buffer\.len=0 .*data\.max_response_length=32"),
+        ({"len": 8, "bound": 32, "max": 64}, r"max_resp_len=64 .*data\.max_response_length=32"),
+        ({"len": 8, "bound": 32, "penalty_factor": -1}, r"overlong_buffer\.penalty_factor=-1\.0 cannot be honoured"),
+        ({"len": "long", "bound": 32}, r"overlong_buffer\.len='long' cannot be honoured: expected a number"),
+    ],
+)
+def test_an_overlong_buffer_that_cannot_be_is_refused_by_its_key(config, complaint):
+    names = {"bound": "data.max_response_length", "max": "reward_model.reward_kwargs.max_resp_len"}
+    keys = {names.get(name, f"reward_model.overlong_buffer.{name}"): value for name, value in config.items()}
+    with pytest.raises(UserError, match=complaint):
+        VERL({"reward_model.overlong_buffer.enable": True, **keys})
 
 
 def _config(folder: str, **trainer: object) -> dict[str, object]:
@@ -307,3 +425,18 @@ def test_the_trainers_epochs_win_and_a_batch_above_the_data_set_is_refused(tiny_
     assert algorithm.summary["steps"] == 1
     with pytest.raises(UserError, match="train_batch_size=2 is more than the 1 tasks"):
         Trainer(algorithm=VERL(_config(tiny_folder, total_epochs=1)), n_runners=1).fit(Letters(), TASKS[:1])
+
+
+def test_a_configuration_for_ppo_trains_a_critic(tiny_folder):
+    steps = []
+
+    class Keep(MetricsLogger):
+        def log(self, metrics, *, step):
+            steps.append(metrics)
+
+    config = _config(tiny_folder, total_training_steps=2, critic_warmup=1)
+    algorithm = VERL({**config, "algorithm": {"adv_estimator": "gae", "lam": 0.9}})
+    Trainer(algorithm=algorithm, hooks=[CountLetters()], n_runners=8, logger=Keep()).fit(Letters(), TASKS[:3])
+    assert algorithm.summary["steps"] == 2
+    assert sum("value/mean" in row for row in steps) == 2
+    assert algorithm.learner_settings.warmup_steps == 2  # half of 1 step without the critic's, of 2 passes of 2 parts

@@ -69,6 +69,12 @@ def test_without_options_the_defaults_of_the_settings_hold():
     assert settings == Example()
 
 
+def test_the_settings_tell_what_was_given_from_what_is_by_default():
+    _, (settings,) = _invoke("--steps", "3", "--no-fresh", "--names", "a")
+    assert settings == Example(fresh=False)
+    assert settings.model_fields_set == {"steps", "fresh", "names"}
+
+
 def test_every_field_can_be_given():
     arguments = "--steps 5 --kind fancy --folder x/y --names a --names b --quick --no-tools --json"
     _, (settings,) = _invoke(*arguments.split())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 import pytest
 
-from mini_agentic_rl.datasets import DatasetError, load_task_dataset
+from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
+from mini_agentic_rl.datasets.forms import prompt_key
 from mini_agentic_rl.datasets.medical import LEVELS, NOTICE, MedicalQuestions, connect_in_memory, medical_database
 from mini_agentic_rl.datasets.medical.questions import MAX_ROWS
 from mini_agentic_rl.datasets.medical.templates import TEMPLATES
@@ -162,3 +164,39 @@ def test_it_is_a_task_data_set_by_name():
     assert len(load_task_dataset("medical", "train", 4)) == 4
     with pytest.raises(DatasetError, match="the levels are 1, 2, 3, 4"):
         load_task_dataset("medical:7")
+
+
+def test_its_examples_are_conversations_that_call_the_gold_query():
+    tasks = load_task_dataset("medical:1,4", "train", 24)
+    examples = load_examples("medical:1,4", "sft", max_samples=24)
+    assert len(examples) == 24
+    for example, task in zip(examples, tasks, strict=True):
+        system, question, call, result, answer = example["messages"]
+        assert "drug(id,name,name_zh,class" in system["content"]
+        assert "meta(" not in system["content"]
+        assert (question["role"], question["content"]) == ("user", task["question"])
+        (asked,) = call["tool_calls"]
+        assert json.loads(asked["function"]["arguments"]) == {"sql": task["sql"]}
+        assert asked["function"]["name"] in {tool["function"]["name"] for tool in example["tools"]}
+        assert result["tool_call_id"] == asked["id"]
+        assert len(result["content"].splitlines()) == len(task["rows"])
+        assert answer["content"] == f"Answer: {task['answer']}"
+
+
+def test_its_tasks_have_the_prompt_of_its_conversations_and_the_gold_query():
+    for task, example in zip(load_examples("medical", "rl", max_samples=8),
+                             load_examples("medical", "sft", max_samples=8), strict=True):  # fmt: skip
+        assert task["prompt"] == example["messages"][:2]
+        assert (task["ground_truth"], task["tools"]) == (task["answer"], example["tools"])
+        assert task["sql"].startswith("SELECT")
+
+
+def test_its_examples_are_the_same_each_time_and_no_question_is_in_two_splits():
+    parts = {split: load_examples("medical", "sft", split=split, max_samples=40) for split in ("train", "val", "test")}
+    assert parts["test"] == load_examples("medical", "sft", split="test", max_samples=40)
+    assert parts["test"] != load_examples("medical", "sft", split="test", max_samples=40, seed=1)
+    questions = [{prompt_key(row) for row in rows} for rows in parts.values()]
+    assert sum(map(len, questions)) == len(set.union(*questions)) == 120
+    for form in ("preference", "unpaired"):
+        with pytest.raises(DatasetError, match=f"medical has the forms sft and rl, not {form}"):
+            load_examples("medical", form)

@@ -75,3 +75,20 @@ def test_a_phase_that_was_stopped_early_does_not_look_finished():
         logger.phase("RL", 30)
         logger.advance(12)
     assert "12/30" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_was_measured_on_held_out_examples_is_told_apart(terminal):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=140, color_system=None, legacy_windows=False)
+    with ConsoleLogger(console) as logger:
+        logger.phase("training", 1)
+        logger.log({"loss": 2.0, "accuracy/tokens": 0.25}, step=1)
+        logger.log({"loss/eval": 1.5, "accuracy/eval": 0.75, "accuracy/tokens/eval": 0.5}, step=1)
+    lines = output.getvalue().splitlines()
+    (measured,) = {line.strip() for line in lines if "held out" in line}
+    assert "1.5" in measured
+    assert "75.0 %" in measured
+    assert "50.0 %" not in measured  # the accuracy of tokens is another figure
+    if not terminal:
+        assert "step 1  token accuracy 25.0 %  loss 2" in lines

@@ -109,6 +109,28 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
     assert after.scores([text]) == pytest.approx(before.scores([text]), abs=1e-4)
 
 
+def test_rounding_to_the_format_that_is_kept_is_no_error_however_much_it_is(tiny_folder, tmp_path, monkeypatch):
+    folder = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
+    monkeypatch.setattr(merging, "_ERROR", {torch.float32: 1e-5})  # nothing is said of bfloat16
+    check = merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "merged"))["check"]
+    assert check["max_logit_difference"] > 1e-4
+
+
+def test_an_adapter_that_drowns_in_the_rounding_is_remarked(tiny_folder, tmp_path, caplog):
+    folder = save_adapter(tmp_path / "slight", tiny_folder, scale=1e-4)
+    merge(_settings(folder, output_dir=tmp_path / "whole"))
+    assert "keeps all of it" not in caplog.text
+    merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "rounded"))
+    assert "--dtype float32 keeps all of it" in caplog.text
+
+
+def test_a_whole_model_is_told_from_a_folder_without_an_adapter(tiny_folder, tmp_path):
+    with pytest.raises(UserError, match="a whole model already"):
+        merge(_settings(tiny_folder, output_dir=tmp_path / "merged"))
+    with pytest.raises(UserError, match=r"no adapter .*is missing"):
+        merge(_settings(tmp_path, output_dir=tmp_path / "merged"))
+
+
 def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
     model = tiny_model(len(tiny_tokenizer()))
     model.config.tie_word_embeddings = True

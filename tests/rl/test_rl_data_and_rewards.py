@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mini_agentic_rl import rl
-from mini_agentic_rl.datasets import DatasetError
+from mini_agentic_rl.datasets import DatasetError, load_examples
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.rl import datasets
 from mini_agentic_rl.rl.rewards import REWARD_TYPES
@@ -90,6 +90,7 @@ def test_gsm8k_is_taken_where_it_can_be_had(no_hub, gsm8k_copy, tmp_path, monkey
     (tmp_path / "gsm8k").symlink_to(gsm8k_copy)
     assert {row["ground_truth"] for row in rl.create_rl_dataset(split="test")} == {str(n) for n in range(31, 41)}
     assert len(rl.GSM8KDataset("test")) == 10
+    assert len(load_examples("gsm8k", "preference", split="test")) == 10  # every command finds it there
     (tmp_path / "gsm8k").unlink()
     monkeypatch.setattr(datasets, "_in_cache", lambda: True)
     assert rl.usual_dataset() == "gsm8k"

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings, TrainSettings
+from ..jobs.sql_settings import with_agent_defaults
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import settings_command, with_errors
@@ -41,7 +42,10 @@ def train(settings: TrainSettings) -> None:
     from ..jobs.train import train_job
     from ..trainer.run_folder import RunFolder
 
+    settings = with_agent_defaults(settings)
     summary = train_job(settings)
+    if not summary:  # of runners alone
+        return
     if settings.json_output:
         _print_json(summary)
         return

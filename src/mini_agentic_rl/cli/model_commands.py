@@ -44,12 +44,19 @@ def _show(settings: ResultSettings, summary: Mapping[str, Any]) -> None:
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
     console = Console()
-    check = summary.get("check") or summary.get("merged", {}).get("check")
-    if check is not None:
-        told = f"{check['tokens_equal']} of {check['tokens']} greedy tokens the same, " if check["tokens"] else ""
-        console.print(
-            f"checked: {told}logits differ by at most {check['max_logit_difference']:.2g}",
-            highlight=False,
-            soft_wrap=True,
-        )
+    merged = summary if "check" in summary else summary.get("merged", {})
+    if merged.get("check") is not None:
+        console.print(_checked(merged), highlight=False, soft_wrap=True)
     console.print(f"wrote {summary['output_dir']} ({summary['bytes'] / 1e6:,.1f} MB)", highlight=False, soft_wrap=True)
+
+
+def _checked(merged: Mapping[str, Any]) -> str:
+    """What the comparison with the unmerged model found, beside what the adapter does."""
+    check = merged["check"]
+    rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
+    if not check["tokens"]:
+        return f"checked: scores {rounding}"
+    return (
+        f"checked: {check['tokens_equal']} of {check['tokens']} greedy tokens the same, logits {rounding}; "
+        f"the adapter changes them by up to {merged['adapter_effect']:.2g}"
+    )

@@ -34,7 +34,8 @@ def settings_command(
 ) -> Callable[[Callable[[S], None]], None]:
     """Add a command whose options are the fields of `settings_class`, plus `--debug`.
 
-    The decorated function gets the checked settings; its docstring is the help of the command. Log records of at least
+    The decorated function gets the checked settings, of which `model_fields_set` are those that the person gave; its
+    docstring is the help of the command. Log records of at least
     `log_level` (with `--debug`: all) go to standard error.
 
     Raises:
@@ -42,13 +43,16 @@ def settings_command(
     """
 
     def decorate(run: Callable[[S], None]) -> None:
-        def command(**values: Any) -> None:
-            debug = values.pop("debug")
+        def command(context: typer.Context, debug: bool, **values: Any) -> None:
+            given = {name: value for name, value in values.items() if _is_given(context, name)}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
-            with_errors(lambda: run(read_settings(settings_class, values)), debug=debug)
+            with_errors(lambda: run(read_settings(settings_class, given)), debug=debug)
 
         parameters = [_parameter(field_name, field) for field_name, field in settings_class.model_fields.items()]
-        parameters.append(_debug_parameter())
+        parameters += [
+            _debug_parameter(),
+            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__doc__ = run.__doc__
@@ -122,6 +126,11 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
     annotation = Annotated[_option_type(name, field.annotation), information]  # type: ignore[valid-type]  # built here
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _argument(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -71,6 +71,8 @@ def _show(settings: PostTrainingSettings, summary: Mapping[str, Any]) -> None:
     console.print(_table(summary))
     if "pair_accuracy" in summary:
         console.print(accuracy_table([summary["pair_accuracy"]]))
+    spent = f"{summary['tokens']:,} tokens in {summary['seconds']['training']:.0f} s of training"
+    console.print(f"{summary['steps']} steps, {spent}", highlight=False)
     console.print(f"wrote {summary['output_dir']}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -79,7 +81,4 @@ def _table(summary: Mapping[str, Any]) -> Table:
     for name in _SHOWN:
         if name in summary["after"]:
             table.add_row(name, *(f"{summary[when].get(name, float('nan')):.4g}" for when in ("before", "after")))
-    table.caption = (
-        f"{summary['steps']} steps, {summary['tokens']:,} tokens in {summary['seconds']['training']:.0f} s of training"
-    )
     return table

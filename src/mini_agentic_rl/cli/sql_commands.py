@@ -18,10 +18,12 @@ def add_sql_commands(app: typer.Typer) -> None:
     @settings_command(app, "train-sql", SqlTrainSettings)
     def train_sql(settings: SqlTrainSettings) -> None:
         """Train the SQL agent: it answers questions about a database; measured before, between and after."""
-        from ..jobs.sql import train_sql_job
+        from ..jobs.train import train_job
         from ..trainer.run_folder import RunFolder
 
-        summary = train_sql_job(settings)
+        summary = train_job(settings)
+        if not summary:  # of runners alone
+            return
         if settings.json_output:
             typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
             return

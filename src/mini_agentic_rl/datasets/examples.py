@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 
 from .forms import FORMS, Example, Form, examples_of, prompt_key
 from .hub import is_hub_name
-from .load import NAMES, load_task_dataset
+from .load import MEDICAL, NAMES, load_task_dataset
+from .medical import medical_examples
 from .messages import ShapeError
 from .records import Located, is_data_file, stem
-from .rows import DatasetError, digest
+from .rows import DatasetError, digest, meant
 from .splits import select
 from .synthetic import examples_of_tasks, is_worked
 from .tasks import load_parts, task_rows
@@ -43,14 +44,15 @@ def load_examples(
 ) -> list[Example]:
     """Conversational examples of one form.
 
-    - `sft`: `{"messages": […]}`, with `tools` where there are any;
+    - `sft`: `{"messages": […]}`, with `tools` where there are any, as in `medical`, whose conversations are those of
+      the SQL agent;
     - `rl`: `{"prompt": […], "ground_truth", "id", "question", "answer"}`;
     - `preference`: `{"prompt": […], "chosen": […], "rejected": […]}`;
     - `unpaired`: `{"prompt": […], "completion": […], "label": bool}`.
 
     Args:
-        name: `arithmetic` (or `arithmetic:1,2` for some levels), `gsm_symbolic` or `gsm8k`; a .jsonl, .json, .csv, .tsv
-            or .parquet file; a folder with such files named for their splits; `owner/name` (or
+        name: `arithmetic` or `medical` (`arithmetic:1,2` for some levels), `gsm_symbolic` or `gsm8k`; a .jsonl, .json,
+            .csv, .tsv or .parquet file; a folder with such files named for their splits; `owner/name` (or
             `owner/name:configuration`) on the Hugging Face Hub; or `module:function`, which is called with form, split,
             max_samples and seed and gives the rows.
         form: what the examples are for.
@@ -68,25 +70,32 @@ def load_examples(
         raise DatasetError(f"max_samples must be 0 or more, not {max_samples}")
     text = str(name)
     path = Path(text)
-    if text.partition(":")[0] in NAMES:
+    known = text.partition(":")[0]
+    if known == MEDICAL:
+        return medical_examples(load_task_dataset(text, split, max_samples, seed), form)
+    if known in NAMES:
         size = max_samples if form != "unpaired" or max_samples is None else -(-max_samples // 2)
         return examples_of_tasks(load_task_dataset(text, split, size, seed), form, seed)[:max_samples]
     if ":" in text and not (path.exists() or is_data_file(path) or is_hub_name(text)):
         return _called(text, form, split, max_samples, seed)
     if not (path.exists() or is_data_file(path) or is_hub_name(text)):
+        names = (*NAMES, MEDICAL)
         raise DatasetError(
-            f"--dataset {text!r} does not exist; choose {', '.join(NAMES)}, or give a file (.jsonl, .json, .csv, "
-            ".parquet), a folder, owner/name on the Hub, or module:function"
+            f"--dataset {text!r} does not exist{meant(text, names)}; choose {', '.join(names)}, or give a file "
+            "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function"
         )
     parts = load_parts(name)
     first = next((record for records in parts.values() for _, record in records), {})
     if is_worked(first):
         tasks = select(task_rows(parts, stem(path)), split, lambda row: str(row["question"]))
-        examples = examples_of_tasks(tasks, form, seed)
-    else:
-        examples = select(_examples(parts, form, stem(path)), split, prompt_key, ending=_ENDINGS[form])
-    logger.info("%s: %d examples (%s, %s)", text, len(examples), form, split)
-    return _drawn(examples, max_samples, seed)
+        drawn = _drawn(examples_of_tasks(tasks, form, seed), max_samples, seed)
+        logger.info("%s: %d examples (%s, split %s)", text, len(drawn), form, split)
+        return drawn
+    every = _examples(parts, form, stem(path))
+    drawn = _drawn(select(every, split, prompt_key, ending=_ENDINGS[form]), max_samples, seed)
+    total = sum(map(len, every.values()))
+    logger.info("%s: %d of %d examples (%s, split %s)", text, len(drawn), total, form, split)
+    return drawn
 
 
 def divide_examples(rows: Sequence[RowT], eval_fraction: float, seed: int = 0) -> tuple[list[RowT], list[RowT]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .rows import TaskRows, check_split
+from .rows import DatasetError, TaskRows, check_split
 from .tasks import load_tasks_of
 
 HUB_NAME = "openai/gsm8k:main"
+LOCAL = "./gsm8k"
+"""Where a copy is looked for, in the working directory."""
 
 
 def load_gsm8k(
@@ -15,10 +17,17 @@ def load_gsm8k(
 ) -> TaskRows:
     """Rows of GSM8K: "test" is the published test set, "val" a tenth of the published training set, "train" the rest.
 
-    `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it the Hub is asked.
+    `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it that is `LOCAL`,
+    if there is such a folder, and else the Hub is asked.
     `size` rows are drawn with `seed`; None takes all. A row's `solution` is the worked one.
 
     Raises:
         DatasetError: an unknown split, a missing or malformed file, or no access to the Hub.
     """
-    return load_tasks_of(HUB_NAME if path is None else path, check_split(split), size, seed)
+    wanted = check_split(split)
+    if path is not None or Path(LOCAL).is_dir():
+        return load_tasks_of(path or LOCAL, wanted, size, seed)
+    try:
+        return load_tasks_of(HUB_NAME, wanted, size, seed)
+    except DatasetError as error:
+        raise DatasetError(f"{error}, as the folder {LOCAL} or by its path") from error

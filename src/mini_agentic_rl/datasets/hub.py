@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..hub_access import ask_hub
 from .records import Located, is_data_file, located
 from .rows import DatasetError
 from .splits import SPLIT_NAMES
@@ -28,10 +29,13 @@ def load_hub(name: str) -> dict[str, list[Located]]:
     from datasets import load_dataset
 
     source, _, configuration = name.partition(":")
+    answers = ask_hub()
     try:
         found = load_dataset(source, configuration or None)
     except Exception as error:  # the Hub client raises whatever its transport does
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if not answers and not Path(source).exists():
+            reason = "which does not answer, and it was never fetched before"
         raise DatasetError(
             f"--dataset {name}: cannot be loaded from the Hub ({reason}); give a local copy of it instead"
         ) from error

@@ -11,7 +11,7 @@ from .gsm_symbolic import load_gsm_symbolic
 from .hub import is_hub_name
 from .medical import MedicalQuestions
 from .records import SUFFIXES, is_data_file
-from .rows import DatasetError, TaskRows, check_split
+from .rows import DatasetError, TaskRows, check_split, meant
 from .tasks import load_tasks_of
 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")
@@ -42,8 +42,8 @@ def load_task_dataset(
     if known not in (*NAMES, MEDICAL):
         if not (path.exists() or is_data_file(path) or is_hub_name(name)):
             raise DatasetError(
-                f"--dataset {name!r} does not exist; choose {', '.join((*NAMES, MEDICAL))}, or give a file "
-                f"({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub"
+                f"--dataset {name!r} does not exist{meant(name, NAMES)}; choose {', '.join((*NAMES, MEDICAL))}, "
+                f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub"
             )
         return load_tasks_of(name_or_path, split, size, seed)
     if split == "all":

@@ -79,7 +79,9 @@ def read_records(
             yield from _lines(path, told)
     except OSError as error:
         raise DatasetError(f"{option} {path}: cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{option} {path}: is not UTF-8, save it as UTF-8 ({error})") from error
+    except (EOFError, zlib.error) as error:
         raise DatasetError(f"{option} {path}: cannot be read ({error})") from error
 
 

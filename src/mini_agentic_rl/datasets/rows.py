@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import logging
 import random
@@ -37,6 +38,12 @@ class TaskRows(Sequence[Row]):
     def __getitem__(self, index: Any) -> Any:
         """The row at an integer, or the `TaskRows` of a slice."""
         return TaskRows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The known name that is near, as the end of a complaint; nothing where none is."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def check_split(split: str) -> Split:

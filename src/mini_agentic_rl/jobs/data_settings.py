@@ -40,7 +40,7 @@ class DatasetSettings(Settings):
     """What `dataset` does."""
 
     dataset: str = Field(default="arithmetic", json_schema_extra={"argument": True})
-    """Data set: `arithmetic`, `gsm_symbolic`, `gsm8k`, a file, a folder, `owner/name` on the Hub, or
+    """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a file, a folder, `owner/name` on the Hub, or
     `module:function`."""
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""

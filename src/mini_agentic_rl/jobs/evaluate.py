@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.measure import Measure
 from ..algorithm.memory import peak_memory_bytes
+from ..datasets.records import is_data_file
 from ..durable import write_json
 from ..errors import UserError
 from ..metrics import ConsoleLogger
@@ -16,6 +18,7 @@ from ..trainer import Trainer
 from ..trainer.statistics import accuracy_row, mean_pass_at_k
 from .pieces import load_agent, load_tasks, transcripts, versions
 from .settings import EvalSettings
+from .sql_settings import SqlTrainSettings
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:
@@ -25,7 +28,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         UserError: a setting cannot work.
     """
     kit = load_agent(settings.agent)
-    split = "all" if settings.dataset.endswith((".jsonl", ".json")) and settings.split == "test" else settings.split
+    settings = _with_defaults_of_agent(settings)
+    split = "all" if is_data_file(Path(settings.dataset)) and settings.split == "test" else settings.split
     tasks = load_tasks(settings.dataset, split, settings.size, settings.seed, settings.difficulty)
     if len(tasks) == 0:
         raise UserError(f"--dataset {settings.dataset} has no tasks in the split {settings.split}")
@@ -69,6 +73,16 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         answers = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
         write_json(settings.output, json.loads(json.dumps({**result, "rollouts": answers})))
     return result
+
+
+def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
+    """The settings with the tasks that the agent is trained on, where none were given."""
+    if settings.agent != "sql":
+        return settings
+    usual = SqlTrainSettings()
+    tasks = {"dataset": usual.dataset, "difficulty": usual.difficulty}
+    given = settings.model_fields_set
+    return settings.model_copy(update={name: value for name, value in tasks.items() if name not in given})
 
 
 def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module, metadata
 from typing import Any, Literal
@@ -18,31 +17,9 @@ from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
 from ..datasets.medical import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
-from ..types import Hook
+from .kits import AgentKit, Imitation
 
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
-
-
-@dataclass(frozen=True)
-class Imitation:
-    """How a task is done well."""
-
-    demonstration: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
-    """The OpenAI messages of a task done well."""
-    tools: Sequence[dict[str, Any]]
-    """What the agent sends as `tools`."""
-    needs: str
-    """The field that a task must have for it."""
-
-
-@dataclass(frozen=True)
-class AgentKit:
-    """An agent, the hooks that score it, and how its task is demonstrated."""
-
-    agent: LitAgent[Any]
-    hooks: Sequence[Hook]
-    imitation: Imitation | None = None
-    """None where nobody wrote that down."""
 
 
 def check_model(model: str, device: str) -> None:

@@ -65,10 +65,11 @@ class TrainSettings(CriticSettings, RolloutLimits, AnswerSettings):
     """Train every weight instead of a LoRA adapter."""
 
     agent: str = Field(default="math", json_schema_extra=_TASKS)
-    """Agent to train: `math`, `sql`, or `module:ClassName` of a LitAgent of yours."""
+    """Agent to train: `math`, `sql` (with the defaults of `train-sql`), or `module:ClassName` of a LitAgent of
+    yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
-    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, or a JSONL file with
-    `question` and `answer`."""
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, a file (JSONL, JSON,
+    CSV, TSV or Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub."""
     difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
     """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
     max_samples: int | None = Field(default=None, ge=1, json_schema_extra=_TASKS)
@@ -236,14 +237,15 @@ class EvalSettings(AnswerSettings):
     """Folder of a trained adapter; without it the model is measured as it is."""
 
     agent: str = Field(default="math", json_schema_extra=_TASKS)
-    """Agent to measure: `math`, `sql`, or `module:ClassName` of a LitAgent of yours."""
+    """Agent to measure: `math`, `sql` (by default on the tasks of `train-sql`), or `module:ClassName` of a LitAgent of
+    yours."""
     dataset: str = Field(default="arithmetic", json_schema_extra=_TASKS)
-    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, or a JSONL file with
-    `question` and `answer`."""
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, a file (JSONL, JSON,
+    CSV, TSV or Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub."""
     difficulty: list[int] = Field(default=[1, 2], json_schema_extra=_TASKS)
     """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
     split: Literal["train", "val", "test"] = Field(default="test", json_schema_extra=_TASKS)
-    """Which part of the tasks."""
+    """Which part of the tasks; of a single file, `test` is the whole."""
     size: int = Field(default=200, ge=1, json_schema_extra=_TASKS)
     """How many problems, at most."""
 

@@ -1,4 +1,4 @@
-"""The SQL agent as a job: how its settings become an agent, a reward, a store and a proxy."""
+"""The SQL agent in a job: how its settings become an agent, a reward, a store and a proxy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..gateway.proxy import LLMProxy
 from ..rewards import RemoteReward
-from .pieces import AgentKit, Imitation
+from ..sql_conversation import SQL_TOOLS, demonstration
+from .kits import AgentKit, Imitation
+from .roles import current_role
 from .sql_settings import SqlTrainSettings
-from .train import train_job
 
 logger = logging.getLogger(__name__)
-
-_PROCESSES = 4
-"""Runners where each is a process of its own."""
 
 
 def sql_kit(database: Path | None = None, **reward: Any) -> AgentKit:
@@ -30,19 +28,18 @@ def sql_kit(database: Path | None = None, **reward: Any) -> AgentKit:
     """
     try:
         from ..agents.sql.agent import SqlAgent
-        from ..agents.sql.protocol import TOOLS, demonstration
         from ..agents.sql.reward import SqlReward
     except ImportError as error:
         raise UserError(f"--agent sql: {error}") from error
     agent = SqlAgent(database=database, reward=SqlReward(**reward))
-    return AgentKit(agent, [], Imitation(partial(demonstration, prompt=agent.system_prompt), TOOLS, "rows"))
+    return AgentKit(agent, [], Imitation(partial(demonstration, prompt=agent.system_prompt), SQL_TOOLS, "rows"))
 
 
-def train_sql_job(settings: SqlTrainSettings) -> dict[str, Any]:
-    """Run the job and return its summary.
+def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, AgentKit, dict[str, Any]]:
+    """(the settings, smaller where they ask for it; the agent; store, strategy and proxy of the trainer).
 
     Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
+        UserError: a setting cannot work.
     """
     if settings.agent != "sql":
         raise UserError(f"--agent {settings.agent}: this trains the SQL agent; others are trained by `train`")
@@ -53,7 +50,7 @@ def train_sql_job(settings: SqlTrainSettings) -> dict[str, Any]:
         answer_weight=settings.answer_weight,
         reward_model=_reward_model(settings.reward_model_url),
     )
-    return train_job(settings, kit, **_parts(settings))
+    return settings, kit, _parts(settings)
 
 
 def _sized(settings: SqlTrainSettings) -> SqlTrainSettings:
@@ -68,15 +65,12 @@ def _sized(settings: SqlTrainSettings) -> SqlTrainSettings:
             "eval_size": min(4, settings.eval_size),
             "n_runners": min(2, settings.n_runners),
         }
-    elif _runs_processes(settings):
-        changes = {"n_runners": min(_PROCESSES, settings.n_runners)}
     if settings.max_samples is not None:
         changes["eval_size"] = min(settings.max_samples, changes.get("eval_size", settings.eval_size))
     return settings.model_copy(update=changes)
 
 
 def _parts(settings: SqlTrainSettings) -> dict[str, Any]:
-    """Store, strategy and proxy of the trainer."""
     parts: dict[str, Any] = {}
     if settings.llm_proxy:
         limits = GatewayLimits(
@@ -90,16 +84,11 @@ def _parts(settings: SqlTrainSettings) -> dict[str, Any]:
                 "http://localhost:9999 (agl store --port 9999)"
             )
         parts["store"] = settings.external_store_address
-    elif _unmanaged() and not _server_named():
+    elif _unmanaged() and not _server_named() and current_role() == "both":
         logger.info("no store server is named (--external-store-address): the store is a file in the output folder")
         parts["store"] = str(settings.output_dir / "rollouts.db")
         parts["strategy"] = "shm"
     return parts
-
-
-def _runs_processes(settings: SqlTrainSettings) -> bool:
-    """Whether each runner is a process of its own."""
-    return _unmanaged() and (settings.external_store_address is not None or _server_named())
 
 
 def _unmanaged() -> bool:

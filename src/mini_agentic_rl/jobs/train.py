@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,18 +14,24 @@ from ..algorithm.ppo import MiniPPO
 from ..algorithm.warm_start import WarmStart
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
-from ..metrics import make_logger, read_metrics
+from ..metrics import MetricsLogger, make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings
 from ..policy.adapter_folder import adapter_folder
 from ..trainer import Trainer
+from ..trainer.parts import asks_for_processes
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
-from .pieces import AgentKit, check_model, load_agent, load_tasks, transcripts, versions, warm_start
+from .kits import AgentKit
+from .pieces import check_model, load_agent, load_tasks, transcripts, versions, warm_start
 from .plan import apply_preset
+from .roles import current_role
 from .settings import TrainSettings
+from .sql import prepare_sql
+from .sql_settings import SqlTrainSettings, with_agent_defaults
 
 _TRANSCRIPTS = 6
+_PROCESSES = 4
 
 _OF_ALGORITHM = (
     "dynamic_sampling",
@@ -42,20 +49,25 @@ _OF_ALGORITHM = (
 """Settings that the algorithm decides where they are not given."""
 
 
-def train_job(settings: TrainSettings, kit: AgentKit | None = None, **parts: Any) -> dict[str, Any]:
+def train_job(settings: TrainSettings) -> dict[str, Any]:
     """Run the job and return its summary.
 
-    Args:
-        settings: what to do.
-        kit: the agent, in place of the one that the settings name.
-        parts: further arguments of the trainer, as `store`.
+    Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
+    and has an empty summary.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
+    settings = with_agent_defaults(settings)
+    parts: dict[str, Any] = {}
+    if isinstance(settings, SqlTrainSettings):
+        settings, kit, parts = prepare_sql(settings)
+    else:
+        kit = load_agent(settings.agent)
+    if current_role() == "runner":
+        return _run_agent(settings, kit, parts)
     check_model(settings.model, settings.device)
     settings = apply_preset(settings)
-    kit = kit or load_agent(settings.agent)
     train = load_tasks(settings.dataset, "train", settings.max_samples, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
     algorithm = _algorithm(settings, warm_start(kit, train, settings.sft_examples, settings.sft_learning_rate))
@@ -70,7 +82,7 @@ def train_job(settings: TrainSettings, kit: AgentKit | None = None, **parts: Any
         trainer = Trainer(
             algorithm=algorithm,
             hooks=kit.hooks,
-            n_runners=settings.n_runners,
+            n_runners=_runners(settings, parts),
             output_dir=settings.output_dir,
             logger=logger,
             resume=state == "resumed",
@@ -87,6 +99,21 @@ def train_job(settings: TrainSettings, kit: AgentKit | None = None, **parts: Any
         )
     folder.write_summary(summary)  # last: it marks the run as finished
     return summary
+
+
+def _run_agent(settings: TrainSettings, kit: AgentKit, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The side of the runners. The output folder is the algorithm's, who may use it at the same time."""
+    trainer = Trainer(
+        hooks=kit.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
+    )
+    trainer.fit(kit.agent)
+    return {}
+
+
+def _runners(settings: TrainSettings, parts: Mapping[str, Any]) -> int:
+    """How many runners there are; not too many, where each is a process of its own."""
+    in_this_process = parts.get("strategy") == "shm" or not asks_for_processes()
+    return settings.n_runners if in_this_process else min(_PROCESSES, settings.n_runners)
 
 
 def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:

@@ -5,7 +5,8 @@ number of units; at some points a dictionary of numbers is logged under a step. 
 run and never decreases: several services drop rows that go back.
 
 Metric names are `family` or `family/detail` (`reward`, `reward/std`, `mismatch/mean_abs`). The console shows one
-number of each family in `HEADLINE_FAMILIES`, the report draws one chart per family.
+number of each family in `HEADLINE_FAMILIES`, the report draws one chart per family. A name that ends in `/eval` was
+measured on held-out examples.
 """
 
 from __future__ import annotations
@@ -15,21 +16,31 @@ from types import TracebackType
 
 HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
 """Families that a person watches, in the order in which they are shown."""
+EVAL = "/eval"
+"""The end of the name of what was measured on held-out examples."""
 
 
-def headline(metrics: Mapping[str, float | None], family: str) -> float | None:
-    """The one number that stands for a family: `family`, else `family/mean`, else its first `family/…`.
+def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
+    """The metric that stands for a family: `family`, else `family/mean`, else its first `family/…`.
 
     None where the family has no number.
     """
-    for name in (family, f"{family}/mean"):
-        value = metrics.get(name)
-        if value is not None:
-            return value
-    return next(
-        (value for name, value in metrics.items() if name.startswith(f"{family}/") and value is not None),
-        None,
-    )
+    found = [name for name, value in metrics.items() if name.startswith(f"{family}/") and value is not None]
+    first = (name for name in (family, f"{family}/mean") if metrics.get(name) is not None)
+    return next(first, found[0] if found else None)
+
+
+def headline(metrics: Mapping[str, float | None], family: str) -> float | None:
+    """The number of the metric that stands for a family; None where it has none."""
+    name = headline_name(metrics, family)
+    return None if name is None else metrics[name]
+
+
+def held_out(metrics: Mapping[str, float]) -> dict[str, float] | None:
+    """Numbers that were all measured on held-out examples, under their plain names; None if they were not."""
+    if not metrics or not all(name.endswith(EVAL) for name in metrics):
+        return None
+    return {name.removesuffix(EVAL): value for name, value in metrics.items()}
 
 
 class MetricsLogger:

@@ -27,7 +27,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .base import HEADLINE_FAMILIES, MetricsLogger, headline
+from .base import HEADLINE_FAMILIES, MetricsLogger, headline, headline_name, held_out
 
 _WIDTH_WITHOUT_TERMINAL = 200
 _FORETELLING = 0.1
@@ -35,7 +35,14 @@ _FORETELLING = 0.1
 _SHOWN_STEPS = 8
 _SHOWN_PHASES = 6
 _SECONDS_BETWEEN_LINES = 30.0
-_TITLES = {"tokens_per_second": "tokens/s", "memory_gib": "memory"}
+_TITLES = {
+    "accuracy/tokens": "token accuracy",
+    "memory_gib": "memory",
+    "reward/margin": "margin",
+    "tokens_per_second": "tokens/s",
+}
+"""What metrics and families are called, where that is not the name of the family."""
+_HELD_OUT = "held out"
 
 
 @functools.cache
@@ -103,7 +110,7 @@ class _LiveView:
             console=console,
         )
         self._phases: deque[TaskID] = deque()
-        self._steps: deque[tuple[int, dict[str, float]]] = deque(maxlen=_SHOWN_STEPS)
+        self._steps: deque[tuple[str, dict[str, float]]] = deque(maxlen=_SHOWN_STEPS)
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
         self._live.start()
 
@@ -118,7 +125,11 @@ class _LiveView:
             self._progress.advance(self._phases[-1], n)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._steps.append((step, dict(metrics)))
+        measured = held_out(metrics)
+        if measured is None:
+            self._steps.append((str(step), dict(metrics)))
+        else:
+            self._steps.append((f"{step}, {_HELD_OUT}", measured))
 
     def note(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -138,15 +149,18 @@ class _LiveView:
         steps = list(self._steps)
         if not steps:
             return self._progress
-        families = [
-            family for family in HEADLINE_FAMILIES if any(headline(row, family) is not None for _, row in steps)
-        ]
+        titles = {
+            family: _title(row, family)
+            for family in HEADLINE_FAMILIES
+            for _, row in steps
+            if headline_name(row, family) is not None
+        }
         table = Table(box=None, pad_edge=False)
-        table.add_column("step", justify="right")
-        for family in families:
-            table.add_column(_TITLES.get(family, family), justify="right")
+        table.add_column("step", justify="left" if any(_HELD_OUT in step for step, _ in steps) else "right")
+        for title in titles.values():
+            table.add_column(title, justify="right")
         for step, row in steps:
-            table.add_row(str(step), *(_number(family, headline(row, family)) for family in families))
+            table.add_row(step, *(_number(family, headline(row, family)) for family in titles))
         return Group(self._progress, table)
 
 
@@ -173,11 +187,13 @@ class _PlainLines:
             self.note(self._progress(now))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        parts = [f"step {step}"]
+        measured = held_out(metrics)
+        row = metrics if measured is None else measured
+        parts = [f"step {step}" if measured is None else f"step {step}, {_HELD_OUT}"]
         for family in HEADLINE_FAMILIES:
-            value = headline(metrics, family)
+            value = headline(row, family)
             if value is not None:
-                parts.append(f"{_TITLES.get(family, family)} {_number(family, value)}")
+                parts.append(f"{_title(row, family)} {_number(family, value)}")
         self.note("  ".join(parts))
 
     def note(self, message: str) -> None:
@@ -197,10 +213,15 @@ class _PlainLines:
         if not self._total:
             return f"{self._name}: {self._done} done"
         so_far = f"{self._name}: {self._done} of {self._total}"
-        if self._done < _FORETELLING * self._total:
+        if not _FORETELLING * self._total <= self._done < self._total:
             return so_far
         left = (now - self._start) / self._done * (self._total - self._done)
         return f"{so_far}, about {_duration(max(left, 0.0))} left"
+
+
+def _title(row: Mapping[str, float], family: str) -> str:
+    """What the number of a family is called in this row."""
+    return _TITLES.get(headline_name(row, family) or family, _TITLES.get(family, family))
 
 
 def _number(family: str, value: float | None) -> str:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.config import Settings
+from mini_agentic_rl.hub_access import ask_hub, cached
 
 from .adapter_folder import adapter_folder, base_model_of
 from .attention import ATTENTION_NAME
@@ -46,7 +47,8 @@ def resolve_model(name: str) -> str:
     stands for the base that the adapter was trained on.
 
     Raises:
-        ModelNotFoundError: a path that looks local does not exist.
+        ModelNotFoundError: a path that looks local does not exist, a folder holds no model, or the Hub is needed and
+            does not answer.
     """
     if name.lower() in EMBEDDED_NAMES:
         return str(pull())
@@ -55,9 +57,16 @@ def resolve_model(name: str) -> str:
         return _resolve_base(name, adapter)
     path = Path(name).expanduser()
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json; check --model")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelNotFoundError(f"no model folder at {name!r}; check --model")
+    if not ask_hub() and not cached(name, "config.json"):
+        raise ModelNotFoundError(
+            f"--model {name!r}: there is no such folder, and the Hugging Face Hub does not answer "
+            "(give 'embedded' or a local folder)"
+        )
     return name
 
 

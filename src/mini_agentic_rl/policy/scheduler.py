@@ -159,7 +159,7 @@ class Scheduler:
             reason = self._finish_reason(sequence, draw.token)
             if reason is not None:
                 self._release(sequence)
-            if reason is not None or sequence.request.incremental:
+            if reason is not None or sequence.request.delivery != "whole":
                 self._deliver(sequence, reason)
 
     def weights_changed(self, adapter: str) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..metrics.base import EVAL
+
+_FIRST = "reward/margin"
+"""What stands for the rewards of a method that trains on pairs."""
 _NAMES = {
     "accuracy": "accuracy",
     "grad_norm": "gradient_norm",
@@ -20,9 +24,6 @@ _NAMES = {
     "rewards/margins": "reward/margin",
     "rewards/rejected": "reward/rejected",
 }
-EVAL = "/eval"
-"""The end of the name of what was measured on held-out examples."""
-
 _LEFT_OUT = ("epoch", "model_preparation_time", "num_tokens", "runtime", "total_flos")
 _HELD_OUT = "eval_"
 _TOTALS = "train_"
@@ -36,7 +37,7 @@ def figures(logs: Mapping[str, float]) -> dict[str, float]:
         if plain in _LEFT_OUT or plain.endswith("_per_second") or name.startswith(_TOTALS):
             continue
         found[_NAMES.get(plain, plain) + (EVAL if name.startswith(_HELD_OUT) else "")] = float(value)
-    return found
+    return dict(sorted(found.items(), key=lambda item: not item[0].startswith(_FIRST)))
 
 
 def measured(logs: Mapping[str, float]) -> dict[str, float]:

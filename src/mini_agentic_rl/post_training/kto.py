@@ -9,39 +9,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .models import TrainedModel, load_causal
+from ..gateway.chat_template import ChatRenderer
+from .method import Callbacks, Method, Rows, TrainerParts, on_token_ids
+from .models import load_causal
 from .rows import Example, TokenRows, unpaired_rows
-from .run import Method, run_method
+from .run import run_method
 from .settings import KTOSettings
-
-if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from datasets import Dataset
-
-    from ..gateway.chat_template import ChatRenderer
 
 
 def train_kto(
-    settings: KTOSettings,
-    *,
-    train_rows: Sequence[Example] | None = None,
-    eval_rows: Sequence[Example] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    settings: KTOSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Raise good answers and lower bad ones, and return the summary of the run; see `run_method`.
-
-    Args:
-        settings: of the run.
-        train_rows: examples with `prompt`, `completion` and `label` (true for good); None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds `settings.eval_fraction` of the others out.
-        callbacks: further callbacks for the trainer of transformers.
-
-    Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
-    """
+    """Raise good answers and lower bad ones, and return the summary of the run. Rows have `prompt`, `completion` and
+    `label` (true for good); arguments and errors are those of `run_method`."""
     return run_method(KTO, settings, train_rows, eval_rows, callbacks)
 
 
@@ -59,29 +41,16 @@ def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: 
     return found
 
 
-def _trainer(
-    settings: KTOSettings, loaded: TrainedModel, arguments: dict[str, Any], train: Dataset, measured: Dataset
-) -> Any:
+def _trainer(settings: KTOSettings) -> TrainerParts:
     from trl import KTOConfig, KTOTrainer
 
-    class Trainer(KTOTrainer):  # type: ignore[misc]  # TRL has no types here
-        def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
-            return dataset  # these are token ids already
-
-    return Trainer(
-        model=loaded.model,
-        args=KTOConfig(
-            **arguments,
-            max_length=settings.max_length,
-            beta=settings.beta,
-            desirable_weight=settings.desirable_weight,
-            undesirable_weight=settings.undesirable_weight,
-        ),
-        train_dataset=train,
-        eval_dataset=measured,
-        processing_class=loaded.tokenizer,
-        peft_config=loaded.new_adapter,
-    )
+    options = {
+        "max_length": settings.max_length,
+        "beta": settings.beta,
+        "desirable_weight": settings.desirable_weight,
+        "undesirable_weight": settings.undesirable_weight,
+    }
+    return TrainerParts(on_token_ids(KTOTrainer), KTOConfig, options)
 
 
 KTO: Method[KTOSettings] = Method(

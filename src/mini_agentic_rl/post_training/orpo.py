@@ -7,44 +7,24 @@ where log p(y|x) is the mean over the tokens of the answer. Prompts are not imit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .models import TrainedModel, load_causal
-from .rows import IGNORED, Example, preference_rows
-from .run import Method, run_method
+from .method import Callbacks, Method, Rows, TrainerParts
+from .models import load_causal
+from .rows import IGNORED, preference_rows
+from .run import run_method
 from .settings import ORPOSettings
-
-if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from datasets import Dataset
 
 
 def train_orpo(
-    settings: ORPOSettings,
-    *,
-    train_rows: Sequence[Example] | None = None,
-    eval_rows: Sequence[Example] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    settings: ORPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Imitate chosen answers and prefer them to rejected ones, and return the summary of the run; see `run_method`.
-
-    Args:
-        settings: of the run.
-        train_rows: examples with `prompt`, `chosen` and `rejected`; None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds `settings.eval_fraction` of the others out.
-        callbacks: further callbacks for the trainer of transformers.
-
-    Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
-    """
+    """Imitate chosen answers and prefer them to rejected ones, and return the summary of the run. Rows have `prompt`,
+    `chosen` and `rejected`; arguments and errors are those of `run_method`."""
     return run_method(ORPO, settings, train_rows, eval_rows, callbacks)
 
 
-def _trainer(
-    settings: ORPOSettings, loaded: TrainedModel, arguments: dict[str, Any], train: Dataset, measured: Dataset
-) -> Any:
+def _trainer(settings: ORPOSettings) -> TrainerParts:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     class Trainer(ORPOTrainer):  # type: ignore[misc]  # TRL has no types here
@@ -76,14 +56,8 @@ def _trainer(
                 imitation,
             )  # fmt: skip
 
-    return Trainer(
-        model=loaded.model,
-        args=ORPOConfig(**arguments, max_length=settings.max_length, beta=settings.beta, remove_unused_columns=False),
-        train_dataset=train,
-        eval_dataset=measured,
-        processing_class=loaded.tokenizer,
-        peft_config=loaded.new_adapter,
-    )
+    options = {"max_length": settings.max_length, "beta": settings.beta, "remove_unused_columns": False}
+    return TrainerParts(Trainer, ORPOConfig, options)
 
 
 ORPO: Method[ORPOSettings] = Method(

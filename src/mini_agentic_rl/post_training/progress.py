@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..metrics import MetricsLogger
-from .figures import figures, measured
+from .figures import figures
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
@@ -39,6 +39,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._logger.advance()
+        control.should_log |= state.global_step >= state.max_steps  # the last numbers, however many steps there are
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._training:  # before and after training, measuring is a phase of its own
@@ -54,14 +55,6 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
             found["tokens_per_second"] = self._tokens_per_epoch * done / seconds if seconds > 0 else 0.0
             self._last = (now, epochs)
         self._logger.log(found, step=state.global_step)
-
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
-    ) -> None:
-        found = measured(metrics or {})
-        if self._training and found:
-            shown = "  ".join(f"{name} {found[name]:.4g}" for name in ("loss", "accuracy") if name in found)
-            self._logger.note(f"step {state.global_step}, held-out examples: {shown}")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         epoch = round(state.epoch)

@@ -8,43 +8,25 @@ The reward is a linear function of the last hidden state at the token that ends 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..gateway.chat_template import ChatRenderer
 from ..trainer.statistics import accuracy_row
-from .models import TrainedModel
+from .method import Callbacks, Method, Rows, TrainerParts
 from .rows import Example, TokenRows, preference_rows
-from .run import Method, run_method
+from .run import run_method
 from .scorer import load_for_training
 from .settings import RewardModelSettings
 
-if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from datasets import Dataset
-
-    from ..gateway.chat_template import ChatRenderer
-
 
 def train_reward_model(
-    settings: RewardModelSettings,
-    *,
-    train_rows: Sequence[Example] | None = None,
-    eval_rows: Sequence[Example] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    settings: RewardModelSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Learn to tell chosen answers from rejected ones, and return the summary of the run; see `run_method`.
+    """Learn to tell chosen answers from rejected ones, and return the summary of the run. Rows have `prompt`, `chosen`
+    and `rejected`; arguments and errors are those of `run_method`.
 
-    Its `pair_accuracy` counts the held-out pairs whose chosen answer has the higher reward. `load_reward_model` loads
-    what the run leaves in its folder.
-
-    Args:
-        settings: of the run.
-        train_rows: examples with `prompt`, `chosen` and `rejected`; None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds `settings.eval_fraction` of the others out.
-        callbacks: further callbacks for the trainer of transformers.
-
-    Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
+    The summary's `pair_accuracy` counts the held-out pairs whose chosen answer has the higher reward.
+    `load_reward_model` loads what the run leaves in its folder.
     """
     return run_method(REWARD, settings, train_rows, eval_rows, callbacks)
 
@@ -62,9 +44,7 @@ def pair_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: Rew
     return found
 
 
-def _trainer(
-    settings: RewardModelSettings, loaded: TrainedModel, arguments: dict[str, Any], train: Dataset, measured: Dataset
-) -> Any:
+def _trainer(settings: RewardModelSettings) -> TrainerParts:
     from trl import RewardConfig, RewardTrainer
 
     class Trainer(RewardTrainer):  # type: ignore[misc]  # TRL has no types here
@@ -86,18 +66,12 @@ def _trainer(
                 self.correct += int(self.accelerator.gather_for_metrics((chosen_B > rejected_B).long()).sum())
             return (loss, outputs) if return_outputs else loss
 
-    return Trainer(
-        model=loaded.model,
-        args=RewardConfig(
-            **{**arguments, "bf16": False},  # rewards keep the precision of the head
-            max_length=None,
-            center_rewards_coefficient=settings.center_rewards or None,
-        ),
-        train_dataset=train,
-        eval_dataset=measured,
-        processing_class=loaded.tokenizer,
-        peft_config=loaded.new_adapter,
-    )
+    options = {
+        "bf16": False,  # rewards keep the precision of the head
+        "max_length": None,
+        "center_rewards_coefficient": settings.center_rewards or None,
+    }
+    return TrainerParts(Trainer, RewardConfig, options)
 
 
 REWARD: Method[RewardModelSettings] = Method(

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback
 
 from datasets import Dataset
 
@@ -25,48 +23,27 @@ from ..algorithm.memory import peak_memory_bytes
 from ..algorithm.serving import load_tokenizer
 from ..gateway.chat_template import ChatRenderer
 from ..metrics import MetricsLogger, make_logger
+from ..metrics.base import EVAL
 from ..policy.load import resolve_device
 from ..trainer.run_folder import RunState
 from .examples import read_examples
-from .figures import EVAL, measured
+from .figures import measured
 from .libraries import quiet_libraries, require_trl
+from .method import Callbacks, Method, Rows, S
 from .models import TrainedModel, save_trained
 from .progress import Progress
-from .rows import Example, TokenRows, report_losses
+from .rows import TokenRows, report_losses
 from .run_folder import PostTrainingFolder
 from .settings import PostTrainingSettings
 
 logger = logging.getLogger(__name__)
 
-S = TypeVar("S", bound=PostTrainingSettings)
-
 _MEASURED_WITHOUT_HELD_OUT = 64
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "trl")
 
 
-@dataclass(frozen=True)
-class Method(Generic[S]):
-    """What one method does in its own way."""
-
-    name: str
-    form: str
-    """The form of its examples; see `load_examples`."""
-    tokenise: Callable[[ChatRenderer, Sequence[Example], S], TokenRows]
-    """Examples to the rows that its trainer reads."""
-    load: Callable[[S], TrainedModel]
-    """The model with its head."""
-    trainer: Callable[[S, TrainedModel, dict[str, Any], Dataset, Dataset], Any]
-    """The trainer of TRL for a model, the arguments that all methods share, and the rows to train and to measure on."""
-    result: Callable[[Any, int], dict[str, Any]] = lambda trainer, measured: {}
-    """What else belongs into the summary, of the trainer after its last evaluation, on so many rows."""
-
-
 def run_method(
-    method: Method[S],
-    settings: S,
-    train_rows: Sequence[Example] | None,
-    eval_rows: Sequence[Example] | None,
-    callbacks: Sequence[TrainerCallback],
+    method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, callbacks: Callbacks
 ) -> dict[str, Any]:
     """Run the method and return its summary.
 
@@ -84,13 +61,7 @@ def run_method(
         return _run(method, settings, train_rows, eval_rows, callbacks)
 
 
-def _run(
-    method: Method[S],
-    settings: S,
-    train_rows: Sequence[Example] | None,
-    eval_rows: Sequence[Example] | None,
-    callbacks: Sequence[TrainerCallback],
-) -> dict[str, Any]:
+def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, callbacks: Callbacks) -> dict[str, Any]:
     started = time.perf_counter()
     device = resolve_device(settings.device)
     folder = PostTrainingFolder(settings.output_dir)
@@ -111,8 +82,8 @@ def _run(
         out.phase("loading the model")
         loaded = method.load(settings)
         arguments = _arguments(settings, folder, loaded, evaluates=has_held_out)
-        trainer = method.trainer(
-            settings, loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
+        trainer = method.trainer(settings).make(
+            loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
         )
         for default in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(default)

@@ -44,8 +44,8 @@ class PostTrainingSettings(Settings):
     """Dropout before the adapter."""
 
     dataset: str = Field(default="arithmetic", json_schema_extra=_DATA)
-    """Examples: `arithmetic` (generated), `gsm_symbolic`, `gsm8k`, a JSON, JSONL, CSV or Parquet file, or a Hugging
-    Face id."""
+    """Examples: `arithmetic` (generated), `medical` (for `sft`), `gsm_symbolic`, `gsm8k`, a JSON, JSONL, CSV or Parquet
+    file, or a Hugging Face id."""
     max_samples: int | None = Field(default=None, ge=1, json_schema_extra=_DATA)
     """At most this many examples, held-out ones included."""
     eval_fraction: float = Field(default=0.1, ge=0, lt=1, json_schema_extra=_DATA)

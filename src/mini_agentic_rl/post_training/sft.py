@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .models import TrainedModel, load_causal
-from .rows import Example, sft_rows
-from .run import Method, run_method
+from .method import Callbacks, Method, Rows, TrainerParts
+from .models import load_causal
+from .rows import sft_rows
+from .run import run_method
 from .settings import SFTSettings
-
-if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from datasets import Dataset
 
 
 def train_sft(
-    settings: SFTSettings,
-    *,
-    train_rows: Sequence[Example] | None = None,
-    eval_rows: Sequence[Example] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Imitate conversations, and return the summary of the run; see `run_method`.
-
-    Args:
-        settings: of the run.
-        train_rows: examples with `messages`, and `tools` where they have any; None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds `settings.eval_fraction` of the others out.
-        callbacks: further callbacks for the trainer of transformers.
-
-    Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
-    """
+    """Imitate conversations, and return the summary of the run. Rows have `messages`, and `tools` where there are any;
+    arguments and errors are those of `run_method`."""
     return run_method(SFT, settings, train_rows, eval_rows, callbacks)
 
 
-def _trainer(
-    settings: SFTSettings, loaded: TrainedModel, arguments: dict[str, Any], train: Dataset, measured: Dataset
-) -> Any:
+def _trainer(settings: SFTSettings) -> TrainerParts:
     """The rows bring their labels, so TRL neither renders nor masks anything."""
     from trl import SFTConfig, SFTTrainer
 
-    return SFTTrainer(
-        model=loaded.model,
-        args=SFTConfig(
-            **arguments,
-            max_length=settings.max_length,
-            packing=settings.packing,
-            packing_strategy="bfd",
-            eval_packing=False,
-        ),
-        train_dataset=train,
-        eval_dataset=measured,
-        processing_class=loaded.tokenizer,
-        peft_config=loaded.new_adapter,
-    )
+    packing = {"packing": settings.packing, "packing_strategy": "bfd", "eval_packing": False}
+    return TrainerParts(SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing})
 
 
 SFT: Method[SFTSettings] = Method(

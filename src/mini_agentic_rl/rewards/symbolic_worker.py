@@ -1,12 +1,14 @@
-"""The helper process of `symbolic`: reads one JSON pair [predicted, gold] a line, writes "true" or "false"."""
+"""The helper process of `symbolic`: asked [predicted, gold], it answers whether both are equal."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..line_process import serve_lines
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, so that a power tower fails here and does not fill the machine."""
@@ -45,24 +47,25 @@ def _closing(text: str, opening: int) -> int:
     return len(text)
 
 
-def serve() -> None:
-    """Answers until standard input ends."""
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the time limit is ours to keep
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for line in sys.stdin:
-        predicted, gold = json.loads(line)
-        try:
-            answer = equal(predicted, gold)
-        except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError, AttributeError):
-            answer = False  # what cannot be computed is not shown to be equal
-        replies.write("true\n" if answer else "false\n")
-        replies.flush()
-
-
-if __name__ == "__main__":
+def prepare() -> Callable[[Any], bool]:
+    """Bound the memory of the process, and load what compares."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    serve()
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the time limit is ours to keep
+    equal("1", "1")  # what is imported on first use is imported now
+    return answer
+
+
+def answer(pair: Any) -> bool:
+    """Whether [predicted, gold] are equal; what cannot be computed is not shown to be."""
+    predicted, gold = pair
+    try:
+        return equal(predicted, gold)
+    except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError, AttributeError):
+        return False
+
+
+if __name__ == "__main__":
+    serve_lines(prepare)

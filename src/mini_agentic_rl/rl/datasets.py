@@ -17,8 +17,10 @@ from rich.console import Console
 
 from ..datasets import DatasetError, load_examples
 from ..datasets.forms import examples_of
+from ..datasets.gsm8k import LOCAL as LOCAL_GSM8K
 from ..datasets.messages import ShapeError
 from ..errors import UserError
+from ..hub_access import ask_hub, cached
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +30,9 @@ Form = Literal["sft", "rl"]
 _FORMS: tuple[Form, ...] = ("sft", "rl")
 
 GSM8K = "gsm8k"
-LOCAL_GSM8K = "./gsm8k"
-"""Where a copy of GSM8K is looked for, in the working directory."""
 STAND_IN = "arithmetic"
 """Generated word problems: what is taken for GSM8K where nobody named a data set and GSM8K cannot be had."""
 
-_PROBE_SECONDS = 5.0
 _SHOWN = 300
 """Characters of a field that a preview shows."""
 
@@ -193,19 +192,8 @@ def _checked(format_type: str) -> Form:
 
 def _in_cache() -> bool:
     """Whether the Hub's client has fetched GSM8K before."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache("openai/gsm8k", "README.md", repo_type="dataset"), str)
+    return cached("openai/gsm8k", "README.md", "dataset")
 
 
 def _hub_answers() -> bool:
-    import httpx
-    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-
-    if HF_HUB_OFFLINE:
-        return False
-    try:
-        httpx.head(ENDPOINT, timeout=_PROBE_SECONDS)
-    except httpx.HTTPError:
-        return False
-    return True
+    return ask_hub()

@@ -4,12 +4,13 @@ from .chunks import TreeChunk, cut, most_alive
 from .constraint import ConstraintError, TokenConstraint
 from .pack import PackedTrees, pack
 from .record import CompletionRecord
-from .request import FinishReason, SamplingParams, TokenDelta, TokenRequest
+from .request import Delivery, FinishReason, SamplingParams, TokenDelta, TokenRequest
 from .tree import NodeId, TokenTree
 
 __all__ = [
     "CompletionRecord",
     "ConstraintError",
+    "Delivery",
     "FinishReason",
     "NodeId",
     "PackedTrees",

@@ -13,6 +13,7 @@ from typing import Literal
 from .constraint import TokenConstraint
 
 FinishReason = Literal["stop", "length", "cancelled"]
+Delivery = Literal["stepwise", "joined", "whole"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ class TokenRequest:
     """Named LoRA adapter to sample with; None is the base model without an adapter."""
     request_id: str = ""
     """For logs only."""
-    incremental: bool = True
-    """Whether tokens are wanted as they come; else one delta at the end brings them all, which costs less."""
+    delivery: Delivery = "stepwise"
+    """How tokens are wanted: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
+    moment for the next ones; or the `whole` in one delta at the end. The fewer deltas, the less it costs."""
     constraint: Callable[[], TokenConstraint] | None = None
     """Makes what limits the tokens, once for each continuation; None limits nothing."""
 

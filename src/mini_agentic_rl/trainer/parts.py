@@ -56,8 +56,7 @@ def make_strategy(
         UserError: `spec` names no strategy.
     """
     if spec is None:
-        wanted = port is not None or any(variable.value in os.environ for variable in _CLIENT_SERVER_VARIABLES)
-        spec = "cs" if wanted else "shm"
+        spec = "cs" if port is not None or asks_for_processes() else "shm"
     settings: dict[str, Any] = {"n_runners": DEFAULT_RUNNERS if n_runners is None else n_runners}
     if port is not None:
         settings["server_port"] = port
@@ -68,6 +67,11 @@ def make_strategy(
     if n_runners is not None and n_runners != has:
         logger.warning("Trainer(n_runners=%d) has no effect: the strategy has %d", n_runners, has)
     return strategy
+
+
+def asks_for_processes() -> bool:
+    """Whether the environment asks for the client-server strategy, in which each runner is a process of its own."""
+    return any(variable.value in os.environ for variable in _CLIENT_SERVER_VARIABLES)
 
 
 def make_store(spec: Component[LightningStore] | Path, folder: RunFolder | None) -> LightningStore:

@@ -23,16 +23,15 @@ try:
 except ImportError as error:
     raise ImportError("the SQL agent needs openai-agents: pip install 'mini-agentic-rl[sql]'") from error
 
-from ...datasets.medical import medical_database
+from ...datasets.medical import HIDDEN_TABLES, HINT, medical_database
 from ...emitter import emit_reward
 from ...litagent import LitAgent
+from ...sql_conversation import QUERY_TOOL, SCHEMA_TOOL, question_of, system_prompt
 from ...tools.sql import QueryLimits, SqlDatabase
-from ...tools.sql.tool import QUERY_TOOL, SCHEMA_TOOL
 from ...types import LLM, AttemptedRollout, NamedResources, Rollout
 from ..client import shared_client
 from ..context_length import outgrew_context
 from ..math_agent import find_llm
-from .protocol import HIDDEN_TABLES, MEDICAL_HINT, question_of, system_prompt
 from .queries import Queries
 from .reward import SqlReward
 
@@ -82,7 +81,7 @@ class SqlAgent(LitAgent[Any]):
         self.reward = reward or SqlReward()
         self.max_turns = max_turns
         if hint is None:
-            hint = MEDICAL_HINT if medical else ""
+            hint = HINT if medical else ""
         self.system_prompt = system_prompt(self.database.compact_schema(*HIDDEN_TABLES), hint)
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ...tools.sql import Cell
-from ...tools.sql.result import cell_text
+from ...sql_conversation import Cell, cell_text
 from .execution import same_cell
 
 ROOM: Final = 200

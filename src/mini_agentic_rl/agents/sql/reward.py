@@ -9,10 +9,10 @@ from typing import Any
 
 from ...errors import UserError
 from ...rewards import RewardFunction, weighted_sum
+from ...sql_conversation import question_of
 from ...tools.sql import SqlDatabase
 from .answer import states_values
 from .execution import execution_match, gold_result
-from .protocol import question_of
 from .queries import Queries
 
 

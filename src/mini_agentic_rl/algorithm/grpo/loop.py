@@ -17,6 +17,7 @@ from ..seeds import tasks_of_step
 from ..serving import ServedPolicy
 from ..warm_start import WarmStart, warm_up
 from .curriculum import TaskSource, updated_pass_rates
+from .idle_steps import IdleSteps
 from .objective import Objective
 from .progress import Progress, read_progress, restore, save_adapters, write_checkpoint
 from .sampling import Sampled, sample_groups
@@ -178,9 +179,12 @@ class Loop:
             return
         if progress.step < self.total_steps:
             self._show_steps()
+        idle = IdleSteps()
         while progress.step < self.total_steps:
-            self._log(await self._step(objective))
+            figures = await self._step(objective)
+            self._log(figures)
             self.logger.advance()
+            self._tell(idle.after_step(figures))
             last = progress.step == self.total_steps
             if progress.step % self._steps_per_epoch == 0:
                 await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
@@ -189,8 +193,13 @@ class Loop:
             if not last and settings.eval_every and progress.step % settings.eval_every == 0:
                 await self._measure(f"step {progress.step}")
                 self._show_steps()
+        self._tell(idle.at_the_end())
         if all(row["name"] != _LAST for row in progress.accuracy):
             await self._measure(_LAST)
+
+    def _tell(self, message: str | None) -> None:
+        if message is not None:
+            self.logger.note(f"step {self.progress.step}: {message}")
 
     @property
     def _steps_per_epoch(self) -> int:

@@ -76,7 +76,7 @@ class MiniGRPO(Algorithm):
 
     honours: ClassVar[frozenset[str]] = frozenset({"num_epochs", "on_failure"})
 
-    settings_class: ClassVar[type[GRPOSettings]] = GRPOSettings
+    settings_class: type[GRPOSettings] = GRPOSettings
     """What `settings` is; an algorithm with settings of its own has a subclass."""
 
     def __init__(

@@ -7,7 +7,7 @@ All but the update is Mini-GRPO's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ...policy import LearnerSettings, Policy, PolicyError, ValueSettings
 from ..grpo import MiniGRPO
@@ -26,7 +26,7 @@ class MiniPPO(MiniGRPO):
     The critics are kept in checkpoints; the result of a run is the adapter alone.
     """
 
-    settings_class: ClassVar[type[GRPOSettings]] = PPOSettings
+    settings_class: type[GRPOSettings] = PPOSettings
     settings: PPOSettings
 
     def __init__(self, model: Any = "embedded", tokenizer: Any | None = None, **options: Any) -> None:
@@ -35,10 +35,25 @@ class MiniPPO(MiniGRPO):
         super().__init__(model, tokenizer, **options)
 
     def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
-        settings = self.settings
-        value = ValueSettings(learning_rate=settings.value_learning_rate, trains_adapter=settings.value_trains_adapter)
-        if learner.total_steps and not self.learner_settings.total_steps:  # the loop counted one step for each pass
-            passes = learner.total_steps - settings.value_warmup_steps * settings.epochs_per_batch
-            learner = learner.model_copy(update={"total_steps": max(1, passes) * settings.minibatches})
-        learners = {adapter: policy.value_learner(learner, value, adapter) for adapter in policy.model.adapters}
-        return PPOObjective(learners, settings)
+        counted = not self.learner_settings.total_steps
+        return ppo_objective(policy, learner, self.settings, steps_are_passes=counted)
+
+
+def ppo_objective(
+    policy: Policy, learner: LearnerSettings, settings: PPOSettings, *, steps_are_passes: bool
+) -> PPOObjective:
+    """What PPO learns with: an optimizer and a critic for each adapter. On the torch thread.
+
+    Args:
+        steps_are_passes: the loop counted `learner.total_steps`, one for each pass over a batch.
+    """
+    value = ValueSettings(learning_rate=settings.value_learning_rate, trains_adapter=settings.value_trains_adapter)
+    if learner.total_steps and steps_are_passes:
+        learner = learner.model_copy(update={"total_steps": policy_steps(learner.total_steps, settings)})
+    learners = {adapter: policy.value_learner(learner, value, adapter) for adapter in policy.model.adapters}
+    return PPOObjective(learners, settings)
+
+
+def policy_steps(passes: int, settings: PPOSettings) -> int:
+    """The optimizer steps of the policy in so many passes over batches, but for those in which the critic is alone."""
+    return max(1, passes - settings.value_warmup_steps * settings.epochs_per_batch) * settings.minibatches

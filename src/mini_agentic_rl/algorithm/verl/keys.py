@@ -1,4 +1,4 @@
-"""The keys of a verl configuration and what becomes of each: the one table behind `VERL`.
+"""The keys of a verl configuration and what becomes of each: the table behind `VERL`, beside `critic_keys`.
 
 A key is in one of four groups: it sets something here (`SETTINGS`); another value than the one that holds here would
 change what is learned, and is an error (`FIXED`); it is not honoured but changes no gradient (`IGNORED`); or it is
@@ -28,6 +28,13 @@ class Setting:
     `own.NAME`: used by `translate` itself."""
     convert: Convert
 
+
+OVERLONG: Sequence[str] = (
+    "reward_model.overlong_buffer",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+)
+"""Where versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's punishment of long replies."""
 
 _OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
 
@@ -102,6 +109,8 @@ SETTINGS: Sequence[Setting] = (
             {
                 "grpo": {},
                 "AdvantageEstimator.GRPO": {},
+                "gae": {},  # see `critic_keys`
+                "AdvantageEstimator.GAE": {},
                 "rloo": {"baseline": "leave_one_out", "normalize_advantage": False},
                 "reinforce_plus_plus": {**_OVER_BATCH, "baseline": "none"},
                 "reinforce_plus_plus_baseline": {**_OVER_BATCH, "baseline": "group"},
@@ -120,6 +129,11 @@ SETTINGS: Sequence[Setting] = (
         one_of({"token": "token", "sequence": "sequence", "null": "none"}),
     ),
     Setting("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
+    *(Setting(f"{root}.enable", "own.overlong", truth) for root in OVERLONG),
+    *(Setting(f"{root}.len", "own.overlong_len", whole) for root in OVERLONG),
+    *(Setting(f"{root}.penalty_factor", "grpo.overlong_penalty", number) for root in OVERLONG),
+    Setting("reward_model.reward_kwargs.max_resp_len", "own.overlong_max", whole),
+    Setting("reward.reward_kwargs.max_resp_len", "own.overlong_max", whole),
     Setting("trainer.total_epochs", "grpo.total_epochs", positive),
     Setting("trainer.total_training_steps", "grpo.total_steps", whole),
     Setting("trainer.test_freq", "grpo.eval_every", positive),
@@ -146,7 +160,8 @@ def _is(*words: str) -> Callable[[Any], bool]:
     return lambda value: str(value).lower() in words
 
 
-def _never(value: Any) -> bool:
+def never(value: Any) -> bool:
+    """No value holds."""
     return False
 
 
@@ -165,28 +180,30 @@ FIXED: Sequence[Fixed] = (
     Fixed("custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
     Fixed("reward_model.enable", _is_off, "the reward comes from the agent or from a hook"),
     Fixed("reward_model.custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
+    Fixed("reward.reward_model.enable", _is_off, "the reward comes from the agent or from a hook"),
+    Fixed("reward.custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
     Fixed("trainer.val_only", _is_off, "measure without training by `mini-agentic-rl evaluate`"),
-    Fixed("trainer.critic_warmup", _is_off, "there is no critic: set it to 0"),
+    Fixed("trainer.critic_warmup", _is_off, "there is no critic without algorithm.adv_estimator=gae: set it to 0"),
 )
 
 IGNORED: Sequence[Fixed] = (
     Fixed("algorithm.filter_groups.metric", _is("seq_reward", "seq_final_reward"), "groups are told by their rewards"),
     Fixed("algorithm.rollout_correction.bypass_mode", _is_off, "rollout_is says whose numbers ratios are taken to"),
-    Fixed("data.max_prompt_length", _never, "the context length of the model bounds prompts"),
-    Fixed(f"{ROLLOUT}.prompt_length", _never, "the context length of the model bounds prompts"),
-    Fixed("data.truncation", _never, "no prompt is cut"),
+    Fixed("data.max_prompt_length", never, "the context length of the model bounds prompts"),
+    Fixed(f"{ROLLOUT}.prompt_length", never, "the context length of the model bounds prompts"),
+    Fixed("data.truncation", never, "no prompt is cut"),
     Fixed("data.filter_overlong_prompts", _is_off, "no task is left out"),
     Fixed("data.shuffle", _is("true"), "tasks are always shuffled, by data.seed"),
     Fixed(f"{ACTOR}.shuffle", _is_off, "the order within a batch changes no gradient"),
-    Fixed(f"{ACTOR}.clip_ratio_c", _never, "the ratio is clipped on its two sides, without a third bound"),
+    Fixed(f"{ACTOR}.clip_ratio_c", never, "the ratio is clipped on its two sides, without a third bound"),
     Fixed(f"{ROLLOUT}.val_kwargs.n", _is("1"), "each validation task is tried once"),
     Fixed(f"{ROLLOUT}.val_kwargs.temperature", _is_off, "measuring is greedy"),
     Fixed(f"{ROLLOUT}.val_kwargs.top_p", _is("1", "1.0"), "measuring is greedy"),
     Fixed(f"{ROLLOUT}.val_kwargs.top_k", _is("-1", "0"), "measuring is greedy"),
     Fixed(f"{ROLLOUT}.val_kwargs.do_sample", _is_off, "measuring is greedy"),
     Fixed("trainer.val_before_train", _is("true"), "where there are validation tasks, they are measured first"),
-    Fixed("trainer.max_actor_ckpt_to_keep", _never, "the run folder keeps the newest checkpoints"),
-    Fixed(f"{MODEL}.override_config", _never, "the model is loaded as it was saved"),
+    Fixed("trainer.max_actor_ckpt_to_keep", never, "the run folder keeps the newest checkpoints"),
+    Fixed(f"{MODEL}.override_config", never, "the model is loaded as it was saved"),
 )
 """Keys that change no gradient. A value other than the one that holds is named in the warning, with what happens."""
 
@@ -273,6 +290,7 @@ NO_MEANING: Sequence[str] = (
     "global_profiler",
     "ray_init",
     "ray_kwargs",
+    "reward",
     "reward_model",
     "trainer.balance_batch",
     "trainer.default_hdfs_dir",

@@ -1,4 +1,4 @@
-"""`VERL`: the loop of Mini-GRPO under a configuration that was written for verl."""
+"""`VERL`: Mini-GRPO or Mini-PPO under a configuration that was written for verl."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...errors import UserError
-from ...policy import LearnerSettings, LoraSettings
+from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
 from ..grpo import GRPOSettings, MiniGRPO
+from ..grpo.objective import Objective
+from ..ppo import PPOSettings
+from ..ppo.mini_ppo import policy_steps, ppo_objective
 from .plan import Plan, translate
 
 logger = logging.getLogger(__name__)
 
 
 class VERL(MiniGRPO):
-    """`MiniGRPO` with the settings that a verl configuration asks for.
+    """`MiniGRPO` with the settings that a verl configuration asks for; with `algorithm.adv_estimator=gae` it learns as
+    `MiniPPO` does.
 
-    A key that is left out keeps Mini-GRPO's default, not verl's; without `model.lora_rank` that is an adapter of low
+    A key that is left out keeps the default of these, not verl's; without `model.lora_rank` that is an adapter of low
     rank, and 0 trains every weight. Keys that are not honoured are named in one warning.
 
     Args:
@@ -36,11 +40,24 @@ class VERL(MiniGRPO):
         self.config = config
         self.plan: Plan = translate(config or {})
         chosen = _arguments(self.plan) | options
+        if self.plan.has_critic:
+            self.settings_class = PPOSettings
+            if chosen.get("backend", "native") != "native":
+                raise UserError(
+                    f"algorithm.adv_estimator=gae cannot be honoured with backend={chosen['backend']!r}: "
+                    "PPO has the native one alone"
+                )
         if "total_steps" in options:
             chosen.setdefault("total_epochs", None)
         super().__init__(**chosen)
         if self.plan.warning is not None:
             logger.warning("%s", self.plan.warning)
+
+    def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
+        if not isinstance(self.settings, PPOSettings):
+            return super().objective(policy, learner)
+        counted = not self.learner_settings.total_steps
+        return ppo_objective(policy, learner, self.settings, steps_are_passes=counted)
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """The loop of `MiniGRPO`, with epochs counted on `train_dataset`.
@@ -67,6 +84,8 @@ class VERL(MiniGRPO):
             settings = settings.model_copy(update={"total_steps": steps, "total_epochs": None})
         if self.plan.warmup_ratio is not None:
             steps = settings.total_steps * settings.epochs_per_batch
+            if isinstance(settings, PPOSettings):
+                steps = policy_steps(steps, settings)
             learner = learner.model_copy(update={"warmup_steps": int(self.plan.warmup_ratio * steps)})
         return settings, learner
 
@@ -78,7 +97,8 @@ def _arguments(planned: Plan) -> dict[str, Any]:
         arguments["model"] = planned.model
     if planned.tokenizer is not None:
         arguments["tokenizer"] = planned.tokenizer
-    arguments["settings"] = _valid(GRPOSettings, "grpo", planned.grpo, planned.sources)
+    kind = PPOSettings if planned.has_critic else GRPOSettings
+    arguments["settings"] = _valid(kind, "grpo", planned.grpo, planned.sources)
     arguments["learner"] = _valid(LearnerSettings, "learner", planned.learner, planned.sources)
     arguments["lora"] = None if planned.lora is None else _valid(LoraSettings, "lora", planned.lora, planned.sources)
     if planned.load:
@@ -91,6 +111,8 @@ def _valid(kind: Any, room: str, values: Mapping[str, Any], sources: Mapping[str
         return kind(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if not first["loc"]:
+            raise UserError(f"the configuration cannot be honoured: {first['msg']}") from None
         name = str(first["loc"][0])
         key = sources.get(f"{room}.{name}", name)
         raise UserError(f"{key}={values.get(name)!r} cannot be honoured: {first['msg']}") from None

@@ -90,6 +90,8 @@ def found_adapter(path: Path, option: str) -> Path:
         UserError: there is none.
     """
     folder = adapter_folder(path)
+    if folder is None and (path / "config.json").is_file():
+        raise UserError(f"{option} {path}: this is a whole model already, with nothing to be merged")
     if folder is None:
         raise UserError(f"{option} {path}: there is no adapter ({ADAPTER_CONFIG} is missing)")
     return folder

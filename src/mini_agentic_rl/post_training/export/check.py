@@ -1,4 +1,5 @@
-"""Whether a merged model is the model that it was made from: the same greedy tokens, the same logits but for rounding.
+"""Whether a merged model is the model that it was made from: the same greedy tokens, the same logits but for the errors
+of the arithmetic.
 
 The unmerged model samples greedily and its logits are kept. The merged one is given the same tokens; where its best
 token is another one, it would have sampled otherwise.
@@ -7,7 +8,7 @@ token is another one, it would have sampled otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,6 +78,13 @@ def observe(model: Any, prompts: Sequence[Sequence[int]], tokens: int, *, scores
 
 
 @torch.no_grad()
+def observe_again(model: Any, observed: Observed, *, scores: bool) -> Observed:
+    """What another model says to the same tokens."""
+    both = zip(observed.sequences, observed.prompt_tokens, strict=True)
+    return replace(observed, logits=tuple(_logits(model, sequence, length, scores) for sequence, length in both))
+
+
+@torch.no_grad()
 def compare(model: Any, observed: Observed, *, scores: bool) -> Difference:
     """How a model differs from the one that was observed."""
     tokens = equal = 0
@@ -96,7 +104,7 @@ def compare(model: Any, observed: Observed, *, scores: bool) -> Difference:
 
 
 def require_same(found: Difference, epsilon: float, what: str) -> None:
-    """Check that the difference is rounding.
+    """Check that two models are one.
 
     Args:
         found: the difference.

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from ...sql_conversation import Cell, table_names
 from .authorizer import Authorizer
 from .limits import QueryLimits
-from .result import Cell, QueryError, QueryResult, SqlToolError
-from .schema import table_names
+from .result import QueryError, QueryResult, SqlToolError
 from .statement import check_statement
 
 _LOOK_EVERY: Final = 1000

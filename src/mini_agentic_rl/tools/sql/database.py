@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import subprocess
-import sys
-import threading
-import weakref
 from pathlib import Path
 from typing import Any, Final
 
+from ...line_process import EndedError, LateError, LineProcess, NotReadyError
 from .limits import QueryLimits
 from .result import QueryError, QueryResult, SqlToolError
 from .schema import compact_schema, describe
@@ -19,8 +14,6 @@ from .statement import check_text
 
 logger = logging.getLogger(__name__)
 
-START_LIMIT: Final = 60.0
-"""Seconds for the process to come up."""
 GRACE: Final = 2.0
 """Seconds beyond its time limit until a query's process is killed: SQLite ends almost every query by itself."""
 
@@ -40,9 +33,9 @@ class SqlDatabase:
         self.path = Path(path)
         self.limits = limits or QueryLimits()
         self.immutable = immutable
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._ending: weakref.finalize[Any, Any] | None = None
+        self._process = LineProcess(
+            f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable))
+        )
 
     def query(self, sql: str) -> QueryResult:
         """The rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come.
@@ -52,10 +45,16 @@ class SqlDatabase:
             SqlToolError: the file is no database, or its process does not start.
         """
         check_text(sql, self.limits)
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start()
-            reply = self._exchange(json.dumps(sql), self.limits.timeout_seconds + GRACE)
+        limit = self.limits.timeout_seconds
+        try:
+            reply = self._process.ask(sql, limit + GRACE)
+        except NotReadyError as error:
+            raise SqlToolError(str(error)) from error
+        except LateError:
+            raise QueryError(f"the query took longer than {limit:g} s; join on ids and add WHERE conditions") from None
+        except EndedError as error:
+            logger.warning("%s: %s on %.200s", self.path, error, sql)
+            raise QueryError("the query was too much for the database; write it in a simpler way") from None
         if "error" in reply:
             raise QueryError(reply["error"])
         return QueryResult(
@@ -79,73 +78,11 @@ class SqlDatabase:
 
     def close(self) -> None:
         """End the process; the next query starts one again."""
-        with self._lock:
-            self._end()
+        self._process.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.path, self.limits, self.immutable)
 
-    def _start(self) -> None:
-        self._end()
-        command = [sys.executable, "-m", f"{__package__}.worker", str(self.path), self.limits.model_dump_json()]
-        self._process = subprocess.Popen(
-            [*command, str(int(self.immutable))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        self._ending = weakref.finalize(self, _kill, self._process)
-        reply = self._exchange(None, START_LIMIT)
-        if "ready" not in reply:
-            self._end()
-            raise SqlToolError(reply["error"])
-
-    def _end(self) -> None:
-        if self._ending is not None:
-            self._ending()
-        self._process, self._ending = None, None
-
-    def _exchange(self, line: str | None, limit: float) -> dict[str, Any]:
-        """The reply to a line, or to none; an error where the process did not live to give one."""
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
-            raise RuntimeError("the process of the database is not running")
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(limit, stop)
-        timer.start()
-        try:
-            if line is not None:
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-            reply = process.stdout.readline()
-        except OSError:  # it died before it had read the line
-            reply = ""
-        finally:
-            timer.cancel()
-        if reply.endswith("\n"):
-            found: dict[str, Any] = json.loads(reply)
-            return found
-        code = process.wait()
-        if late.is_set():
-            return {"error": f"the query took longer than {limit - GRACE:g} s; join on ids and add WHERE conditions"}
-        logger.warning("the process of %s ended with status %d on %.200s", self.path, code, line)
-        return {"error": "the query was too much for the database; write it in a simpler way"}
-
 
 def _made(path: Path, limits: QueryLimits, immutable: bool) -> SqlDatabase:
     return SqlDatabase(path, limits, immutable=immutable)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what a dead process has not read is lost
-                stream.close()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ...errors import UserError
-
-Cell: TypeAlias = int | float | str | None
-"""A value as agents see it. What SQLite holds as bytes is a text that tells how many."""
+from ...sql_conversation import Cell, rows_text
 
 MAX_TEXT = 1200
 """Characters of a result that a model gets to read."""
@@ -46,15 +42,3 @@ class QueryResult:
         elif self.truncated:
             text = f"{text}\n[more rows: narrow it]"
         return text
-
-
-def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
-    """One row a line, its values with " | " between them."""
-    return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
-
-
-def cell_text(cell: Cell) -> str:
-    """A value as it is shown: NULL, a number with at most ten digits, or the text itself."""
-    if cell is None:
-        return "NULL"
-    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)

@@ -7,18 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...sql_conversation import quoted, schema_text, table_names
 from .result import SqlToolError
 
 _SAMPLES = 3
-
-
-def table_names(connection: sqlite3.Connection) -> list[str]:
-    """Tables and views, in the order of their making; SQLite's own are left out."""
-    found = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
-        "ORDER BY rowid"
-    )
-    return [str(name) for (name,) in found]
 
 
 def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
@@ -28,11 +20,7 @@ def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
         SqlToolError: there is no such file, or it is no SQLite database.
     """
     with _opened(path) as connection:
-        lines = []
-        for table in table_names(connection):
-            if table not in leave_out:
-                lines.append(f"{table}({','.join(_columns(connection, table))})")
-        return "\n".join(lines)
+        return schema_text(connection, leave_out)
 
 
 def describe(path: Path, table: str | None = None) -> str:
@@ -50,7 +38,7 @@ def describe(path: Path, table: str | None = None) -> str:
         if name is None:
             return f"error: there is no table {table[:40]}; there are {', '.join(names)}"
         (made,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
-        rows = connection.execute(f"SELECT * FROM {_quoted(name)} LIMIT {_SAMPLES}").fetchall()
+        rows = connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {_SAMPLES}").fetchall()
         return "\n".join([str(made), "First rows:", *(" | ".join(map(str, row)) for row in rows)])
 
 
@@ -67,11 +55,3 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise SqlToolError(f"database {path} cannot be read: {error}") from error
     finally:
         connection.close()
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({_quoted(table)})")]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

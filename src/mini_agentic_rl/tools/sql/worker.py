@@ -1,4 +1,4 @@
-"""The fourth gate: the process of a database. Reads one query a line (JSON), writes its rows or its refusal a line.
+"""The fourth gate: the process of a database. Asked a query, it answers its rows or its refusal.
 
     python -m mini_agentic_rl.tools.sql.worker DATABASE LIMITS IMMUTABLE
 
@@ -7,12 +7,13 @@ Once the file is open, the process may write no file and take only so much memor
 
 from __future__ import annotations
 
-import json
-import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...line_process import NotReadyError, serve_lines
 from .connection import ReadOnlyConnection
 from .limits import QueryLimits
 from .result import QueryError, SqlToolError
@@ -49,24 +50,21 @@ def confine(limits: QueryLimits) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
 
 
-def serve(path: Path, limits: QueryLimits, *, immutable: bool) -> None:
-    """Answer until standard input ends."""
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[Any], dict[str, Any]]:
+    """Open the file and confine the process.
+
+    Raises:
+        NotReadyError: the file cannot be opened.
+    """
     try:
         connection = ReadOnlyConnection(path, limits, immutable=immutable)
     except SqlToolError as error:
-        replies.write(json.dumps({"error": str(error)}) + "\n")
-        replies.flush()
-        return
+        raise NotReadyError(str(error)) from error
     answer(connection, "SELECT 1")  # what is imported on first use is imported now
     confine(limits)
-    replies.write(json.dumps({"ready": True}) + "\n")
-    replies.flush()
-    for line in sys.stdin:
-        replies.write(json.dumps(answer(connection, json.loads(line))) + "\n")
-        replies.flush()
+    return partial(answer, connection)
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2]), immutable=sys.argv[3] == "1")
+    path, limits, immutable = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2]), sys.argv[3] == "1"
+    serve_lines(partial(prepare, path, limits, immutable=immutable))
