@@ -73,8 +73,7 @@ def setup_logging(
     for name, submodule_level in (submodule_levels or {}).items():
         logging.getLogger(name).setLevel(_level(submodule_level))
     logging.captureWarnings(capture_warnings)
-    # Says what the authors of these packages have to change, not what their users have to.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+    ignore_library_notices()
 
 
 class Throttle:
@@ -122,3 +121,11 @@ def _replace_handlers(logger: logging.Logger, handlers: list[logging.Handler]) -
             old.close()
     for handler in handlers:
         logger.addHandler(handler)
+
+
+def ignore_library_notices() -> None:
+    """Pass over what transformers and peft will rename: that is for the authors of these packages, not for users.
+
+    Inside `warnings.catch_warnings()` for that long, else for good.
+    """
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")

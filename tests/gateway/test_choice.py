@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from mini_agentic_rl.gateway.answer_reader import AnswerReader
 from mini_agentic_rl.gateway.chat_template import ChatRenderer
@@ -19,6 +21,21 @@ def reads_calls():
     return AnswerReader(calls=HermesFormat().scanner())
 
 
+def spaces_as_marks():
+    """A tokenizer in the style of SentencePiece: it drops the space that a text begins with, and spells what it does
+    not know in bytes."""
+    vocabulary = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581abcdefghijklmnopqrstuvwxyz\n"]
+    model = models.BPE(
+        vocab={token: id_ for id_, token in enumerate(vocabulary)}, merges=[], byte_fallback=True, unk_token="<unk>"
+    )
+    made = Tokenizer(model)
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
 def feed(choice, ids, size=1):
     pieces = []
     for start in range(0, len(ids), size):
@@ -31,11 +48,15 @@ def feed(choice, ids, size=1):
     return pieces
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("text", ["naïve 🙂🙂 Ünïcödé 漢字", "plain", "  lead", "tail\n\n"])
-def test_pieces_are_whole_characters_and_join_to_the_text(tokenizer, text):
+@pytest.mark.parametrize("make", [small_tokenizer, spaces_as_marks])
+def test_pieces_are_whole_characters_and_join_to_the_text(make, text, size):
+    tokenizer = make()
     detokenizer = Detokenizer(Decoder(tokenizer))
     ids = tokenizer.encode(text, add_special_tokens=False)
-    pieces = [detokenizer.add(token_id) for token_id in ids] + [detokenizer.finish()]
+    pieces = [detokenizer.add(*ids[start : start + size]) for start in range(0, len(ids), size)]
+    pieces.append(detokenizer.finish())
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)
 

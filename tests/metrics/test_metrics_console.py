@@ -62,6 +62,8 @@ def test_a_phase_of_unknown_length_ends_where_it_stopped():
         ({"reward/std": 3.0, "reward/mean": 2.0}, 2.0),
         ({"reward/std": 3.0, "rewarding": 4.0}, 3.0),
         ({"reward": None, "reward/std": 3.0}, 3.0),
+        ({"user/reward": 5.0, "reward/std": 3.0}, 3.0),
+        ({"user/reward": 5.0}, 5.0),
         ({"rewarding": 4.0}, None),
     ],
 )

@@ -69,3 +69,9 @@ def test_a_base_that_is_not_here_is_named(adapter, tmp_path):
 def test_a_model_is_no_adapter(tiny_folder):
     assert adapter_folder(tiny_folder) is None
     assert adapter_folder("embedded") is None
+
+
+def test_loading_says_nothing_that_only_the_authors_of_libraries_can_act_on(tiny_folder, adapter, recwarn):
+    load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
+    load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
+    assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []

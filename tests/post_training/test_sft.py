@@ -35,7 +35,7 @@ def weights(folder):
     return load_file(str(folder / ADAPTER))
 
 
-def test_it_learns_and_writes_only_into_its_folder(tiny_folder, tmp_path, monkeypatch, capfd):
+def test_it_learns_and_writes_only_into_its_folder(tiny_folder, tmp_path, monkeypatch, capfd, recwarn):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "runs" / "sft"
     summary = train_sft(
@@ -49,6 +49,7 @@ def test_it_learns_and_writes_only_into_its_folder(tiny_folder, tmp_path, monkey
     assert sorted(path.name for path in out.glob("epoch_*")) == [f"epoch_{n}" for n in (1, 2, 3, 4)]
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
     assert capfd.readouterr().out == ""
+    assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
     assert all(row["tokens_per_second"] > 0 for row in rows if "loss" in row)

@@ -71,8 +71,9 @@ def _show(settings: PostTrainingSettings, summary: Mapping[str, Any]) -> None:
     console.print(_table(summary))
     if "pair_accuracy" in summary:
         console.print(accuracy_table([summary["pair_accuracy"]]))
-    spent = f"{summary['tokens']:,} tokens in {summary['seconds']['training']:.0f} s of training"
-    console.print(f"{summary['steps']} steps, {spent}", highlight=False)
+    seconds = summary["seconds"]["training"]  # of the last process alone
+    spent = "" if settings.resume else f" in {seconds:.0f} s of training"
+    console.print(f"{summary['steps']} steps, {summary['tokens']:,} tokens{spent}", highlight=False)
     console.print(f"wrote {summary['output_dir']}", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -48,6 +48,9 @@ def create_app(service: ChatService, gate: Gate) -> Starlette:
 
         return serve
 
+    def count(chat: dict[str, Any]) -> int:
+        return service.count(parse_chat_request(chat))
+
     async def models(request: Request) -> Response:
         gate.keys.check(request.headers)
         return json_response({"object": "list", "data": [_model(service, name) for name in service.models]})
@@ -69,7 +72,7 @@ def create_app(service: ChatService, gate: Gate) -> Starlette:
         }
 
     for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), gate, metrics)
+        add_dialect(app, dialect, serving(dialect), gate, metrics, count)
     add_information(app, "/v1/models", models)
     add_information(app, "/v1/models/{model:path}", model)
     add_health(app, gate, metrics, facts)

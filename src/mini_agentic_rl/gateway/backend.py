@@ -42,8 +42,9 @@ class Backend(Protocol):
     def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """Sample one continuation of `request.prompt_ids`.
 
-        Yields deltas in order; the last one carries the finish reason. `aclose()` on the generator (or cancelling the
-        task that iterates over it) cancels the sampling and frees what it held. Any number may run at once.
+        Yields deltas in order, as often as `request.delivery` asks for; the last one carries the finish reason.
+        `aclose()` on the generator (or cancelling the task that iterates over it) cancels the sampling and frees what
+        it held. Any number may run at once.
 
         Raises:
             ContextLengthError: the prompt leaves no room for a continuation.

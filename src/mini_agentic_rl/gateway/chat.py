@@ -82,6 +82,10 @@ class ChatService:
         """See `TurnMaker.make`."""
         return await self._turns.make(request, scope, traceparent)
 
+    def count(self, request: ChatRequest) -> int:
+        """See `TurnMaker.count`."""
+        return self._turns.count(request)
+
     async def run(self, turn: ChatTurn, emit: Emit | None = None) -> None:
         """Sample all choices of a turn, record and remember each as it ends.
 

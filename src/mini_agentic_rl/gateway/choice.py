@@ -100,27 +100,29 @@ class Choice:
             self.version = delta.version
         self.cached_tokens = self.cached_tokens or delta.cached_tokens
         pieces = self._take_early()
-        together: list[int] = []
-        for position, token_id in enumerate(delta.token_ids):
-            self.token_ids.append(token_id)
-            self.logprobs.append(delta.logprobs[position])
-            if delta.top_logprobs:
-                self.top_logprobs.append(delta.top_logprobs[position])
-            if delta.forced and delta.forced[position]:
-                self.forced.append(len(self.token_ids) - 1)
-            if self._stepwise and token_id not in self._end_ids:
-                if not self._cuts:
-                    together.append(token_id)
-                    continue
-                pieces += self._grow(self._detokenizer.add(token_id))
+        count = len(delta.token_ids)
+        step = 1 if self._cuts else max(1, count)
+        for start in range(0, count, step):
+            new = self._book(delta, start, start + step)
+            if self._stepwise and new:
+                pieces += self._grow(self._detokenizer.add(*new))
                 if self.finish_reason is not None:
                     return pieces
-        if together:
-            pieces += self._grow(self._detokenizer.add(*together))
         if delta.finish_reason is not None:
             self.failure = delta.failure
             pieces += self.finish(delta.finish_reason)
         return pieces
+
+    def _book(self, delta: TokenDelta, start: int, end: int) -> list[int]:
+        """Keep the tokens of a delta from `start` to before `end`; those of them that make text."""
+        new = delta.token_ids[start:end]
+        if delta.forced:
+            first = len(self.token_ids) - start
+            self.forced += [first + at for at in range(start, start + len(new)) if delta.forced[at]]
+        self.token_ids += new
+        self.logprobs += delta.logprobs[start:end]
+        self.top_logprobs += delta.top_logprobs[start:end]
+        return [token_id for token_id in new if token_id not in self._end_ids]
 
     def finish(self, reason: FinishReason) -> list[Piece]:
         """End the answer; returns the rest of its pieces."""

@@ -57,8 +57,11 @@ class Detokenizer:
         new = self._new_text()
         if not new or new.endswith(_HALF):
             return ""
-        # The tokens given out last stay in view: some tokenizers write a token differently at the start of a text.
-        self._start, self._read = self._read, len(self._ids)
+        # What was given out last stays in view: some tokenizers write a token differently at the start of a text. One
+        # token is enough, if it makes text by itself.
+        last = self._decoder(self._ids[-1:])
+        self._start = len(self._ids) - 1 if last and _HALF not in last else self._read
+        self._read = len(self._ids)
         return new
 
     def finish(self) -> str:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from .dialects import Dialect
-from .dialects.base import Lookup, encode
+from .dialects.base import Counting, Lookup, encode, json_object
 from .errors import BodyTooLargeError, GatewayError
 from .limits import Gate
 from .metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE, GatewayMetrics, Watch
@@ -23,6 +23,8 @@ from .metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE, GatewayMetrics, Watch
 logger = logging.getLogger(__name__)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+Count: TypeAlias = Callable[[dict[str, Any]], int]
+"""How many tokens the prompt of a chat request has."""
 Refusal: TypeAlias = Callable[[GatewayError], dict[str, Any]]
 """The body that tells of an error."""
 
@@ -40,15 +42,25 @@ def new_app(lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] |
     return Starlette(exception_handlers={HTTPException: _no_such_path}, lifespan=lifespan)
 
 
-def add_dialect(app: Starlette, dialect: Dialect, endpoint: Endpoint, gate: Gate, metrics: GatewayMetrics) -> None:
+def add_dialect(
+    app: Starlette,
+    dialect: Dialect,
+    endpoint: Endpoint,
+    gate: Gate,
+    metrics: GatewayMetrics,
+    count: Count | None = None,
+) -> None:
     """Serve a dialect at its path and under each attempt's own URL; who comes in is counted. What it remembers can be
-    looked up by those who have a key."""
+    looked up by those who have a key, and so can the lengths of prompts where `count` is given."""
     door = _Door(endpoint, dialect, gate, metrics)
     for prefix in ("", ROLLOUT_PREFIX):
         app.router.routes.append(Route(prefix + dialect.path, door, methods=["POST"]))
         for lookup in dialect.lookups:
             found = _guarded(_looked_up(lookup, gate), dialect.refusal)
             app.router.routes.append(Route(prefix + lookup.path, found, methods=[lookup.method]))
+        if count is not None and dialect.counting is not None:
+            counted = _guarded(_counted(dialect.counting, count, gate), dialect.refusal)
+            app.router.routes.append(Route(prefix + dialect.counting.path, counted, methods=["POST"]))
 
 
 def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
@@ -136,6 +148,15 @@ def _looked_up(lookup: Lookup, gate: Gate) -> Endpoint:
     async def answer(request: Request) -> Response:
         gate.keys.check(request.headers)
         return json_response(lookup.answer(request.path_params["id"], scope_of(request)))
+
+    return answer
+
+
+def _counted(counting: Counting, count: Count, gate: Gate) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        gate.keys.check(request.headers)
+        body = json_object(await body_of(request, gate.limits.max_body_bytes))
+        return json_response(counting.answer(count(counting.chat(body, scope_of(request)))))
 
     return answer
 

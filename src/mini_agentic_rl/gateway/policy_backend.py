@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from itertools import chain
 
 from ..policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ..tokens import TokenDelta, TokenRequest
 from .backend import BackendLoad
 from .errors import BadRequestError, ContextLengthError, OverloadedError
+from .hand_over import HandOver
 
 
 class PolicyBackend:
@@ -26,6 +26,7 @@ class PolicyBackend:
         self._engine = engine
         self._names = (base_name, *adapters)
         self._context_length = context_length
+        self._hand_over: HandOver | None = None
 
     @property
     def model_names(self) -> Sequence[str]:
@@ -47,15 +48,9 @@ class PolicyBackend:
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `Backend.complete`."""
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[TokenDelta] = asyncio.Queue()
-
-        def on_delta(delta: TokenDelta) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(queue.put_nowait, delta)
-
+        inbox = self._reached().open(joined=request.delivery == "joined")
         try:
-            sequence = self._engine.submit(request, on_delta)
+            sequence = self._engine.submit(request, inbox.post)
         except PromptTooLongError as error:
             raise ContextLengthError(error.prompt_tokens, error.limit) from error
         except QueueFullError as error:
@@ -65,29 +60,17 @@ class PolicyBackend:
         finished = False
         try:
             while not finished:
-                deltas = [await queue.get()]
-                while not queue.empty():  # what came faster than it was read goes on together: one event, not many
-                    deltas.append(queue.get_nowait())
-                delta = deltas[0] if len(deltas) == 1 else _joined(deltas)
+                delta = await inbox.get()
                 finished = delta.finish_reason is not None
                 yield delta
         finally:
+            inbox.close()
             if not finished:
                 self._engine.cancel(sequence)
 
-
-def _joined(deltas: Sequence[TokenDelta]) -> TokenDelta:
-    first, last = deltas[0], deltas[-1]
-    forced: tuple[bool, ...] = ()
-    if any(delta.forced for delta in deltas):
-        forced = tuple(chain.from_iterable(delta.forced or (False,) * len(delta.token_ids) for delta in deltas))
-    return TokenDelta(
-        token_ids=tuple(chain.from_iterable(delta.token_ids for delta in deltas)),
-        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
-        top_logprobs=tuple(chain.from_iterable(delta.top_logprobs for delta in deltas)),
-        forced=forced,
-        finish_reason=last.finish_reason,
-        version=first.version,
-        cached_tokens=first.cached_tokens,
-        failure=last.failure,
-    )
+    def _reached(self) -> HandOver:
+        """What reaches the running event loop. A server that is started again has a new one."""
+        loop = asyncio.get_running_loop()
+        if self._hand_over is None or self._hand_over.loop is not loop:
+            self._hand_over = HandOver(loop)
+        return self._hand_over

@@ -43,6 +43,20 @@ class NamedToolChoice(Body):
     function: FunctionName
 
 
+class AllowedTools(Body):
+    """Those of the tools that may be called, and whether one of them must be."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedToolChoice] = Field(min_length=1)
+
+
+class AllowedToolsChoice(Body):
+    """`tool_choice` that allows some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class StreamOptions(Body):
     """Options of a streamed answer."""
 
@@ -75,7 +89,7 @@ class ChatRequest(Body):
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[ToolDefinition] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -101,15 +115,24 @@ class ChatRequest(Body):
     def _consistent(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
             raise BadRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-        names = [tool.function.name for tool in self.tools or ()]
-        if self.tool_choice == "required" and not names:
+        tools = {tool.function.name: tool for tool in self.tools or ()}
+        if self.tool_choice == "required" and not tools:
             raise BadRequestError("tool_choice 'required' needs tools", param="tool_choice")
-        if isinstance(self.tool_choice, NamedToolChoice) and self.tool_choice.function.name not in names:
-            raise BadRequestError(
-                f"tool_choice names {self.tool_choice.function.name!r}, which is not among the tools",
-                param="tool_choice",
-            )
+        for name in self._chosen_names():
+            if name not in tools:
+                raise BadRequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        if isinstance(self.tool_choice, AllowedToolsChoice):  # the model is shown only those, and chooses among them
+            self.tools = [tools[name] for name in self._chosen_names()]
+            self.tool_choice = self.tool_choice.allowed_tools.mode
         return self
+
+    def _chosen_names(self) -> list[str]:
+        """The tools that `tool_choice` names."""
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return [self.tool_choice.function.name]
+        if isinstance(self.tool_choice, AllowedToolsChoice):
+            return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
+        return []
 
     @property
     def choices(self) -> int:

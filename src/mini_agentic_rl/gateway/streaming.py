@@ -1,7 +1,7 @@
 """Answers as server-sent events, with the same ids and log-probabilities as an answer in one piece.
 
 The call runs in a task of its own and puts events into a queue. When the client goes away the task is cancelled; it
-records what was sampled before it ends.
+records what has come of the answer before it ends.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class ChatStream(EventStream):
         self._exchange = exchange
         self._queue: asyncio.Queue[bytes | GatewayError | None] = asyncio.Queue()
         self._first = b""
+        self._head: dict[str, Any] = {}
+        """What all chunks say alike."""
         self._started: set[int] = set()
         self._sent = [0] * len(turn.choices)
         self._calls = [0] * len(turn.choices)
@@ -144,19 +146,14 @@ class ChatStream(EventStream):
         self._put([part], **extra)
 
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
-        turn = self._turn
-        chunk = {
-            **answers.head(
-                "chat.completion.chunk",
-                turn.response_id,
-                int(turn.start_time),
-                turn.request.model,
-                turn.choices[0].version,
-            ),
-            "choices": choices,
-            **({"usage": None} if self._with_usage else {}),
-            **extra,
-        }
-        events = self._exchange.events(chunk)
+        if not self._head:
+            turn = self._turn
+            version = max(choice.version for choice in turn.choices)
+            self._head = answers.head(
+                "chat.completion.chunk", turn.response_id, int(turn.start_time), turn.request.model, version
+            )
+            if self._with_usage:
+                self._head["usage"] = None
+        events = self._exchange.events({**self._head, "choices": choices, **extra})
         if events:
             self._queue.put_nowait(events)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_agentic_rl.store.base import LightningStore
-from mini_agentic_rl.tokens import SamplingParams, TokenRequest
+from mini_agentic_rl.tokens import Delivery, SamplingParams, TokenRequest
 
 from .backend import Backend
 from .chat_template import ChatRenderer
@@ -111,6 +111,9 @@ class TurnMaker:
         seed = request.seed
         if seed is None and self._seeds is not None:
             seed = await self._seeds.next(scope)
+        # What an answer says may end it: then nothing should be sampled after that.
+        ends_itself = bool(request.stop_strings) or one_call
+        delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
         indices = range(request.choices)
         return ChatTurn(
@@ -124,7 +127,7 @@ class TurnMaker:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
-                    incremental=bool(request.stream or request.stop_strings or one_call),
+                    delivery=delivery,
                     constraint=constraint,
                 )
                 for index in indices
@@ -147,6 +150,17 @@ class TurnMaker:
             tools=tools,
             traceparent=traceparent,
         )
+
+    def count(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a request has when it is rendered anew. A conversation that continues from its
+        recorded ids may have a few more or fewer.
+
+        Raises:
+            BadRequestError: the messages cannot be served.
+            NotFoundError: unknown model.
+        """
+        self._adapter(request.model)
+        return len(self._renderer.render(request.messages, request.offered_tools))
 
     def _adapter(self, model: str) -> str | None:
         if model == self._model_name:

@@ -21,13 +21,16 @@ EVAL = "/eval"
 
 
 def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
-    """The metric that stands for a family: `family`, else `family/mean`, else its first `family/…`.
+    """The metric that stands for a family: `family`, else `family/mean`, else its first `family/…`, else the first
+    `…/family`, as in `sft/loss`.
 
     None where the family has no number.
     """
-    found = [name for name, value in metrics.items() if name.startswith(f"{family}/") and value is not None]
-    first = (name for name in (family, f"{family}/mean") if metrics.get(name) is not None)
-    return next(first, found[0] if found else None)
+    there = [name for name, value in metrics.items() if value is not None]
+    first = [name for name in (family, f"{family}/mean") if name in there]
+    inner = [name for name in there if name.startswith(f"{family}/")]
+    outer = [name for name in there if name.endswith(f"/{family}")]
+    return next(iter((*first, *inner, *outer)), None)
 
 
 def headline(metrics: Mapping[str, float | None], family: str) -> float | None:

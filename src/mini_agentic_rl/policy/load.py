@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.hub_access import ask_hub, cached
+from mini_agentic_rl.logging import ignore_library_notices
 
 from .adapter_folder import adapter_folder, base_model_of
 from .attention import ATTENTION_NAME
@@ -261,10 +263,12 @@ def _with_adapter(
 
     config = _new_config(lora or LoraSettings()) if folder is None else _saved_config(base, folder)
     try:
-        if wrapped is None:
-            wrapped = get_peft_model(base, config, adapter_name=name)
-        else:
-            wrapped.add_adapter(name, config)
+        with warnings.catch_warnings():
+            ignore_library_notices()
+            if wrapped is None:
+                wrapped = get_peft_model(base, config, adapter_name=name)
+            else:
+                wrapped.add_adapter(name, config)
     except ValueError as error:
         if folder is None:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from huggingface_hub import constants
 import datasets
 
 from ..errors import UserError
+from ..logging import ignore_library_notices
 
 
 def require_trl() -> None:
@@ -25,12 +27,15 @@ def require_trl() -> None:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Within, TRL sends no usage report to the Hub, and data sets show no progress bars."""
+    """Within, TRL sends no usage report to the Hub, data sets show no progress bars, and no library tells what it will
+    rename."""
     reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     datasets.disable_progress_bars()
     try:
-        yield
+        with warnings.catch_warnings():
+            ignore_library_notices()
+            yield
     finally:
         constants.HF_HUB_DISABLE_TELEMETRY = reported
         if shown:

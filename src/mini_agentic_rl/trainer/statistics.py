@@ -50,7 +50,9 @@ def wilson_interval(successes: float, count: int, *, confidence: float = 0.95) -
     middle = p + z * z / (2 * count)
     spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    low = (middle - spread) / scale if successes else 0.0  # there the two are equal, but for rounding
+    high = (middle + spread) / scale if successes < count else 1.0
+    return max(0.0, low), min(1.0, high)
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:

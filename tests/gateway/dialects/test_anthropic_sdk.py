@@ -72,6 +72,38 @@ def test_a_message_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
 
 
+def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve):
+    server, backend = serve(["ok"])
+    client = client_of(server)
+    asked = {"model": "tiny", "messages": QUESTION, "system": "Be terse.", "tools": [CALCULATE]}
+    counted = client.messages.count_tokens(**asked)
+    assert not backend.requests
+    client.messages.create(**asked, max_tokens=5)
+    assert counted.input_tokens == len(backend.requests[0].prompt_ids)
+    assert counted.input_tokens > client.messages.count_tokens(model="tiny", messages=QUESTION).input_tokens
+    with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
+        client.messages.count_tokens(model="claude", messages=QUESTION)
+    with pytest.raises(anthropic.BadRequestError, match="messages"):
+        client.messages.count_tokens(model="tiny", messages=[])
+
+
+def test_counting_needs_the_key(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    with pytest.raises(anthropic.AuthenticationError):
+        client_of(server).messages.count_tokens(model="tiny", messages=QUESTION)
+    assert client_of(server, "secret").messages.count_tokens(model="tiny", messages=QUESTION).input_tokens > 0
+
+
+@pytest.mark.parametrize(("failed", "said"), [(True, "error: division by zero"), (False, "division by zero")])
+def test_the_model_is_told_that_a_tool_failed(serve, tokenizer, failed, said):
+    server, backend = serve(["I see."])
+    use = {"type": "tool_use", "id": "call_1", "name": "calculate", "input": {"expression": "1/0"}}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "division by zero", "is_error": failed}
+    turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    client_of(server).messages.create(model="tiny", max_tokens=20, messages=[*QUESTION, *turns], tools=[CALCULATE])
+    assert f"\n{said}\n" in tokenizer.decode(backend.requests[0].prompt_ids)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("said", [f"Let me see.\n{CALL_TEXT}", TWO_CALLS, f"{CALL_TEXT}\nWait."])
 async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, said):

@@ -192,6 +192,24 @@ def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer):
     assert "Evaluate" not in tokenizer.decode(backend.requests[0].prompt_ids)
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_is_required(serve, tokenizer, mode):
+    server, backend = serve([CALL_TEXT])
+    named = [{"type": "function", "function": {"name": "calculate"}}]
+    answer = client_of(server).chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        tools=[LOOK_UP, CALCULATOR],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}},
+    )
+    assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
+    (asked,) = backend.requests
+    prompt = tokenizer.decode(asked.prompt_ids)
+    assert "Evaluate arithmetic" in prompt
+    assert "look_up" not in prompt
+    assert (asked.constraint is not None) == (mode == "required")
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculate"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, tokenizer, choice, stream):

@@ -208,6 +208,16 @@ def test_a_demanded_call_is_demanded_of_the_model(serve, choice):
     assert backend.requests[0].constraint is not None
 
 
+def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve):
+    server, backend = serve(["ok"])
+    client = client_of(server)
+    asked = {"model": "tiny", "input": "12+30?", "instructions": "Be terse.", "tools": [CALCULATE]}
+    counted = client.responses.input_tokens.count(**asked)
+    assert not backend.requests
+    client.responses.create(**asked)
+    assert counted.input_tokens == len(backend.requests[0].prompt_ids)
+
+
 def test_only_the_allowed_tools_are_shown(serve, tokenizer):
     server, backend = serve(["ok"])
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "calculate"}]}

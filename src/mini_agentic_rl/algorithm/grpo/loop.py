@@ -199,7 +199,7 @@ class Loop:
 
     def _tell(self, message: str | None) -> None:
         if message is not None:
-            self.logger.note(f"step {self.progress.step}: {message}")
+            self.logger.note(message)
 
     @property
     def _steps_per_epoch(self) -> int:

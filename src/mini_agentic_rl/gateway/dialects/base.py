@@ -55,6 +55,17 @@ class Lookup:
     """The body of the answer for that id and the scope of the URL; raises a GatewayError where there is none."""
 
 
+@dataclass(frozen=True)
+class Counting:
+    """A path of a dialect that tells how many tokens the prompt of a request has."""
+
+    path: str
+    chat: Callable[[Json, Scope], Json]
+    """The chat request of the body that was sent; raises a GatewayError where it cannot be read."""
+    answer: Callable[[int], Json]
+    """The body of the answer."""
+
+
 class Dialect(Protocol):
     """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
 
@@ -66,6 +77,11 @@ class Dialect(Protocol):
     @property
     def lookups(self) -> Sequence[Lookup]:
         """Paths beside it."""
+        ...
+
+    @property
+    def counting(self) -> Counting | None:
+        """Where prompts are counted; None where the dialect has no such thing."""
         ...
 
     def open(self, body: Json, scope: Scope) -> Exchange:

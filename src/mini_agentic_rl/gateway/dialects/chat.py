@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import GatewayError
-from .base import Json, Lookup, Scope, server_sent
+from .base import Counting, Json, Lookup, Scope, server_sent
 from .functions import as_function_call, as_tools, has_functions
 
 DONE = b"data: [DONE]\n\n"
@@ -37,6 +37,7 @@ class ChatDialect:
 
     path = "/v1/chat/completions"
     lookups: tuple[Lookup, ...] = ()
+    counting: Counting | None = None
 
     def open(self, body: Json, scope: Scope) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)

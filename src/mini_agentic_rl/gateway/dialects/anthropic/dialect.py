@@ -7,7 +7,7 @@ from typing import Final
 
 from ...bodies import checked
 from ...errors import GatewayError
-from ..base import Json, Lookup, Scope, renamed, server_sent
+from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import MessageAnswer
 from .history import chat_messages
 from .request import CHAT_FIELDS, MessagesRequest, chat_body
@@ -47,10 +47,13 @@ class MessagesExchange:
 
 
 class AnthropicDialect:
-    """`POST /v1/messages`."""
+    """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
 
     path = "/v1/messages"
     lookups: tuple[Lookup, ...] = ()
+
+    def __init__(self) -> None:
+        self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
 
     def open(self, body: Json, scope: Scope) -> MessagesExchange:
         request = checked(MessagesRequest, body)
@@ -58,6 +61,10 @@ class AnthropicDialect:
 
     def refusal(self, error: GatewayError) -> Json:
         return _refusal(error)
+
+    def _to_count(self, body: Json, scope: Scope) -> Json:
+        """A request that is only counted says nothing of its answer's length."""
+        return self.open({**body, "max_tokens": 1}, scope).chat
 
 
 def _refusal(error: GatewayError) -> Json:

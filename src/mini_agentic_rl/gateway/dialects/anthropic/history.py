@@ -102,6 +102,8 @@ def _result(block: Mapping[str, Any], where: str) -> Json:
         raise BadRequestError(f"{where}.tool_use_id: expected the id of a call", param=f"{where}.tool_use_id")
     content = block.get("content")
     text = "" if content is None else _text(content, f"{where}.content", "\n")
+    if block.get("is_error") is True:  # chat's results have no such mark, so the model is told in words
+        text = f"error: {text}"
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 

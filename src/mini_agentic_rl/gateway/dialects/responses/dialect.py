@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...bodies import checked
 from ...errors import BadRequestError, GatewayError
-from ..base import Json, Lookup, Scope, renamed, server_sent
+from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import ResponseAnswer
 from .history import chat_messages
 from .memory import ResponseMemory
@@ -68,7 +68,7 @@ class ResponsesExchange:
 
 
 class ResponsesDialect:
-    """`POST /v1/responses`, and `GET` and `DELETE` of what it gave."""
+    """`POST /v1/responses`, `GET` and `DELETE` of what it gave, and `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
 
@@ -76,6 +76,7 @@ class ResponsesDialect:
         self._memory = memory or ResponseMemory()
         one = f"{self.path}/{{id}}"
         self.lookups = (Lookup("GET", one, self._found), Lookup("DELETE", one, self._deleted))
+        self.counting = Counting(f"{self.path}/input_tokens", lambda body, scope: self.open(body, scope).chat, _counted)
 
     def open(self, body: Json, scope: Scope) -> ResponsesExchange:
         refuse_what_is_not_served(body)
@@ -99,6 +100,10 @@ class ResponsesDialect:
     def _deleted(self, response_id: str, scope: Scope) -> Json:
         self._memory.forget(scope, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
+
+
+def _counted(tokens: int) -> Json:
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 def _sent(events: Sequence[Json]) -> bytes:
