@@ -55,7 +55,7 @@ def test_no_request_made_from_the_openapi_document_is_answered_with_a_failure_of
         def ask(data: st.DataObject, real: bool) -> None:
             try:
                 case: Any = data.draw(cases)
-            except schemathesis.errors.UnsupportedSchema:  # a schema that Schemathesis itself has made wrong in a way it cannot express
+            except schemathesis.errors.UnsupportedSchema:  # made wrong in a way that it cannot express itself
                 reject()
             if real:
                 for name in case.path_parameters:
