@@ -15,6 +15,11 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 
+def pytest_collection_modifyitems(items):
+    """The check of all types takes longest: begun first, it ends beside the others."""
+    items.sort(key=lambda item: item.path.name != "test_project.py")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread():
     """Tiny models are faster on one thread, and every number is then the same on any machine."""
