@@ -111,7 +111,7 @@ class ChatService:
         except asyncio.CancelledError:
             self.counters.cancelled += 1
             raise
-        except Exception:
+        except Exception:  # counted, whatever it is, and handed on
             self.counters.failed += 1
             raise
         finally:
