@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
+from mini_agentic_rl.logging import PACKAGE_LOGGER
 from tiny import tiny_model, tiny_tokenizer
 
 # How long an example takes says nothing about the code on a machine that is shared.
@@ -24,6 +27,25 @@ def pytest_collection_modifyitems(items):
 def _one_torch_thread():
     """Tiny models are faster on one thread, and every number is then the same on any machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command sets the package's loggers up for its process; here the next test must not find them so."""
+    before = {name: (list(log.handlers), log.level, log.propagate) for name, log in _package_loggers().items()}
+    yield
+    for name, logger in _package_loggers().items():
+        handlers, level, logger.propagate = before.get(name, ([], logging.NOTSET, True))
+        for handler in set(logger.handlers) - set(handlers):
+            logger.removeHandler(handler)
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
+        logger.setLevel(level)
+
+
+def _package_loggers() -> dict[str, logging.Logger]:
+    names = [name for name in logging.root.manager.loggerDict if f"{name}.".startswith(f"{PACKAGE_LOGGER}.")]
+    return {name: logging.getLogger(name) for name in names}
 
 
 def _save_tiny(folder: Path, **options) -> str:

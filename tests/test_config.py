@@ -6,7 +6,6 @@ import io
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,23 +74,6 @@ def test_the_older_module_name_gives_the_same_objects() -> None:
     assert env_var.resolve_str_env_var is resolve_str_env_var
 
 
-@pytest.fixture
-def _untouched_loggers() -> Iterator[None]:
-    names = (PACKAGE_LOGGER, "another.library", f"{PACKAGE_LOGGER}.part")
-    before = {
-        name: (list(logging.getLogger(name).handlers), logging.getLogger(name).level, logging.getLogger(name).propagate)
-        for name in names
-    }
-    yield
-    for name, (handlers, level, propagate) in before.items():
-        logger = logging.getLogger(name)
-        for handler in set(logger.handlers) - set(handlers):
-            handler.close()
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("_untouched_loggers")
 def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logger_alone(tmp_path: Path) -> None:
     root_handlers, root_level = list(logging.getLogger().handlers), logging.getLogger().level
     output = io.StringIO()
@@ -106,7 +88,6 @@ def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logge
     assert logging.getLogger().level == root_level
 
 
-@pytest.mark.usefixtures("_untouched_loggers")
 def test_parts_and_other_libraries_can_have_levels_of_their_own(tmp_path: Path) -> None:
     output = io.StringIO()
     setup_logging(
