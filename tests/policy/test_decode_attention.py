@@ -17,8 +17,9 @@ from mini_agentic_rl.policy.kv_cache import KVPool
 from mini_agentic_rl.tokens import SamplingParams
 
 LENGTHS = torch.tensor([21, 14, 17, 25, 30])
-# Rows 0 to 4 begin alike for 4 tokens, 0 and 1 for 8 more, 2 to 4 for 6 more, of which 3 and 4 share yet 5.
-RUNS = [(slice(0, 5), 0, 4), (slice(0, 2), 4, 12), (slice(2, 5), 4, 10), (slice(3, 5), 10, 15)]
+# Rows 0 to 4 begin alike for 4 tokens, 0 and 1 for 8 more, 2 to 4 for 6 more, of which 3 and 4 share yet 5; row 0 has 5
+# more in a run of its own.
+RUNS = [(slice(0, 5), 0, 4), (slice(0, 2), 4, 12), (slice(2, 5), 4, 10), (slice(3, 5), 10, 15), (slice(0, 1), 12, 17)]
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def pool() -> KVPool:
     return made
 
 
-@pytest.mark.parametrize("runs", [0, 1, 2, 4])
+@pytest.mark.parametrize("runs", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize(
     "scoring", [Scoring(0.3, None, None), Scoring(0.3, 9, None), Scoring(0.3, None, 1.5), Scoring(0.3, 5, 1.5)]
 )
@@ -40,7 +41,7 @@ def test_shared_keys_give_the_attention_of_each_sequence_alone(pool, runs, scori
     first = torch.zeros(5, dtype=torch.long)
     shared = []
     for rows, start, stop in RUNS[:runs]:
-        slots[rows, start:stop] = slots[rows.start, start:stop]
+        slots[rows, start:stop] = slots[rows.start, start:stop].clone()
         first[rows] = stop
         shared.append(SharedKeys(rows, slots[rows.start, start:stop], torch.arange(start, stop)))
     width = int((LENGTHS - first).max())
@@ -67,7 +68,6 @@ def test_runs_cover_what_their_sequences_have_in_common(choices, block_size):
     held = [0] * len(tables)
     for run in shared_runs(tables, block_size):
         rows = range(run.rows.start, run.rows.stop)
-        assert len(rows) > 1
         assert run.last > run.first
         for row in rows:
             assert held[row] == run.first
@@ -77,6 +77,18 @@ def test_runs_cover_what_their_sequences_have_in_common(choices, block_size):
         for row, (one, other) in enumerate(pairwise(tables)):
             common = sum(a == b for a, b in zip(one, other, strict=False))
             assert min(held[row], held[row + 1]) >= common
+
+
+def test_what_a_long_sequence_has_more_than_the_rest_is_a_run_of_its_own():
+    group = [[*range(50), 100 + sample] for sample in range(8)]
+    left_over = [*range(200, 250), 300]
+    runs = {(run.rows.start, run.rows.stop, run.first, run.last) for run in shared_runs([*group, left_over], 8)}
+    assert runs == {(0, 8, 0, 50), (8, 9, 0, 50)}
+
+
+def test_sequences_of_much_the_same_length_have_no_runs_of_their_own():
+    tables = [[100 * row + block for block in range(50 + row)] for row in range(8)]
+    assert shared_runs(tables, 8) == []
 
 
 def test_samples_of_several_tasks_come_out_as_if_alone():

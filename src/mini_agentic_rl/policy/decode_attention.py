@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,10 @@ from .kv_cache import KVPool
 
 _WORTHWHILE = 64
 """A run is read once if that saves gathering this many tokens; below, one product more costs more than it saves."""
+_GATHERED = 4096
+"""Tokens that are gathered at once on the CPU: so many stay in its cache until they have been looked at."""
+_ALONE = 256
+"""What a run of one sequence costs beside its tokens, in tokens gathered."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,31 @@ def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[Shared
     """The runs worth sharing, those of more sequences before those of fewer. Runs of one sequence follow each other
     without a gap from its first block on.
 
+    What is in no run is gathered for all sequences in one width. So where few are much longer than the rest, what they
+    have more is a run too, of one sequence: the last of a group whose others have finished.
+
     Args:
         tables: block ids of each sequence, in ascending order, so that those that begin alike are neighbours; only
             blocks that may be shared.
     """
-    return list(_runs(tables, range(len(tables)), 0, block_size))
+    runs = list(_runs(tables, range(len(tables)), 0, block_size))
+    held = [0] * len(tables)
+    for run in runs:
+        held[run.rows] = [run.last] * (run.rows.stop - run.rows.start)
+    rest = [len(table) - last for table, last in zip(tables, held, strict=True)]
+    width = _width(np.array(rest), _ALONE // block_size)
+    for row, (last, blocks) in enumerate(zip(held, rest, strict=True)):
+        if blocks > width:
+            runs.append(SharedRun(slice(row, row + 1), last, last + blocks - width))
+    return runs
+
+
+def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
+    """The width with which it costs least to read so many blocks of each sequence, what is beyond it as runs."""
+    widths = np.sort(blocks_B)
+    longer = np.arange(widths.size)[::-1]
+    beyond = widths.sum() - widths.cumsum() - longer * widths
+    return int(widths[np.argmin(widths.size * widths + beyond + longer * of_a_run)])
 
 
 def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: int) -> Iterator[SharedRun]:
@@ -92,14 +117,9 @@ class DecodeTables:
     def attend(self, pool: KVPool, layer: int, q_HBD: Tensor, scoring: Scoring) -> Tensor:
         """[H, B, D] of queries [H, B, D]; the keys have fewer heads under grouped-query attention."""
         heads, batch, size = q_HBD.shape
-        keys_BCKD, values_BCKD = pool.read(layer, self._own_BC)
-        kv_heads = keys_BCKD.shape[2]
         # K key heads, each with the G query heads that share it.
-        q_BKGD = q_HBD.view(kv_heads, heads // kv_heads, batch, size).permute(2, 0, 1, 3)
-        keys_BKCD, values_BKCD = keys_BCKD.transpose(1, 2), values_BCKD.transpose(1, 2)
-        out_BKGD, own_lse_BKG = partial_attention(
-            q_BKGD, keys_BKCD, values_BKCD, self._own_mask(scoring.window, q_HBD.dtype), scoring
-        )
+        q_BKGD = q_HBD.view(pool.heads, heads // pool.heads, batch, size).permute(2, 0, 1, 3)
+        out_BKGD, own_lse_BKG = self._over_own(pool, layer, q_BKGD, scoring)
         if self._shared:
             lse_BKG = own_lse_BKG.clone()
             parts = [self._over_run(pool, layer, keys, q_BKGD, scoring) for keys in self._shared]
@@ -110,6 +130,21 @@ class DecodeTables:
                 weight_RKG = torch.exp(run_lse_RKG - lse_BKG[keys.rows])
                 out_BKGD[keys.rows].addcmul_(run_RKGD, weight_RKG[..., None].to(run_RKGD.dtype))
         return out_BKGD.permute(1, 2, 0, 3).reshape(heads, batch, size)
+
+    def _over_own(self, pool: KVPool, layer: int, q_BKGD: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+        """Attention [B, K, G, D] of each sequence over what it shares with no other, and its log-sum-exp [B, K, G]."""
+        mask = self._own_mask(scoring.window, q_BKGD.dtype)
+        batch, width = self._own_BC.shape
+        rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
+        parts = []
+        for start in range(0, batch, rows):
+            some = slice(start, start + rows)
+            keys_RCKD, values_RCKD = pool.read(layer, self._own_BC[some])
+            keys_RKCD, values_RKCD = keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2)
+            parts.append(partial_attention(q_BKGD[some], keys_RKCD, values_RKCD, mask[some], scoring))
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
 
     def _over_run(
         self, pool: KVPool, layer: int, keys: SharedKeys, q_BKGD: Tensor, scoring: Scoring

@@ -41,6 +41,11 @@ class KVPool:
         self.release()
 
     @property
+    def heads(self) -> int:
+        """Heads of keys and values."""
+        return self._heads_and_size[0]
+
+    @property
     def allocated(self) -> bool:
         return self.keys.numel() > 0
 
@@ -53,6 +58,7 @@ class KVPool:
     def release(self) -> None:
         """Give the memory back, and so forget all keys and values."""
         self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self.device)
+        self._gathered = (self.keys, self.values)
 
     def write(self, layer: int, slot_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store the keys and values of T new tokens."""
@@ -60,12 +66,29 @@ class KVPool:
         self.values[layer].index_copy_(0, slot_T, v_THD.reshape(slot_T.numel(), -1))
 
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]. Those of a slice are not copied."""
+        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]. Those of a slice are not copied. On the
+        CPU the others are good until the next reading."""
         if isinstance(slots, slice):
             keys, values = self.keys[layer, slots], self.values[layer, slots]
             return keys.view(-1, *self._heads_and_size), values.view(-1, *self._heads_and_size)
         shape, flat = (*slots.shape, *self._heads_and_size), slots.reshape(-1)
-        return self.keys[layer].index_select(0, flat).view(shape), self.values[layer].index_select(0, flat).view(shape)
+        if self.device.type != "cpu":
+            keys, values = self.keys[layer].index_select(0, flat), self.values[layer].index_select(0, flat)
+        else:
+            # Memory that is new each time costs more than the reading: the system gives it page by page.
+            keys, values = (buffer[: flat.numel()] for buffer in self._buffers(flat.numel()))
+            torch.index_select(self.keys[layer], 0, flat, out=keys)
+            torch.index_select(self.values[layer], 0, flat, out=values)
+        return keys.view(shape), values.view(shape)
+
+    def _buffers(self, rows: int) -> tuple[Tensor, Tensor]:
+        if len(self._gathered[0]) < rows:
+            width = self._shape[-1]
+            self._gathered = (
+                self.keys.new_empty(rows + rows // 4, width),
+                self.keys.new_empty(rows + rows // 4, width),
+            )
+        return self._gathered
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
