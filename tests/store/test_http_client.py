@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import multiprocessing
 import os
@@ -121,20 +122,26 @@ async def test_a_request_that_is_asked_again_while_it_is_carried_out_gets_the_on
     await server.close()
 
 
-async def test_calls_go_on_when_the_server_comes_back(server: LightningStoreServer) -> None:
+async def test_calls_go_on_when_the_server_comes_back(
+    server: LightningStoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
     client = LightningStoreClient(server.endpoint, retry_seconds=20)
     await client.enqueue_rollout("before")
     address = server.endpoint
     await server.stop()
     calling = asyncio.create_task(client.enqueue_rollout("meanwhile"))
     waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[], timeout=1))
-    await asyncio.sleep(0.2)
+    while "does not answer" not in caplog.text:
+        await asyncio.sleep(0.05)
     assert not calling.done()
     back = LightningStoreServer(server.store, port=int(address.rpartition(":")[2]))
     await back.start()
     assert (await calling).input == "meanwhile"
     assert await waiting == []
     assert [rollout.input for rollout in await client.query_rollouts()] == ["before", "meanwhile"]
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
+    assert "trying for 20 s" in said[0]
     await client.close()
     await back.stop()
 

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 _TRY_AGAIN: Final = (502, 503, 504)
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 0.5
+_LONG_SECONDS: Final = 5.0
+"""Once the pauses are longer than the one, and it may last longer than the other, one is told what is waited for."""
 _IDLE_SECONDS: Final = 30.0
 _IDLE_CONNECTIONS: Final = 64
 _CLOSED: Final = "the client of the store is closed: make a new one"
@@ -64,6 +67,8 @@ class Connection:
         self._request_timeout = request_timeout
         self._connection_timeout = connection_timeout
         self._closed = False
+        self._away = False
+        self._answered = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -106,20 +111,20 @@ class Connection:
         if changes:
             headers[wire.KEY_HEADER] = f"{self._prefix}{next(self._numbers)}"
         request = self._request(method, path, headers, body, self._request_timeout + waiting)
-        end = time.monotonic() + self._retry_seconds
+        begin = time.monotonic()
+        end = begin + self._retry_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 status, answer = await self._exchange(request)
                 if status not in _TRY_AGAIN or b'"LightningStoreError"' in answer:
+                    self._is_there()
                     return status, answer
                 problem = f"HTTP status {status}"
             except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
                 raise LightningStoreError(f"cannot ask the store server at {self._address}: {error}") from None
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__} {error}".strip()
-            if pause == _FIRST_PAUSE_SECONDS:
-                logger.info("the store server at %s does not answer (%s); trying again", self._address, problem)
             healthy = False
             while not healthy:
                 if time.monotonic() + pause > end:
@@ -130,6 +135,9 @@ class Connection:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 healthy = await self._is_healthy()
+                lasting = pause > _PATIENCE_SECONDS and end - time.monotonic() > _LONG_SECONDS
+                if not healthy and lasting and self._answered < begin:
+                    self._is_away(problem)
 
     async def close(self) -> None:
         """Close the connections and end the thread; any request after it is an error."""
@@ -171,6 +179,21 @@ class Connection:
             return response.status_code, await response.aread()
         finally:
             await response.aclose()
+
+    def _is_away(self, problem: str) -> None:
+        """Say so, once for all requests that find it out."""
+        if not self._away:
+            self._away = True
+            seconds = self._retry_seconds
+            logger.warning(
+                "the store server at %s does not answer (%s): trying for %g s", self._address, problem, seconds
+            )
+
+    def _is_there(self) -> None:
+        self._answered = time.monotonic()
+        if self._away:
+            self._away = False
+            logger.warning("the store server at %s answers again", self._address)
 
     async def _is_healthy(self) -> bool:
         try:
