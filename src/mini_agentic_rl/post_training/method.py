@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 
 from datasets import Dataset
 
@@ -34,7 +34,9 @@ class TrainerParts:
     """What the method's settings say in it; this wins over what all methods share."""
 
     def make(self, loaded: TrainedModel, arguments: Mapping[str, Any], train: Dataset, measured: Dataset) -> Any:
-        """The trainer of a model, under the `arguments` that all methods share."""
+        """The trainer of a model, under the `arguments` that all methods share. A new adapter depends on the seed:
+        TRL 1.14 draws it before it sets the seed."""
+        set_seed(arguments["seed"])
         return self.trainer(
             model=loaded.model,
             args=self.configuration(**{**arguments, **self.options}),

@@ -53,6 +53,6 @@ def _remembered(predicted: str, gold: str) -> bool:
         logger.warning("comparing %r with %r took over %.0f s; it counts as wrong", predicted, gold, TIME_LIMIT)
         return False
     except NotReadyError as error:
-        raise SymbolicError(f"expressions cannot be compared; is math-verify installed? ({error})") from error
+        raise SymbolicError(f"expressions cannot be compared by math-verify: {error}") from error
     except EndedError as error:
         raise SymbolicError(f"comparing {predicted!r} with {gold!r}: {error}") from error
