@@ -12,8 +12,7 @@ from starlette.responses import Response
 from .chat import ChatService
 from .dialects import Dialect, all_dialects
 from .dialects.base import json_object
-from .errors import NotFoundError
-from .http import Endpoint, add_dialect, add_health, add_information, body_of, gone, json_response, new_app, scope_of
+from .http import Endpoint, add_dialect, add_health, add_models, body_of, gone, json_response, new_app, scope_of
 from .limits import Gate
 from .metrics import TOKENS_HELP, Family, GatewayMetrics
 from .protocol import parse_chat_request
@@ -51,17 +50,6 @@ def create_app(service: ChatService, gate: Gate) -> Starlette:
     def count(chat: dict[str, Any]) -> int:
         return service.count(parse_chat_request(chat))
 
-    async def models(request: Request) -> Response:
-        gate.keys.check(request.headers)
-        return json_response({"object": "list", "data": [_model(service, name) for name in service.models]})
-
-    async def model(request: Request) -> Response:
-        gate.keys.check(request.headers)
-        name = request.path_params["model"]
-        if name not in service.models:
-            raise NotFoundError(f"there is no model {name!r} here", param="model", code="model_not_found")
-        return json_response(_model(service, name))
-
     def facts() -> dict[str, Any]:
         return {
             "model": service.model_name,
@@ -73,24 +61,14 @@ def create_app(service: ChatService, gate: Gate) -> Starlette:
 
     for dialect in all_dialects():
         add_dialect(app, dialect, serving(dialect), gate, metrics, count)
-    add_information(app, "/v1/models", models)
-    add_information(app, "/v1/models/{model:path}", model)
+    about = {"owned_by": "mini-agentic-rl", "max_model_len": service.backend.context_length}
+    add_models(app, gate, lambda: service.models, about)
     add_health(app, gate, metrics, facts)
     return app
 
 
 _NOW = ("attempts", "tokens")
 """What `ConversationMemory.counters` tells of the present; the rest only ever grows; `forked` is a sum of others."""
-
-
-def _model(service: ChatService, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "mini-agentic-rl",
-        "max_model_len": service.backend.context_length,
-    }
 
 
 def _counted(service: ChatService) -> Iterable[Family]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -50,6 +51,17 @@ class NotFoundError(GatewayError):
     kind = "invalid_request_error"
 
 
+class UnknownModelError(NotFoundError):
+    """Nothing is served under the name that was asked for; the message tells those that there are."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"there is no model {name!r} here; ask for one of: {', '.join(known) or 'none'}",
+            param="model",
+            code="model_not_found",
+        )
+
+
 class BodyTooLargeError(GatewayError):
     """The request's body exceeds the bound."""
 
@@ -66,7 +78,7 @@ class ContextLengthError(GatewayError):
     def __init__(self, prompt_tokens: int, limit: int) -> None:
         super().__init__(
             f"This model's maximum context length is {limit} tokens, but the messages have {prompt_tokens} tokens. "
-            "Shorten the messages, or serve the model with a larger context length.",
+            "Shorten the messages, or serve a model with a longer context.",
             param="messages",
             code="context_length_exceeded",
         )

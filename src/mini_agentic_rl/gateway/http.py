@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from .dialects import Dialect
 from .dialects.base import Counting, Lookup, encode, json_object
-from .errors import BodyTooLargeError, GatewayError
+from .errors import BodyTooLargeError, GatewayError, UnknownModelError
 from .limits import Gate
 from .metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE, GatewayMetrics, Watch
 
@@ -67,6 +67,32 @@ def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
     """Serve what can be asked at any time, at `path` and under each attempt's own URL."""
     for prefix in ("", ROLLOUT_PREFIX):
         app.router.routes.append(Route(prefix + path, _guarded(endpoint, GatewayError.body), methods=["GET"]))
+
+
+def add_models(app: Starlette, gate: Gate, names: Callable[[], Sequence[str]], facts: dict[str, Any]) -> None:
+    """Serve the list of models, and each by its name, to those who have a key.
+
+    Args:
+        names: tells what may be asked for.
+        facts: what is told of every model beside its name.
+    """
+
+    def row(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": 0, **facts}
+
+    async def models(request: Request) -> Response:
+        gate.keys.check(request.headers)
+        return json_response({"object": "list", "data": [row(name) for name in names()]})
+
+    async def model(request: Request) -> Response:
+        gate.keys.check(request.headers)
+        name, known = request.path_params["model"], names()
+        if name not in known:
+            raise UnknownModelError(name, known)
+        return json_response(row(name))
+
+    add_information(app, "/v1/models", models)
+    add_information(app, "/v1/models/{model:path}", model)
 
 
 def add_health(app: Starlette, gate: Gate, metrics: GatewayMetrics, facts: Callable[[], dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from .chat_template import ChatRenderer
 from .choice import Choice
 from .constraints import ConstraintCompiler, answer_rule
 from .conversations import ConversationMemory, Prompt, Scope
-from .errors import BadRequestError, ContextLengthError, NotFoundError
+from .errors import BadRequestError, ContextLengthError, NotFoundError, UnknownModelError
 from .limits import RolloutBudgets
 from .messages import plain_messages
 from .protocol import ChatRequest
@@ -83,13 +83,16 @@ class TurnMaker:
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
-            NotFoundError: unknown model, or a rollout's URL on a server without a store.
+            UnknownModelError: it asks for a model that is not served.
+            NotFoundError: a rollout's URL on a server without a store.
             ContextLengthError: the prompt leaves no room for an answer.
             RolloutBudgetError: the attempt has used up what it may ask for.
         """
         adapter = self._adapter(request.model)
         if scope is not None and not self._records:
-            raise NotFoundError("this server records no rollouts: start it with a store", code="no_store")
+            raise NotFoundError(
+                "this server records no rollouts: ask it at /v1, or start it with a store", code="no_store"
+            )
         messages = plain_messages(request.messages)
         tools = request.offered_tools
         prompt = self._memory.prompt(scope, messages, tools)
@@ -157,7 +160,7 @@ class TurnMaker:
 
         Raises:
             BadRequestError: the messages cannot be served.
-            NotFoundError: unknown model.
+            UnknownModelError: it asks for a model that is not served.
         """
         self._adapter(request.model)
         return len(self._renderer.render(request.messages, request.offered_tools))
@@ -167,11 +170,7 @@ class TurnMaker:
             return self._default_adapter
         names = list(self._backend.model_names)
         if model not in names:
-            raise NotFoundError(
-                f"there is no model {model!r} here; ask for one of: {', '.join(self.models)}",
-                param="model",
-                code="model_not_found",
-            )
+            raise UnknownModelError(model, self.models)
         return None if model == names[0] else model
 
     def _check_bias(self, request: ChatRequest) -> None:

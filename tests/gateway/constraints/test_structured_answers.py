@@ -260,7 +260,7 @@ async def test_a_client_that_leaves_ends_its_constrained_request(server, policy)
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}}},

@@ -288,10 +288,13 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"logit_bias": {"100000": 1}}, "logit_bias"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
-        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [CALCULATOR, {"type": "web_search"}]}, "tools[1].type"),
+        ({"stop": ["a", ""]}, "stop[1]"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
-        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -302,6 +305,22 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert not backend.requests
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop: List should have at most 4 items"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name: Field required"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type: Input should be 'function'"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_with_the_field_and_where_it_is(serve, options, said):
+    server, _ = serve(["ok"])
+    with pytest.raises(openai.BadRequestError) as caught:
+        client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION} | options)
+    assert caught.value.body["message"].startswith(said)
 
 
 def test_fields_nobody_knows_are_ignored(serve):

@@ -119,6 +119,13 @@ async def test_an_upstreams_refusal_comes_back_as_it_is(proxy):
         await _ask(proxy.as_resource(model="policy"), temperature=9)
 
 
+async def test_a_model_is_looked_up_by_its_name(proxy):
+    async with AsyncOpenAI(base_url=proxy.endpoint, api_key="none", max_retries=0) as client:
+        assert (await client.models.retrieve("critic")).id == "critic"
+        with pytest.raises(openai.NotFoundError, match=r"nobody.*policy, critic"):
+            await client.models.retrieve("nobody")
+
+
 async def test_models_can_be_changed_while_it_runs(proxy):
     proxy.update_model_list([{"model_name": "other", "base_url": "http://127.0.0.1:9/v1"}])
     async with httpx.AsyncClient() as client:

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION
@@ -92,17 +92,52 @@ async def test_a_server_that_is_away_for_now_hands_its_rollouts_to_another_at_on
 
 
 async def test_a_refusal_is_in_the_words_of_the_agents_dialect(upstream, proxying):
-    server = upstream(lambda body: JSONResponse({"error": {"message": "no such thing", "code": "nothing"}}, 404))
+    server = upstream(lambda body: JSONResponse({"error": {"message": "no such thing", "code": "nothing"}}, 409))
     proxy = await proxying({"base_url": server.url})
     answer = httpx.post(f"{proxy.endpoint}/messages", json={"model": "policy", "max_tokens": 9, "messages": QUESTION})
-    assert (answer.status_code, answer.json()["type"]) == (404, "error")
+    assert (answer.status_code, answer.json()["type"]) == (409, "error")
     assert answer.json()["error"]["message"] == "no such thing"
 
 
-async def test_a_refusal_that_is_no_json_is_told_as_text(upstream, proxying):
-    proxy = await proxying({"base_url": upstream(lambda body: Response("<h1>gone</h1>", 410)).url})
+async def test_a_long_refusal_keeps_its_words_and_its_code(upstream, proxying):
+    error = {"message": "no " * 2000, "type": "invalid_request_error", "param": "messages", "code": "too_much"}
+    proxy = await proxying({"base_url": upstream(lambda body: JSONResponse({"error": error}, 400)).url})
     answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (410, "<h1>gone</h1>")
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+
+
+@pytest.mark.parametrize("page", ["<h1>gone</h1>", '{"detail": "gone"}', ""])
+async def test_a_refusal_that_is_no_error_object_is_told_as_text_that_names_the_server(upstream, proxying, page):
+    server = upstream(lambda body: Response(page, 410))
+    proxy = await proxying({"base_url": server.url})
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    told = answer.json()["error"]["message"]
+    assert answer.status_code == 410
+    assert told.startswith(f"{server.url} refused what it was asked for 'policy' of the model list with status 410")
+    assert told.endswith(page)
+
+
+async def test_a_refusal_that_may_be_about_the_model_list_names_the_server(upstream, proxying):
+    def stranger(body):
+        return JSONResponse({"error": {"message": "wrong API key", "code": "invalid_api_key"}}, 401)
+
+    server = upstream(stranger)
+    proxy = await proxying({"base_url": server.url, "api_key": "not that one"})
+    with pytest.raises(openai.AuthenticationError, match=rf"{server.url}.*'policy' of the model list.*wrong API key"):
+        await _ask(proxy.endpoint)
+
+
+async def test_a_refusal_that_breaks_off_keeps_its_status(upstream, proxying):
+    def broken(body):
+        async def begun():
+            yield b"{"
+            raise RuntimeError("broken off")
+
+        return StreamingResponse(begun(), 400)
+
+    proxy = await proxying({"base_url": upstream(broken).url})
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_a_silent_server_is_named_after_its_own_timeout_and_not_asked_again(upstream, proxying):

@@ -126,9 +126,8 @@ def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
     if field not in names:
         return error
     told = names[field]
-    message = error.message
-    if message.startswith(f"{field}:"):
-        message = told + message[len(field) :]
+    path, _, rest = error.message.partition(":")
+    message = f"{told}:{rest}" if path in (field, error.param) else error.message
     new = GatewayError(message, param=told, code=error.code, kind=error.kind)
     new.status = error.status
     return new

@@ -23,7 +23,7 @@ from ..http import (
     EventStream,
     add_dialect,
     add_health,
-    add_information,
+    add_models,
     body_of,
     gone,
     json_response,
@@ -64,7 +64,9 @@ def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | 
             exchange = dialect.open(json_object(await body_of(request, gate.limits.max_body_bytes)), scope)
             recorder = store()
             if scope is not None and recorder is None:
-                raise NotFoundError("this proxy records no rollouts: give it a store", code="no_store")
+                raise NotFoundError(
+                    "this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store"
+                )
             call = ProxiedCall(exchange, scope, request.headers.get("traceparent"), recorder, budgets)
             if gate.paused and not await unless_disconnected(gate.opened(), request.receive):
                 return gone()
@@ -90,14 +92,9 @@ def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | 
 
         return serve
 
-    async def models(request: Request) -> Response:
-        gate.keys.check(request.headers)
-        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "upstream"} for name in upstreams.names]
-        return json_response({"object": "list", "data": rows})
-
     for dialect in all_dialects():
         add_dialect(app, dialect, serving(dialect), gate, metrics)
-    add_information(app, "/v1/models", models)
+    add_models(app, gate, lambda: upstreams.names, {"owned_by": "upstream"})
     add_health(app, gate, metrics, lambda: {"models": upstreams.names})
     return app
 

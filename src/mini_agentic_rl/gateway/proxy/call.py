@@ -25,8 +25,6 @@ from .errors import UpstreamBrokenError, UpstreamRefusedError
 from .upstream import Upstream
 from .upstreams import Upstreams, events, silent
 
-_SHOWN_CHARACTERS = 500
-
 
 class ProxiedCall:
     """One chat request. `send` first, then `whole` or `stream`, and `end` whatever happened.
@@ -90,7 +88,7 @@ class ProxiedCall:
             )
             self._silence = upstreams.silence(self._upstream)
             if self._response.is_error:
-                raise await self._refusal(self._response)
+                raise await self._refusal(self._upstream, self._response)
         except GatewayError:
             self._budgets.give_back(self.scope)
             raise
@@ -181,17 +179,12 @@ class ProxiedCall:
             code="upstream_broken",
         )
 
-    async def _refusal(self, response: httpx.Response) -> UpstreamRefusedError:
-        """An upstream's refusal, as it is."""
+    async def _refusal(self, upstream: Upstream, response: httpx.Response) -> UpstreamRefusedError:
+        content = b""
         with suppress(httpx.RequestError):
-            await response.aread()
-        text = response.text[:_SHOWN_CHARACTERS] if response.is_stream_consumed else ""
-        try:
-            error = json_object(text.encode()).get("error")
-        except BadRequestError:
-            error = None
+            content = await response.aread()
         await response.aclose()
-        return UpstreamRefusedError(response, error if isinstance(error, dict) else {}, text)
+        return UpstreamRefusedError(upstream, response, content)
 
     async def _record(self, upstream: Upstream) -> None:
         self._recorded = True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
-from ..errors import GatewayError
+from ..dialects.base import json_object
+from ..errors import BadRequestError, GatewayError
+from .upstream import Upstream
+
+_OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
+_SHOWN_CHARACTERS: Final = 500
 
 
 class UpstreamUnreachableError(GatewayError):
@@ -28,12 +33,32 @@ class UpstreamSilentError(GatewayError):
 
 
 class UpstreamRefusedError(GatewayError):
-    """The server refused the request: its own status and words, for the dialect that the agent speaks."""
+    """The server refused the request: its own status and words, for the dialect that the agent speaks.
 
-    def __init__(self, answer: httpx.Response, error: dict[str, Any], text: str) -> None:
+    The words say whose they are where they may be about the model list (the key, the URL or the model's name there),
+    not about the request, and where they are no error object.
+
+    Args:
+        upstream: the server.
+        answer: its answer; what of its body has come is read.
+        content: that body.
+    """
+
+    def __init__(self, upstream: Upstream, answer: httpx.Response, content: bytes) -> None:
+        try:
+            told = json_object(content).get("error")
+        except BadRequestError:
+            told = None
+        error = told if isinstance(told, dict) else {}
         message = error.get("message")
+        if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
+            text = message if isinstance(message, str) else content.decode("utf-8", "replace")[:_SHOWN_CHARACTERS]
+            message = (
+                f"{upstream.base_url} refused what it was asked for {upstream.name!r} of the model list with status "
+                f"{answer.status_code}" + (f": {text}" if text else "")
+            )
         super().__init__(
-            message if isinstance(message, str) else text,
+            message,
             param=_text(error.get("param")),
             code=_text(error.get("code")),
             kind=_text(error.get("type")) or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 
 from ..dialects.base import encode, json_object
-from ..errors import BadRequestError, NotFoundError
+from ..errors import BadRequestError, UnknownModelError
 from .errors import UpstreamSilentError, UpstreamUnreachableError
 from .replicas import DOWN_SECONDS, Replicas
 from .upstream import Upstream
@@ -90,17 +90,13 @@ class Upstreams:
             rollout_id: whose calls go to one server as long as that is there.
 
         Raises:
-            NotFoundError: there is no such model.
+            UnknownModelError: there is no such model.
             UpstreamUnreachableError: no server of it could be reached, however often it was tried.
             UpstreamSilentError: a server took the request and said nothing.
         """
         replicas = self.replicas
         if not replicas.servers(name):
-            raise NotFoundError(
-                f"there is no model {name!r} here; ask for one of: {', '.join(self.names) or 'none'}",
-                param="model",
-                code="model_not_found",
-            )
+            raise UnknownModelError(name, self.names)
         retries = 0
         tried: set[str] = set()
         while True:
