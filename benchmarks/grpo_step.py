@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
-from output import add_model_options, deliver, make_parser
+from output import add_model_options, deliver, make_parser, tell
 
 HERE = Path(__file__).parent
 OURS, PEER = "mini-agentic-rl", "TRL"
@@ -51,12 +51,16 @@ def run_round(options: argparse.Namespace, samples: int, folder: str) -> dict[st
         *("--tool-tokens", str(options.tool_tokens), "--warmup", str(options.warmup), "--steps", str(options.steps)),
     ]
     ours = ["--max-batch-tokens", str(options.max_batch_tokens)] if options.max_batch_tokens else []
+    if options.checkpointing:
+        ours.append("--checkpointing")
     found = {OURS: measure(sys.executable, "grpo_step_ours.py", [*common, *ours])}
+    tell(f"{OURS}, {samples} samples: {found[OURS]['step']:.1f} s a step")
     if options.peer_python:
         theirs = ["--batch", str(options.peer_batch), "--folder", folder]
         if options.peer_no_checkpointing:
             theirs.append("--no-checkpointing")
         found[PEER] = measure(options.peer_python, "grpo_step_trl.py", [*common, *theirs])
+        tell(f"{PEER}, {samples} samples: {found[PEER]['step']:.1f} s a step")
     return found
 
 
@@ -120,6 +124,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1, help="turns of a rollout")
     parser.add_argument("--tool-tokens", type=int, default=60, help="tokens between two turns")
     parser.add_argument("--max-batch-tokens", type=int, default=None, help="ours: tokens of a chunk")
+    parser.add_argument("--checkpointing", action="store_true", help="ours: recompute activations, as TRL does")
     parser.add_argument("--peer-python", default=None, help="Python of an environment with TRL; empty leaves TRL out")
     parser.add_argument("--peer-batch", type=int, default=8, help="TRL: per_device_train_batch_size")
     parser.add_argument("--peer-no-checkpointing", action="store_true", help="TRL: gradient_checkpointing off")

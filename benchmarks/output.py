@@ -26,6 +26,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
 
 
+def tell(text: str) -> None:
+    """Say on standard error what was measured, or is about to be: a side can take many minutes."""
+    Console(stderr=True).print(text, style="dim", highlight=False)
+
+
 def deliver(options: argparse.Namespace, result: Any, report: Callable[[Console, Any], None]) -> None:
     """Write and print `result` as the options say; `report` prints it for a person."""
     if options.output is not None:

@@ -25,20 +25,22 @@ from openai import AsyncOpenAI, OpenAI
 from rich.console import Console
 from rich.table import Table
 
-from output import add_model_options, deliver, make_parser
+from output import add_model_options, deliver, make_parser, tell
 
 OURS = "mini-agentic-rl, HTTP"
 SERVE = "from mini_agentic_rl.cli import app; app()"
 TRANSFORMERS = """
 import json, sys, time
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, logging
 from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
 
 kind, model, device, dtype, new = sys.argv[1:6]
 model, where, new = resolve_model(model), resolve_device(device), int(new)
 tokenizer = AutoTokenizer.from_pretrained(model)
 net = AutoModelForCausalLM.from_pretrained(model, dtype=resolve_dtype(dtype, where)).to(where).eval()
+logging.set_verbosity_error()  # about the end token that there is not, since every answer has the same length
+print("{}", flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     prompts = [tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=False) for m in asked]
@@ -114,13 +116,18 @@ def transformers_process(kind: str, options: argparse.Namespace) -> Any:
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 
-    def generate(asked: list[Any]) -> tuple[int, float]:
-        stdin.write(json.dumps(asked) + "\n")
-        stdin.flush()
+    def answer() -> Any:
         line = next((line for line in stdout if line.startswith("{")), None)
         if line is None:
             raise SystemExit(f"transformers ({kind}) ended early; see its error above")
-        found = json.loads(line)
+        return json.loads(line)
+
+    answer()  # it has loaded, and so takes nothing from the other sides
+
+    def generate(asked: list[Any]) -> tuple[int, float]:
+        stdin.write(json.dumps(asked) + "\n")
+        stdin.flush()
+        found = answer()
         return found["tokens"], found["seconds"]
 
     try:
@@ -148,7 +155,9 @@ def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
         found: dict[str, list[tuple[int, float]]] = {name: [] for name in sides}
         for number in range(options.rounds):
             for name, side in sides.items():
-                found[name].append(side(conversations(options, number)))
+                tokens, seconds = side(conversations(options, number))
+                found[name].append((tokens, seconds))
+                tell(f"{name}, round {number + 1} of {options.rounds}: {tokens:,} tokens in {seconds:.1f} s")
     wanted = options.requests * options.new_tokens
     return [
         {
