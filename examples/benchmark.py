@@ -11,7 +11,6 @@ from mini_agentic_rl import Trainer
 from mini_agentic_rl.agents.math_agent import MathAgent, MathRewardHook
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.trainer.statistics import mean_pass_at_k, wilson_interval
 
 
@@ -36,9 +35,7 @@ def main() -> None:
         max_new_tokens=64,
         load_options={"adapter": options.adapter},
     )
-    trainer = Trainer(
-        algorithm=measure, agent=MathAgent(), hooks=[MathRewardHook()], n_runners=128, logger=ConsoleLogger()
-    )
+    trainer = Trainer(algorithm=measure, agent=MathAgent(), hooks=[MathRewardHook()], n_runners=128)
     trainer.fit(trainer.agent, None, val_dataset=tasks)
 
     found = measure.evaluation

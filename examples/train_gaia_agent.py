@@ -17,7 +17,6 @@ from importlib import import_module
 from mini_agentic_rl import LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.agents.gaia import FunctionTool, GaiaAgent, web_search_tool
 from mini_agentic_rl.datasets.gaia import LEVELS, load_gaia
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.policy import LearnerSettings
 
 
@@ -62,7 +61,6 @@ def main() -> None:
         hooks=[LoggingHook()],
         n_runners=64,
         output_dir=options.output_dir,
-        logger=ConsoleLogger(),
     )
     train, test = (load_gaia(options.data_dir, split, levels=options.levels) for split in ("train", "test"))
     trainer.fit(train, val_dataset=test)

@@ -23,7 +23,6 @@ import json
 from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.agents.tau2 import Tau2Agent
 from mini_agentic_rl.datasets.tau2 import DOMAINS, load_tau2
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.policy import LearnerSettings
 
 
@@ -86,7 +85,6 @@ def main() -> None:
         n_runners=options.runners,
         initial_resources=resources or None,
         output_dir=options.output_dir,
-        logger=ConsoleLogger(),
     )
     train, test = (load_tau2(options.domain, split) for split in (options.train_split, options.test_split))
     trainer.fit(train, val_dataset=test)

@@ -20,7 +20,6 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import LitAgent, LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.policy import LearnerSettings
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -143,7 +142,6 @@ def main() -> None:
         hooks=[LoggingHook()],
         n_runners=64,
         output_dir=options.output_dir,
-        logger=ConsoleLogger(),
     )
     trainer.fit(goals("train", 10_000, options.seed), val_dataset=goals("test", options.eval_size, 0))
     for row in algorithm.summary["accuracy"]:

@@ -99,7 +99,15 @@ def _commands(text: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-PAGES_WITH_COMMANDS = ("algorithms", "framework", "merge-and-export", "post-training", "reward-service", "sql-agent")
+PAGES_WITH_COMMANDS = (
+    "algorithms",
+    "framework",
+    "gateway",
+    "merge-and-export",
+    "post-training",
+    "reward-service",
+    "sql-agent",
+)
 
 
 @pytest.mark.parametrize("page", [*READMES, *(f"docs/{name}.md" for name in PAGES_WITH_COMMANDS)])

@@ -12,7 +12,6 @@ from mini_agentic_rl import Trainer
 from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, demonstration
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
-from mini_agentic_rl.metrics import ConsoleLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.tools.calculator import CALCULATOR_TOOL
 from mini_agentic_rl.types import Dataset
@@ -31,7 +30,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--output-dir", default=None, help="folder for checkpoints, rollouts and the adapter")
     options.add_argument("--steps", type=int, default=15, help="reinforcement-learning steps")
     options.add_argument("--tasks-per-step", type=int, default=8, help="problems drawn in each step")
-    options.add_argument("--samples", type=int, default=8, help="rollouts of each problem, compared with each other")
+    options.add_argument("--samples-per-prompt", type=int, default=8, help="rollouts of each, compared with each other")
+    options.add_argument("--max-new-tokens", type=int, default=64, help="most tokens of an answer of the model")
     options.add_argument("--dataset", default="arithmetic", help="arithmetic, gsm_symbolic, gsm8k, or a JSONL file")
     options.add_argument("--eval-size", type=int, default=100, help="held-out problems, measured before and after")
     options.add_argument("--sft-examples", type=int, default=32, help="conversations to imitate first; 0 for none")
@@ -49,8 +49,8 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "total_steps": options.steps,
         "tasks_per_step": options.tasks_per_step,
-        "samples_per_prompt": options.samples,
-        "max_new_tokens": 64,
+        "samples_per_prompt": options.samples_per_prompt,
+        "max_new_tokens": options.max_new_tokens,
         "eval_size": options.eval_size,
         "warm_start": imitation if options.sft_examples else None,
         "learner": LearnerSettings(learning_rate=5e-4),
@@ -59,7 +59,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
 
 def running(options: argparse.Namespace) -> dict[str, Any]:
     """Settings of `Trainer`."""
-    return {"n_runners": options.concurrency, "output_dir": options.output_dir, "logger": ConsoleLogger()}
+    return {"n_runners": options.concurrency, "output_dir": options.output_dir}
 
 
 def problems(options: argparse.Namespace, split: str) -> Dataset[Any]:

@@ -6,6 +6,8 @@ CREWAI_DISABLE_TELEMETRY=true python examples/agents/train_crewai.py --steps 15
 
 from __future__ import annotations
 
+import logging
+
 from common import INSTRUCTIONS, MAX_TURNS, parser, problems, report, running, training
 from crewai import LLM as CrewLLM
 from crewai import Agent, Crew, Task
@@ -14,6 +16,8 @@ from crewai.tools import tool
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
 from mini_agentic_rl.rewards.math import is_correct
 from mini_agentic_rl.tools import calculate
+
+logging.getLogger("crewai.llms.base_llm").setLevel(logging.ERROR)  # it warns of each call that it guesses the length
 
 
 @tool("calculator")

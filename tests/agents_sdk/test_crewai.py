@@ -23,8 +23,10 @@ async def test_the_tool_loop_is_one_trained_conversation(agent):
     await check_tool_loop(agent, CALL)  # words before a call are not sent back: such a turn would be a branch
 
 
-def test_the_example_trains_two_steps(calling_folder, tasks_file, tmp_path, monkeypatch):
+def test_the_example_trains_two_steps(calling_folder, tasks_file, tmp_path, monkeypatch, capsys, caplog):
     check_training(train_crewai, (), calling_folder, tasks_file, tmp_path / "run", monkeypatch)
+    assert "evaluation: after RL: 2 done in" in capsys.readouterr().err
+    assert [record for record in caplog.records if record.name.startswith("crewai")] == []
 
 
 def test_help_tells_what_the_example_is_and_takes(monkeypatch, capsys):

@@ -25,11 +25,12 @@ WORDS_ITS_HISTORY_ANEW = ("smolagents",)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path, monkeypatch):
+def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path, monkeypatch, capsys):
     module, options = EXAMPLES[name]
     example = importlib.import_module(module)
     extends = name not in WORDS_ITS_HISTORY_ANEW
     check_training(example, options, calling_folder, tasks_file, tmp_path / "run", monkeypatch, extends=extends)
+    assert "evaluation: after RL: 2 done in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", sorted({module for module, _ in EXAMPLES.values()}))

@@ -58,7 +58,7 @@ def check_training(
     Args:
         extends: whether the agent continues its conversation from call to call, rather than wording it anew.
     """
-    size = ("--steps", "2", "--tasks-per-step", "1", "--samples", str(SAMPLES), "--eval-size", "2")
+    size = ("--steps", "2", "--tasks-per-step", "1", "--samples-per-prompt", str(SAMPLES), "--eval-size", "2")
     few = ("--sft-examples", "0", "--concurrency", str(SAMPLES))
     command = ["--model", model, "--dataset", tasks, "--output-dir", str(folder), *size, *few, *options]
     monkeypatch.setattr(sys, "argv", [f"{example.__name__}.py", *command])

@@ -94,6 +94,7 @@ def test_the_example_trains_a_folder(tiny_folder, tmp_path):
         "before",
         "after RL",
     ]
+    assert "evaluation: after RL: 2 done in" in result.stderr
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 

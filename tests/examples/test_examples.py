@@ -55,13 +55,14 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
     copy.joinpath("metadata.jsonl").write_text("\n".join(map(json.dumps, records)))
     tmp_path.joinpath("my_search.py").write_text("def search(query):\n    return query\n")
     size = ("--steps", "2", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--max-turns", "2")
-    told = _run(
-        "train_gaia_agent.py",
+    told, progress = run_warm(
+        EXAMPLES / "train_gaia_agent.py",
         *("--data-dir", str(copy), "--model", str(folder), "--max-new-tokens", "8", "--search", "my_search:search"),
         *(*size, "--output-dir", str(tmp_path / "run")),
         environment={"PYTHONPATH": str(tmp_path)},
     )
     assert [line.split(":")[0].strip() for line in told.splitlines() if line.endswith("of 1")] == ["before", "after RL"]
+    assert "evaluation: after RL: 1 done in" in progress
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
@@ -88,8 +89,9 @@ def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp
         trained = load_model(tiny_folder, lora=LoraSettings())
         save_weights(trained, tmp_path / "user", DEFAULT_ADAPTER)
         options += ["--user-adapter", str(tmp_path / "user")]
-    told = _run("train_with_user_simulator.py", *options)
+    told, progress = run_warm(EXAMPLES / "train_with_user_simulator.py", *options)
     assert [line.split(":")[0].strip() for line in told.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
+    assert "evaluation: after RL: 1 done in" in progress
     folders = [run / "adapters" / "assistant", run / "adapters" / "user"] if both else [run / "adapter"]
     for folder in folders:
         assert (folder / "adapter_model.safetensors").is_file()

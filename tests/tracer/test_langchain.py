@@ -15,6 +15,11 @@ tools = pytest.importorskip(
 )
 
 
+RunnableConfig = pytest.importorskip(
+    "langchain_core.runnables", reason="langchain-core is not installed: the handler for LangChain is left unchecked"
+).RunnableConfig
+
+
 @tools.tool
 def double(number: int) -> int:
     """Twice the number."""
@@ -31,8 +36,9 @@ def _graph(asynchronous: bool):
     def write(state: dict) -> dict:
         return {"number": double.invoke({"number": state["number"]})}
 
-    async def write_async(state: dict) -> dict:
-        return {"number": await double.ainvoke({"number": state["number"]})}
+    # Before Python 3.11 LangChain hands the callbacks on in asynchronous code only where the node does so itself.
+    async def write_async(state: dict, config: RunnableConfig) -> dict:
+        return {"number": await double.ainvoke({"number": state["number"]}, config)}
 
     graph = graphs.StateGraph(dict)
     graph.add_node("write_query", write_async if asynchronous else write)

@@ -185,6 +185,8 @@ class Tracer(ABC):
     def get_langchain_handler(self) -> Any:
         """A callback handler that makes spans of what LangChain and LangGraph run, in the trace that is open then.
 
+        Before Python 3.11 LangChain loses it in asynchronous nodes that do not hand their `config` on.
+
         Raises:
             UserError: LangChain is not installed.
         """

@@ -26,7 +26,7 @@ class IdleSteps:
             return None
         parts = [f"nothing to learn from: all rollouts of a task have the same reward ({reward:.3g})"]
         if figures.get("rollout/truncated", 0.0) >= _MANY:
-            parts.append(f"{figures['rollout/truncated']:.0%} of them ended at --max-new-tokens")
+            parts.append(f"{figures['rollout/truncated']:.0%} of them ended at max_new_tokens")
         return "; ".join(parts)
 
     def at_the_end(self) -> str | None:
@@ -34,6 +34,6 @@ class IdleSteps:
         if self.idle == 0:
             return None
         return (
-            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (--sft-examples), take easier "
-            "tasks, more --samples-per-prompt or more --max-new-tokens"
+            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (sft_examples), take easier "
+            "tasks, or raise samples_per_prompt or max_new_tokens"
         )
