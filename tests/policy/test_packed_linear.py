@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora.layer import Linear as LoraLinear
+from torch import nn
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.policy import LoraSettings
+from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy
+from mini_agentic_rl.policy.load import load_model
+from mini_agentic_rl.policy.packed_linear import PackedLinears
 from mini_agentic_rl.tokens import SamplingParams
+from tiny import tiny_model
 
 PARAMS = [SamplingParams(temperature=0, max_tokens=6)]
 
@@ -63,8 +71,66 @@ def test_they_give_what_the_weights_themselves_give(monkeypatch):
         assert np.abs(one.logprobs - other.logprobs).max() < 1e-5
 
 
-def test_half_precision_is_sampled_with_the_weights_themselves():
-    with tiny_policy() as policy:
-        policy.run(lambda: policy.model.base.to(torch.bfloat16))
-        policy.run(lambda: policy.model._packed.pack("default"))
-        assert not policy.model._packed.used
+def test_in_half_precision_an_adapter_too_small_for_the_weights_is_not_lost():
+    model = load_model(tiny_model(), lora=LoraSettings())
+    model.base.to(torch.bfloat16)
+    layer = next(module for module in model.base.modules() if type(module) is LoraLinear)
+    with torch.no_grad():
+        signs_K = torch.tensor([1.0, -1.0]).repeat(layer.in_features // 2)
+        layer.base_layer.weight.copy_(signs_K.expand_as(layer.base_layer.weight))
+        layer.lora_A["default"].weight.fill_(1.0)
+        layer.lora_B["default"].weight.fill_(1e-4)
+        x = torch.ones(3, layer.in_features, dtype=torch.bfloat16)  # the weights give 0
+        beside = layer(x)
+        model.activate_for_sampling("default", at_once=True)
+        packed = layer(x)
+    assert float(packed.min()) > 0
+    torch.testing.assert_close(packed, beside)
+
+
+def test_half_precision_is_sampled_as_it_is_learnt(monkeypatch):
+    prompts, params = [[1, 2, 3], [4, 5]], [SamplingParams(max_tokens=8, seed=seed) for seed in range(2)]
+    model = load_model(tiny_model(), lora=LoraSettings())
+    model.base.to(torch.bfloat16)
+    with closing(Policy(model, EngineSettings(block_size=4, cache_mib=1))) as policy:
+        packed = sample_all(policy, prompts, params)
+        policy.run(lambda: None)
+        monkeypatch.setattr(policy.model._packed, "pack", lambda adapter: None)
+        policy.run(policy.engine.cache.drop_idle)
+        plain = sample_all(policy, prompts, params)
+    for one, other in zip(packed, plain, strict=True):
+        assert one.output_ids.tolist() == other.output_ids.tolist()
+        assert np.abs(one.logprobs - other.logprobs).max() < 0.05
+
+
+class _Attention(nn.Module):
+    """Layers with the names of an attention's, and inputs that may differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = nn.Linear(8, 6), nn.Linear(8, 4, bias=False), nn.Linear(8, 4)
+
+    def forward(self, x, of_v):
+        return self.q_proj(x), self.k_proj(x), self.v_proj(of_v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj"], ["v_proj"], ["q_proj", "v_proj"]])
+@pytest.mark.parametrize("together", [True, False])
+def test_layers_with_the_same_input_give_what_each_gives_alone(dtype, targets, together):
+    torch.manual_seed(0)
+    config = LoraConfig(r=3, lora_alpha=6, rank_pattern={"v_proj": 2}, target_modules=targets)
+    model = get_peft_model(_Attention().to(dtype), config, autocast_adapter_dtype=True)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter)
+    x = torch.randn(2, 5, 8).to(dtype)
+    of_v = x if together else torch.randn(2, 5, 8).to(dtype)
+    packed = PackedLinears(model)
+    with torch.no_grad():
+        expected = model(x, of_v)
+        packed.pack("default")
+        found = model(x, of_v)
+    for one, other in zip(found, expected, strict=True):
+        assert one.is_contiguous()
+        torch.testing.assert_close(one, other, atol=0.03 if dtype == torch.bfloat16 else 1e-6, rtol=1e-2)

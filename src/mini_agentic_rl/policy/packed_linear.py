@@ -1,15 +1,19 @@
-"""Linear layers while the engine samples on a CPU: one product each, in a layout made for few rows.
+"""Linear layers while the engine samples on a CPU, in a layout made for few rows.
 
 A decoding step multiplies every weight with a handful of rows. In the layout of training that runs at half the speed
-that oneDNN's blocked layout reaches with the same numbers, and an adapter beside it costs a third more. So the engine
-samples with blocked copies, the adapter added in; they are let go before the weights may change, and so before learning
-needs the memory. In float32 only: in 16 bits the sum would be rounded, and the sampler's log-probabilities would no
-longer be the learner's.
+that oneDNN's blocked layout reaches with the same numbers, and each product has a price of its own that does not depend
+on its size. So the engine samples with blocked copies, in which layers that are given the same input stand as one; they
+are let go before the weights may change, and so before learning needs the memory.
+
+In float32 an adapter is added into its layer's copy. In bfloat16 it stays beside: the sum would be rounded, and the
+sampler's log-probabilities would no longer be the learner's. There A x comes out of the same product as W x, as further
+rows of the weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,49 +22,94 @@ from torch import Tensor, nn
 
 _ROWS = 16
 """The number of rows that the layout is chosen for; any number may be multiplied."""
+_ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers beside each other that are given the same input. One that is not computes for itself."""
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """Layers as the engine computes them: y = W x + b, and s B A x where adapters stand beside."""
+
+    weight: Tensor
+    """Blocked: W of all layers, then A of all."""
+    bias: Tensor | None
+    sizes: tuple[int, ...]
+    """Outputs of each layer."""
+    b_RN: Tensor | None = None
+    """s B of all layers, each in rows and columns of its own."""
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        if self.b_RN is not None:
+            y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
+            y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
+        return (
+            (y,) if len(self.sizes) == 1 else tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
+        )
 
 
 class PackedLinears:
     """The linear layers of `base`, each with the adapters it may have."""
 
     def __init__(self, base: nn.Module) -> None:
-        self._packs: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}
+        self._packs: dict[nn.Module, _Pack] = {}
+        """By the first layer of each group."""
+        self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        """What each further layer of a group should be given next, and what it then gives."""
         self._adapter: str | None = None
-        self._layers = _outermost_linears(base) if torch.backends.mkldnn.is_available() else []  # type: ignore[no-untyped-call]
-        for layer in self._layers:
-            layer.forward = partial(self._forward, layer, layer.forward)
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        self._groups = list(_groups(base)) if available else []
+        for group in self._groups:
+            for layer in group:
+                layer.forward = partial(self._forward, group, layer, layer.forward)
 
     def pack(self, adapter: str | None) -> None:
-        """Compute with copies that have `adapter` added in, or none; where all layers are plain float32 ones on the
-        CPU, and nowhere otherwise."""
+        """Compute with copies that have `adapter`, or none; where all layers are plain ones of the CPU and of a type
+        that oneDNN multiplies well, and nowhere otherwise."""
         if self._packs and self._adapter == adapter:
             return
         self.release()
-        if not all(_can_be_packed(layer) for layer in self._layers):
+        if not all(_can_be_packed(layer) for group in self._groups for layer in group):
             return
         with torch.no_grad():
-            for layer in self._layers:
-                linear = _linear_of(layer)
-                weight = linear.weight
-                if linear is not layer and adapter in layer.lora_A:
-                    weight = layer.get_delta_weight(adapter).add_(weight)
-                self._packs[layer] = (torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS), linear.bias)
+            for group in self._groups:
+                self._packs[group[0]] = _packed(group, adapter)
         self._adapter = adapter
 
     def release(self) -> None:
         """Let the copies go: the weights are about to change, or their memory is needed."""
         self._packs.clear()
+        self._others.clear()
 
     @property
     def used(self) -> bool:
         return bool(self._packs)
 
-    def _forward(self, layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        pack = self._packs.get(layer)
+    def _forward(
+        self, group: Sequence[Any], layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        pack = self._packs.get(group[0])
         if pack is None or torch.is_grad_enabled():
             return unpacked(x, *args, **kwargs)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, *pack, "none", [], "")
-        return product
+        if layer is group[0]:
+            first, *further = pack(x)
+            self._others.update(zip(group[1:], ((x, y) for y in further), strict=True))
+            return first
+        given, y = self._others.pop(layer, (None, x))
+        return y if given is x else unpacked(x, *args, **kwargs)
+
+
+def _groups(base: nn.Module) -> Iterator[list[Any]]:
+    """The linear layers, those together that are given the same input."""
+    layers = _outermost_linears(base)
+    left = {id(layer) for layer in layers}
+    for parent in base.modules():
+        for names in _ALIKE:
+            group = [getattr(parent, name, None) for name in names]
+            if left.issuperset(map(id, group)) and len({_linear_of(layer).in_features for layer in group}) == 1:
+                left.difference_update(map(id, group))
+                yield group
+    yield from ([layer] for layer in layers if id(layer) in left)
 
 
 def _outermost_linears(base: nn.Module) -> list[Any]:
@@ -72,6 +121,35 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
 
 
+def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
+    linears = [_linear_of(layer) for layer in group]
+    sizes = tuple(linear.out_features for linear in linears)
+    weights = [linear.weight.detach() for linear in linears]
+    biases = [linear.bias for linear in linears]
+    with_adapter = [n for n, layer in enumerate(group) if layer is not linears[n] and adapter in layer.lora_A]
+    b_RN = None
+    if weights[0].dtype == torch.float32:
+        for n in with_adapter:
+            weights[n] = group[n].get_delta_weight(adapter).add_(weights[n])
+    elif with_adapter:
+        small = [group[n].lora_A[adapter].weight.detach() for n in with_adapter]
+        b_RN = torch.zeros(sum(a_RK.shape[0] for a_RK in small), sum(sizes), dtype=weights[0].dtype)
+        row = 0
+        for n, a_RK in zip(with_adapter, small, strict=True):
+            b_NR, first = group[n].lora_B[adapter].weight.detach(), sum(sizes[:n])
+            b_RN[row : row + len(a_RK), first : first + sizes[n]] = b_NR.T * group[n].scaling[adapter]
+            row += len(a_RK)
+        weights += [a_RK.to(weights[0].dtype) for a_RK in small]
+    rows_NK = torch.cat(weights) if len(weights) > 1 else weights[0]
+    bias_N = None
+    if any(bias is not None for bias in biases):
+        bias_N = rows_NK.new_zeros(len(rows_NK))
+        for part, bias in zip(bias_N[: sum(sizes)].split(sizes), biases, strict=True):
+            if bias is not None:
+                part.copy_(bias.detach())
+    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
+
+
 def _linear_of(layer: Any) -> Any:
     return layer if type(layer) is nn.Linear else layer.base_layer
 
@@ -80,5 +158,8 @@ def _can_be_packed(layer: Any) -> bool:
     linear = _linear_of(layer)
     if type(linear) is not nn.Linear or (linear is not layer and layer.lora_variant):
         return False
-    weight = linear.weight
-    return weight.device.type == "cpu" and weight.dtype == torch.float32
+    if linear.weight.device.type != "cpu":
+        return False
+    if linear.weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(linear.weight.dtype == torch.float32)
