@@ -1,9 +1,8 @@
-"""Attention inside a chunk of packed trees, block by block: no product is computed that the tree's mask would hide.
+"""Attention inside a chunk of packed trees, block by block: few products are computed that the tree's mask would hide.
 
 The subtrees of a chunk do not see each other. Each looks at its own tokens under a small mask, and at a leading part of
-the context without any. The two are softmaxes over different keys; they are put together by their log-sum-exps, and in
-the backward pass the whole's output and log-sum-exp give each part its exact gradient (as in FlashAttention; Dao et al.
-2022, section 3.1).
+the context. Nothing but queries, keys and values is kept for the backward pass, which computes the weights again.
+Scores are float32 whatever the type of the queries; weights are rounded to that type once they are probabilities.
 """
 
 from __future__ import annotations
@@ -20,25 +19,34 @@ from mini_agentic_rl.tokens import PackedTrees, TreeChunk
 
 _SMALLEST = 48
 """Neighbouring subtrees are taken together up to so many tokens: smaller products would not pay."""
+_LARGEST = 128
+"""More tokens than these are taken one part after the other: a part sees no key after its last token, and its scores
+stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Tokens of a chunk that look at themselves, under a mask, and at as much of the context."""
+    """Tokens `rows` of a chunk. They look at the chunk's tokens `own` under a mask, and at as much of the context."""
 
     rows: slice
+    own: slice
     context: int
-    hidden_NN: Tensor
-    """What is added to the scores among themselves: 0, or minus infinity where one does not see the other."""
+    hidden_RN: Tensor
+    """What is added to the scores of `own`, once for each query head that shares a key head: 0, or minus infinity where
+    one token does not see the other."""
 
 
 def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[Block]:
-    """The chunk's subtrees, or neighbouring ones together that see equally much of the context.
+    """The chunk's subtrees, or neighbouring ones together that see equally much of the context, or parts of large ones.
 
     Args:
-        groups: query heads that share a key head; the mask has its rows once for each.
+        groups: query heads that share a key head.
     """
-    return [_block(packed, chunk, first, last, groups) for first, last in _spans(packed, chunk)]
+    return [
+        _block(packed, chunk, first, range(start, min(start + _LARGEST, last)), groups)
+        for first, last in _spans(packed, chunk)
+        for start in range(first, last, _LARGEST)
+    ]
 
 
 def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
@@ -53,19 +61,24 @@ def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-def _block(packed: PackedTrees, chunk: TreeChunk, first: int, last: int, groups: int) -> Block:
-    index = np.arange(first, last)
-    seen = (index[None, :] <= index[:, None]) & (index[:, None] < packed.end_T[first:last][None, :])
+def _block(packed: PackedTrees, chunk: TreeChunk, first: int, rows: range, groups: int) -> Block:
+    """The part `rows` of the span that begins at `first`."""
+    row_R, own_N = np.arange(rows.start, rows.stop), np.arange(first, rows.stop)
+    seen = (own_N <= row_R[:, None]) & (row_R[:, None] < packed.end_T[own_N])
     hidden = np.where(np.tile(seen, (groups, 1)), np.float32(0), np.float32("-inf"))
-    rows = slice(first - chunk.start, last - chunk.start)
-    # The path to a subtree's first token is what it sees of the context.
-    return Block(rows, int(packed.positions_T[first]), torch.from_numpy(hidden))
+    return Block(
+        rows=slice(rows.start - chunk.start, rows.stop - chunk.start),
+        own=slice(first - chunk.start, rows.stop - chunk.start),
+        # The path to a subtree's first token is what it sees of the context.
+        context=int(packed.positions_T[first]),
+        hidden_RN=torch.from_numpy(hidden),
+    )
 
 
 def block_attention(
     q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, context: tuple[Tensor, Tensor], blocks: Sequence[Block], scale: float
 ) -> Tensor:
-    """[H, T, D], on the CPU. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
+    """[T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
     out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]
     return out
 
@@ -82,73 +95,64 @@ class _BlockAttention(torch.autograd.Function):
         blocks: Sequence[Block],
         scale: float,
     ) -> Tensor:
-        kv_heads = k_HTD.shape[0]
-        out_HTD = torch.empty_like(q_HTD, memory_format=torch.contiguous_format)
-        lse_HT = torch.empty(q_HTD.shape[:2], dtype=torch.float32)
+        heads, tokens, size = q_HTD.shape
+        out_THD = q_HTD.new_empty(tokens, heads, size)
         for block in blocks:
-            rows, context = block.rows, slice(block.context)
-            q = _folded(q_HTD[:, rows], kv_heads)
-            out, lse = _forward(q, k_HTD[:, rows], v_HTD[:, rows], block.hidden_NN.to(q.dtype), scale)
-            if block.context:
-                further, further_lse = _forward(q, ck_HCD[:, context], cv_HCD[:, context], None, scale)
-                whole_lse = torch.logaddexp(lse, further_lse)
-                out = out * torch.exp(lse - whole_lse)[..., None].to(out.dtype)
-                out.addcmul_(further, torch.exp(further_lse - whole_lse)[..., None].to(out.dtype))
-                lse = whole_lse
-            out_HTD[:, rows] = out.reshape(out_HTD[:, rows].shape)
-            lse_HT[:, rows] = lse.reshape(lse_HT[:, rows].shape)
-        ctx.save_for_backward(q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD, out_HTD, lse_HT)
+            q_KRD = _folded(q_HTD[:, block.rows], k_HTD.shape[0])
+            weights_KRN = _weights(q_KRD, _seen(ck_HCD, k_HTD, block), block, scale)
+            out_KRD = weights_KRN.to(v_HTD.dtype) @ _seen(cv_HCD, v_HTD, block)
+            out_THD[block.rows] = out_KRD.view(heads, -1, size).transpose(0, 1)
+        ctx.save_for_backward(q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD)
         ctx.blocks, ctx.scale = blocks, scale
-        return out_HTD
+        return out_THD
 
     @staticmethod
-    def backward(ctx: Any, grad_HTD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
-        q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD, out_HTD, lse_HT = ctx.saved_tensors
-        kv_heads = k_HTD.shape[0]
-        grad_q, grad_k, grad_v = torch.empty_like(q_HTD), torch.empty_like(k_HTD), torch.empty_like(v_HTD)
-        grad_ck, grad_cv = torch.zeros_like(ck_HCD), torch.zeros_like(cv_HCD)
+    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
+        q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD = ctx.saved_tensors
+        heads, tokens, size = q_HTD.shape
+        grad_HTD = grad_THD.transpose(0, 1)
+        grad_q_THD = q_HTD.new_empty(tokens, heads, size)
+        # What many blocks add to is summed in float32.
+        grad_k, grad_v, grad_ck, grad_cv = (
+            torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (k_HTD, v_HTD, ck_HCD, cv_HCD)
+        )
         for block in ctx.blocks:
-            rows, context = block.rows, slice(block.context)
-            q, grad, out = (_folded(t[:, rows], kv_heads) for t in (q_HTD, grad_HTD, out_HTD))
-            lse = _folded(lse_HT[:, rows, None], kv_heads)[..., 0]
-            of_q, of_k, of_v = _backward(
-                grad, q, k_HTD[:, rows], v_HTD[:, rows], out, lse, block.hidden_NN.to(q.dtype), ctx.scale
-            )
-            grad_k[:, rows], grad_v[:, rows] = of_k, of_v
-            if block.context:
-                further_q, of_k, of_v = _backward(
-                    grad, q, ck_HCD[:, context], cv_HCD[:, context], out, lse, None, ctx.scale
-                )
-                of_q += further_q
-                grad_ck[:, context] += of_k
-                grad_cv[:, context] += of_v
-            grad_q[:, rows] = of_q.reshape(grad_q[:, rows].shape)
-        return grad_q, grad_k, grad_v, grad_ck, grad_cv, None, None
+            q_KRD, grad_KRD = (_folded(t[:, block.rows], k_HTD.shape[0]) for t in (q_HTD, grad_HTD))
+            keys_KND, values_KND = _seen(ck_HCD, k_HTD, block), _seen(cv_HCD, v_HTD, block)
+            weights_KRN = _weights(q_KRD, keys_KND, block, ctx.scale)
+            of_weights_KRN = grad_KRD.float() @ values_KND.float().transpose(1, 2)
+            of_scores_KRN = torch._softmax_backward_data(of_weights_KRN, weights_KRN, -1, torch.float32)
+            of_scores_KRN = of_scores_KRN.to(q_KRD.dtype)
+            of_q_KRD = of_scores_KRN @ keys_KND
+            grad_q_THD[block.rows] = of_q_KRD.view(heads, -1, size).transpose(0, 1)
+            _add(grad_ck, grad_k, block, of_scores_KRN.transpose(1, 2) @ q_KRD)
+            _add(grad_cv, grad_v, block, weights_KRN.to(grad_KRD.dtype).transpose(1, 2) @ grad_KRD)
+        grads = (grad_q_THD.transpose(0, 1), grad_k, grad_v, grad_ck, grad_cv)
+        for grad in (grad_q_THD, grad_k, grad_ck):
+            grad.mul_(ctx.scale)
+        of_q, of_k, of_v, of_ck, of_cv = (grad.to(q_HTD.dtype) for grad in grads)
+        return of_q, of_k, of_v, of_ck, of_cv, None, None
 
 
-def _folded(tensor_HTX: Tensor, kv_heads: int) -> Tensor:
-    """[1, key heads, groups x T, X]: the query heads that share a key head as more rows."""
-    return tensor_HTX.reshape(1, kv_heads, -1, tensor_HTX.shape[-1])
+def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
+    """[key heads, groups x T, D]: the query heads that share a key head as more rows."""
+    return tensor_HTD.reshape(kv_heads, -1, tensor_HTD.shape[-1])
 
 
-def _forward(q: Tensor, k_HKD: Tensor, v_HKD: Tensor, hidden: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k_HKD[None], v_HKD[None], 0.0, False, attn_mask=hidden, scale=scale
-    )
-    return found
+def _seen(context_HCD: Tensor, own_HTD: Tensor, block: Block) -> Tensor:
+    """Keys or values [H, N, D] that a block looks at."""
+    own = own_HTD[:, block.own]
+    return torch.cat([context_HCD[:, : block.context], own], 1) if block.context else own
 
 
-def _backward(
-    grad: Tensor,
-    q: Tensor,
-    k_HKD: Tensor,
-    v_HKD: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hidden: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, q, k_HKD[None], v_HKD[None], out, lse, 0.0, False, attn_mask=hidden, scale=scale
-    )
-    return of_q, of_k[0], of_v[0]
+def _add(context_HCD: Tensor, own_HTD: Tensor, block: Block, more_HND: Tensor) -> None:
+    """Add what a block gives to the gradient of what `_seen` gave it."""
+    context_HCD[:, : block.context] += more_HND[:, : block.context]
+    own_HTD[:, block.own] += more_HND[:, block.context :]
+
+
+def _weights(q_KRD: Tensor, keys_KND: Tensor, block: Block, scale: float) -> Tensor:
+    """Probabilities [K, R, N], float32."""
+    scores_KRN = (q_KRD.float() * scale) @ keys_KND.float().transpose(1, 2)
+    scores_KRN[:, :, block.context :] += block.hidden_RN
+    return scores_KRN.softmax(-1)

@@ -82,7 +82,7 @@ class TreeTables:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
             blocks = self._blocks_for(q_HTD.shape[0] // k_HTD.shape[0])
-            return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale).transpose(0, 1)
+            return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale)
         if keys:
             k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
             v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
