@@ -31,7 +31,7 @@ class TreeChunk:
 def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
     """All of `packed` in order, in chunks of at most `max_tokens` tokens.
 
-    Whole subtrees go together as far as they fit: a chunk of nothing else is done when it is computed. Of a subtree
+    Whole subtrees go together, evenly, as far as they fit: a chunk of nothing else is done when it is computed. Of one
     that is too large the tokens before its first fork, which all of it looks at and which so have to wait for it, make
     a chunk of their own; a short one, which would not be worth a pass, takes what comes next along.
     """
@@ -39,21 +39,32 @@ def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
     worthwhile = max(1, max_tokens // 4)
     while start < total:
         limit = min(start + max_tokens, total)
-        stop = _whole_subtrees(packed, start, limit)
+        stop = _whole_subtrees(packed, start, limit, _share(packed, start, max_tokens))
         if stop == start:
             stop = _first_fork(packed, start, limit)
             while stop < limit and stop - start < worthwhile:
-                onwards = _whole_subtrees(packed, stop, start + worthwhile)
+                onwards = _whole_subtrees(packed, stop, start + worthwhile, worthwhile)
                 stop = onwards if onwards > stop else _first_fork(packed, stop, limit)
         yield TreeChunk(start, stop, _path(packed, start), int(packed.end_T[start:stop].max()))
         start = stop
 
 
-def _whole_subtrees(packed: PackedTrees, stop: int, limit: int) -> int:
-    """Where the last subtree ends of those that follow each other from `stop` on and end by `limit`."""
-    while stop < packed.token_count and packed.end_T[stop] <= limit:
+def _whole_subtrees(packed: PackedTrees, start: int, limit: int, enough: int) -> int:
+    """Where the last subtree ends of those that follow each other from `start` on and end by `limit`, or the first that
+    brings them to `enough` tokens."""
+    stop = start
+    while stop - start < enough and stop < packed.token_count and packed.end_T[stop] <= limit:
         stop = int(packed.end_T[stop])
     return stop
+
+
+def _share(packed: PackedTrees, start: int, max_tokens: int) -> int:
+    """How many tokens each chunk gets where all that is left beside `start` is spread evenly over as few as it takes:
+    a small rest costs a pass of its own, and the large ones before it would hold more memory than they must."""
+    parent = int(packed.parent_T[start])
+    left = (int(packed.end_T[parent]) if parent >= 0 else packed.token_count) - start
+    chunks = -(-left // max_tokens)
+    return -(-left // chunks)
 
 
 def _first_fork(packed: PackedTrees, start: int, limit: int) -> int:
