@@ -20,6 +20,7 @@ from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
 
 from .frozen_head import VOCAB_BLOCK
 from .load import Quantization
+from .packed_linear import is_packed
 
 Phase = Literal["always", "sampling", "learning"]
 
@@ -155,10 +156,9 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
         parts.append(Part("holes in the heap", holes, "learning"))
         parts.insert(0, Part("process", _PROCESS_BYTES, "always"))
-        if settings.dtype == torch.float32 and settings.quantization == "none":
-            parts.append(
-                Part("weights laid out for sampling", 4 * (shape.linear_weights + shape.head_weights), "sampling")
-            )
+        if is_packed(settings.dtype) and settings.quantization == "none":
+            packed = item * (shape.linear_weights + shape.head_weights)
+            parts.append(Part("weights laid out for sampling", packed, "sampling"))
     return MemoryPlan(settings, parts)
 
 

@@ -57,8 +57,7 @@ class PackedLinears:
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         """What each further layer of a group should be given next, and what it then gives."""
         self._adapter: str | None = None
-        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        self._groups = list(_groups(base)) if available else []
+        self._groups = list(_groups(base))
         for group in self._groups:
             for layer in group:
                 layer.forward = partial(self._forward, group, layer, layer.forward)
@@ -99,6 +98,13 @@ class PackedLinears:
         return y if given is x else unpacked(x, *args, **kwargs)
 
 
+def is_packed(dtype: torch.dtype) -> bool:
+    """Whether weights of this type are sampled with in blocked copies, on this processor."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _groups(base: nn.Module) -> Iterator[list[Any]]:
     """The linear layers, those together that are given the same input."""
     layers = _outermost_linears(base)
@@ -106,7 +112,7 @@ def _groups(base: nn.Module) -> Iterator[list[Any]]:
     for parent in base.modules():
         for names in _ALIKE:
             group = [getattr(parent, name, None) for name in names]
-            if left.issuperset(map(id, group)) and len({_linear_of(layer).in_features for layer in group}) == 1:
+            if left.issuperset(map(id, group)) and len({_kind(layer) for layer in group}) == 1:
                 left.difference_update(map(id, group))
                 yield group
     yield from ([layer] for layer in layers if id(layer) in left)
@@ -150,6 +156,11 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
     return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
 
 
+def _kind(layer: Any) -> tuple[int, torch.dtype]:
+    linear = _linear_of(layer)
+    return linear.in_features, linear.weight.dtype
+
+
 def _linear_of(layer: Any) -> Any:
     return layer if type(layer) is nn.Linear else layer.base_layer
 
@@ -158,8 +169,4 @@ def _can_be_packed(layer: Any) -> bool:
     linear = _linear_of(layer)
     if type(linear) is not nn.Linear or (linear is not layer and layer.lora_variant):
         return False
-    if linear.weight.device.type != "cpu":
-        return False
-    if linear.weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return bool(linear.weight.dtype == torch.float32)
+    return linear.weight.device.type == "cpu" and is_packed(linear.weight.dtype)
