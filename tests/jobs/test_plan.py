@@ -22,13 +22,20 @@ def model(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4GB", 4 * 10**9), ("3500 mb", 3_500_000_000), ("4GiB", 2**32), ("1.5GB", 1_500_000_000), ("7", 7)],
+    [
+        ("4GB", 4 * 10**9),
+        ("3500 mb", 3_500_000_000),
+        ("4GiB", 2**32),
+        ("1.5GB", 1_500_000_000),
+        ("4g", 4 * 10**9),
+        ("4000000000", 4 * 10**9),
+    ],
 )
 def test_sizes_are_read_as_people_write_them(text, size):
     assert read_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "4 lots", "-4GB"])
+@pytest.mark.parametrize("text", ["", "GB", "4 lots", "-4GB", "4", "400KB"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(UserError, match="--vram"):
         read_size(text)

@@ -16,7 +16,7 @@ from .settings import PlanSettings, TrainSettings
 
 logger = logging.getLogger(__name__)
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _PRESETS = {"4gb": 4 * 10**9}
 _CONTEXT_BYTES = 450 * 10**6
 """What a CUDA context takes of a card beside what torch allocates."""
@@ -88,15 +88,18 @@ def apply_preset(settings: TrainSettings) -> TrainSettings:
 
 
 def read_size(text: str) -> int:
-    """Bytes of "4GB", "3500 MB", "4GiB" or a plain number.
+    """Bytes of "4GB", "3500 MB", "4GiB", "4G" or a plain number of bytes.
 
     Raises:
-        UserError: it is none of these.
+        UserError: it is none of these, or a plain number that somebody meant as gigabytes.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?B)?\s*", text.upper())
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG]I?)B?)?\s*", text.upper())
     if found is None:
         raise UserError(f"--vram {text!r} is no size: write 4GB, 3500MB or 4GiB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    size = int(float(found[1]) * _UNITS[found[2] or ""])
+    if size < 10**6:
+        raise UserError(f"--vram {text} is {size:,} bytes, less than any model needs: write the unit, as in 4GB")
+    return size
 
 
 def _asked(settings: PlanSettings | TrainSettings, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
