@@ -15,9 +15,15 @@ from tiny import tiny_model
 
 
 @contextmanager
-def tiny_policy(*, lora: LoraSettings | None = LoraSettings(), engine: EngineSettings | None = None, **options):  # noqa: B008
+def tiny_policy(
+    *,
+    lora: LoraSettings | None = LoraSettings(),  # noqa: B008
+    engine: EngineSettings | None = None,
+    dtype: torch.dtype = torch.float32,
+    **options,
+):
     """A policy on a tiny model whose adapter already does something."""
-    model = load_model(tiny_model(**options), lora=lora)
+    model = load_model(tiny_model(**options).to(dtype), lora=lora)
     if lora is not None:
         generator = torch.Generator().manual_seed(1)
         for name, parameter in model.base.named_parameters():
