@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.jobs import serve
+from mini_agentic_rl.policy import EngineSettings
 
 
 def _invoke(*arguments):
@@ -41,6 +45,33 @@ def test_the_bounds_of_requests_are_options(opened):
     _invoke("--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
     assert opened["limits"] == GatewayLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
     assert opened["api_keys"] == []
+
+
+def test_the_cache_and_the_queue_are_options(opened):
+    _invoke("--cache-mib", 64, "--max-waiting", 3)
+    assert opened["engine"] == EngineSettings(cache_mib=64, max_waiting=3)
+
+
+def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_folder):
+    with serve.open_server(
+        model=tiny_folder,
+        adapter=None,
+        host="127.0.0.1",
+        port=0,
+        dtype="float32",
+        device="cpu",
+        quantization="none",
+        engine=EngineSettings(max_waiting=1, max_running=1),
+    ) as server:
+        body = {"model": tiny_folder, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
+        ask = partial(httpx.post, f"{server.endpoint}/chat/completions", json=body, timeout=120)
+        with ThreadPoolExecutor(24) as pool:
+            answers = [asked.result() for asked in [pool.submit(ask) for _ in range(24)]]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert len(refused) < len(answers)
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+    assert "max_waiting" in refused[0].json()["error"]["message"]
 
 
 @pytest.mark.parametrize(("content", "complaint"), [(None, "cannot be read"), ("\n \n", "holds no key")])

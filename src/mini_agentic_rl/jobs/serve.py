@@ -15,7 +15,7 @@ from ..gateway.limits.settings import RequestLimits
 from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
-from ..policy import LoraSettings
+from ..policy import EngineSettings, LoraSettings
 from ..policy.load import Dtype, Quantization
 from .settings import ServeSettings
 
@@ -36,6 +36,7 @@ def open_server(
     limits: GatewayLimits | None = None,
     tool_format: ToolFormatName = "auto",
     thinking: ThinkingName = "auto",
+    engine: EngineSettings | None = None,
 ) -> Iterator[MiniLLMServer]:
     """A running server on an in-process policy, stopped at the end of the block.
 
@@ -50,6 +51,7 @@ def open_server(
         dtype=dtype,
         device=device,
         quantization=quantization,
+        engine=engine,
     )
     try:
         yield served.serve(
@@ -77,6 +79,7 @@ def serve_job(settings: ServeSettings) -> None:
         limits=GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields}),
         tool_format=settings.tool_format,
         thinking=settings.thinking,
+        engine=EngineSettings(cache_mib=settings.cache_mib, max_waiting=settings.max_waiting),
     ):
         logger.info("Ctrl-C stops it")
         threading.Event().wait()

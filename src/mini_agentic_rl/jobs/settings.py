@@ -297,3 +297,7 @@ class ServeSettings(RequestLimits, AnswerSettings):
     port may ask."""
     api_key_file: Path | None = Field(default=None, json_schema_extra=_SERVER)
     """File with one such key on each line: other users of this computer cannot read it off the command line."""
+    cache_mib: int = Field(default=768, ge=1, json_schema_extra=_SERVER)
+    """Size of the key/value cache in MiB; requests that do not fit into it wait."""
+    max_waiting: int = Field(default=4096, ge=1, json_schema_extra=_SERVER)
+    """At most this many requests wait for their turn; more are refused with 429 and told when to come again."""
