@@ -102,7 +102,7 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
     assert summary["reward_model"] is True
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert merged.config.num_labels == 1
-    before, after = load_scorer(str(folder)), load_scorer(str(tmp_path / "merged"))
+    before, after = (load_scorer(str(path), dtype="float32") for path in (folder, tmp_path / "merged"))
     text = before.renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     assert after.renderer.reading == "answer"
     assert after.renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]) == text

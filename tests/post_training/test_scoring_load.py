@@ -33,9 +33,9 @@ def _saved(folder, model, tokenizer=None, *, trained_here=False):
 
 def test_a_model_trained_here_scores_the_answer_up_to_the_token_that_ends_it(tmp_path, tiny_folder):
     path = str(save_adapter(tmp_path / "run", tiny_folder, scores=True))
-    expected_model, tokenizer = load_reward_model(path)
+    expected_model, tokenizer = load_reward_model(path, dtype="float32")
     prompt, answer = prompt_and_answer(ChatRenderer(tokenizer), {"prompt": MESSAGES[:1], "x": MESSAGES[1:]}, "x")
-    scorer = load_scorer(path)
+    scorer = load_scorer(path, dtype="float32")
     text = scorer.renderer.render(MESSAGES)
     assert list(text.ids) == prompt + answer
     assert scorer.shares_prefixes
@@ -46,7 +46,7 @@ def test_a_model_trained_here_scores_the_answer_up_to_the_token_that_ends_it(tmp
 
 def test_an_adapter_in_sixteen_bits_stays_beside_its_base(tmp_path, tiny_folder):
     path = str(save_adapter(tmp_path / "run", tiny_folder, scores=True))
-    exact, rounded = load_scorer(path), load_scorer(path, dtype="bfloat16")
+    exact, rounded = load_scorer(path, dtype="float32"), load_scorer(path, dtype="bfloat16")
     text = exact.renderer.render(MESSAGES)
     assert rounded.scores([text]) == pytest.approx(exact.scores([text]), rel=0.1, abs=0.1)
 
