@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ async def warm_up(
     options = LearnerSettings(**(learner_settings.model_dump() | changes))
     learner = await policy.run_async(lambda: policy.learner(options, adapter))
     for step, tree in enumerate(trees):
-        on_step(step, await policy.learn_async(lambda tree=tree: _imitate(learner, tree)))  # type: ignore[misc]
+        on_step(step, await policy.learn_async(partial(_imitate, learner, tree)))
 
 
 def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
