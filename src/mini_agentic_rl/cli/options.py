@@ -46,7 +46,7 @@ def settings_command(
         def command(context: typer.Context, debug: bool, **values: Any) -> None:
             given = {name: value for name, value in values.items() if _is_given(context, name)}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
-            with_errors(lambda: run(read_settings(settings_class, given)), debug=debug)
+            with_errors(lambda: run(read_settings(settings_class, given)), debug=debug, settings_class=settings_class)
 
         parameters = [_parameter(field_name, field) for field_name, field in settings_class.model_fields.items()]
         parameters += [
@@ -61,8 +61,11 @@ def settings_command(
     return decorate
 
 
-def with_errors(run: Callable[[], None], *, debug: bool) -> None:
+def with_errors(run: Callable[[], None], *, debug: bool, settings_class: type[Settings] = Settings) -> None:
     """Call `run`; tell a `UserError` in one line on standard error.
+
+    Args:
+        settings_class: the settings of the command, whose options stand for their fields in the message.
 
     Raises:
         typer.Exit: code 2 after a `UserError`, 130 after Ctrl-C.
@@ -73,7 +76,8 @@ def with_errors(run: Callable[[], None], *, debug: bool) -> None:
     except UserError as error:
         if debug:
             raise
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        message = error.spelled(lambda name: _spelling(settings_class, name))
+        sys.stderr.write(f"error: {' '.join(message.split())}\n")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -97,6 +101,11 @@ def option_name(field_name: str, field: FieldInfo) -> str:
     if _is_argument(field):
         return field_name.upper()
     return str(_extra(field).get("option", "--" + field_name.replace("_", "-")))
+
+
+def _spelling(settings_class: type[Settings], name: str) -> str | None:
+    field = settings_class.model_fields.get(name)
+    return None if field is None else option_name(name, field)
 
 
 def _complaint(settings_class: type[Settings], problem: Any) -> str:

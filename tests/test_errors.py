@@ -1,0 +1,37 @@
+"""The error that a person can mend, and how doors spell its settings."""
+
+from __future__ import annotations
+
+import pickle
+
+from mini_agentic_rl.errors import UserError
+
+
+def _option(name: str) -> str | None:
+    return f"--{name.replace('_', '-')}" if name in ("full_finetune", "quantization") else None
+
+
+def test_a_message_names_its_setting_as_python_does():
+    error = UserError("quantised weights cannot be trained: set `quantization=none`", setting="full_finetune")
+
+    assert str(error) == "full_finetune: quantised weights cannot be trained: set `quantization=none`"
+
+
+def test_a_door_spells_the_settings_that_it_has_and_leaves_other_words_in_backticks():
+    error = UserError(
+        "`embedded` cannot be trained: set `quantization=none`, or `quantization`", setting="full_finetune"
+    )
+
+    assert error.spelled(_option) == (
+        "--full-finetune: `embedded` cannot be trained: set --quantization none, or --quantization"
+    )
+
+
+def test_a_setting_that_the_door_does_not_have_keeps_its_name():
+    assert UserError("is no address", setting="store").spelled(_option) == "store: is no address"
+
+
+def test_an_error_keeps_its_setting_when_it_comes_from_another_process():
+    copy = pickle.loads(pickle.dumps(UserError("is no address", setting="store")))
+
+    assert (str(copy), copy.setting) == ("store: is no address", "store")
