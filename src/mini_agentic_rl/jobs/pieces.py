@@ -1,4 +1,4 @@
-"""What several jobs need: the agent by name, its hook, its tasks, and what to tell about the machine."""
+"""The agent by name, its hook, and its tasks."""
 
 from __future__ import annotations
 
@@ -20,27 +20,6 @@ from ..litagent import LitAgent
 from .kits import AgentKit, Imitation
 
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
-
-
-def check_model(model: str, device: str) -> None:
-    """Look whether there is such a model, before anything is written or deleted. Fetches the embedded one if needed.
-
-    Raises:
-        UserError: there is no such model or device.
-    """
-    from transformers import AutoConfig
-
-    from ..policy.load import resolve_device, resolve_model
-
-    resolve_device(device)
-    path = resolve_model(model)
-    try:
-        AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"--model {model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)"
-        ) from error
 
 
 def load_agent(name: str) -> AgentKit:
@@ -94,48 +73,3 @@ def load_tasks(
         return load_task_dataset(dataset, split, size, seed)
     except ImportError as error:
         raise UserError(f"--dataset {dataset}: {error}") from error
-
-
-def warm_start(kit: AgentKit, tasks: TaskRows, examples: int, learning_rate: float) -> WarmStart | None:
-    """Imitation of tasks done well; None where there is nothing to imitate."""
-    found = kit.imitation
-    if found is None or examples == 0 or found.needs not in tasks[0]:
-        return None
-    settings = WarmStartSettings(examples=examples, learning_rate=learning_rate)
-    return WarmStart(found.demonstration, found.tools, settings)
-
-
-def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
-    """Some conversations of a measurement, wrong ones first among equals, for the report."""
-    if evaluation is None:
-        return []
-    found = []
-    for finished in evaluation.rollouts:
-        rows = TraceToMessages().adapt(finished.spans)
-        if not rows:
-            continue
-        task = finished.rollout.input
-        gold = task.get("answer") if isinstance(task, Mapping) else None
-        found.append(
-            {
-                "title": f"{evaluation.name}: {finished.rollout.rollout_id}",
-                "messages": rows[-1]["messages"],
-                "reward": finished.reward,
-                "note": None if gold is None else f"expected answer: {gold}",
-            }
-        )
-    wrong = [row for row in found if not row["reward"]]
-    right = [row for row in found if row["reward"]]
-    half = count // 2
-    return right[: count - min(half, len(wrong))] + wrong[:half]
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found

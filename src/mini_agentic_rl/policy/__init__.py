@@ -17,6 +17,7 @@ from .errors import (
     QueueFullError,
 )
 from .settings import (
+    AdaptedModelSettings,
     Dtype,
     EngineSettings,
     LearnerSettings,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_ADAPTER",
+    "AdaptedModelSettings",
     "AdapterMismatchError",
     "CacheFullError",
     "Dtype",

@@ -98,8 +98,11 @@ class MiniGRPO(Algorithm):
         **overrides: Any,
     ) -> None:
         super().__init__()
-        given = {} if settings is None else settings.model_dump(exclude_unset=True)
-        self.settings = self.settings_class(**(given | overrides))
+        if isinstance(settings, self.settings_class) and not overrides:
+            self.settings = settings
+        else:
+            given = {} if settings is None else settings.model_dump(exclude_unset=True)
+            self.settings = self.settings_class(**(given | overrides))
         if self.settings.kl_coef > 0 and lora is None:
             raise PolicyError("kl_coef needs LoRA: under full training no reference weights are left; set kl_coef 0")
         self.learner_settings = learner or LearnerSettings()
