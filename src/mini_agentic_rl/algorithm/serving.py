@@ -14,9 +14,15 @@ from ..gateway.proxy import LLMProxy
 from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
-from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
-from ..policy.adapter_folder import adapter_folder
-from ..policy.load import resolve_model
+from ..policy import (
+    DEFAULT_ADAPTER,
+    EngineSettings,
+    ModelNotFoundError,
+    Policy,
+    PolicyError,
+    adapter_folder,
+    resolve_model,
+)
 from ..store.base import LightningStore
 from ..types import LLM, NamedResources
 from .resources import with_policy

@@ -15,8 +15,7 @@ from ..gateway.limits.settings import RequestLimits
 from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
-from ..policy import EngineSettings, LoraSettings
-from ..policy.load import Dtype, Quantization
+from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)
