@@ -24,8 +24,7 @@ from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var,
 from ..errors import UserError
 from ..runner import set_worker_label
 from ..runner.processes import describe_exit, dumps
-from ..store.base import LightningStore
-from ..store.client_server import LightningStoreClient, LightningStoreServer
+from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ExecutionEvent, ThreadingEvent
 from .role_main import RoleSetup, run_until_set

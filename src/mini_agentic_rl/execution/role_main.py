@@ -15,7 +15,7 @@ from typing import Any
 from ..logging import Throttle
 from ..runner import set_worker_label
 from ..runner.processes import Channel, RemoteFailure
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .base import AlgorithmBundle
 from .events import ExecutionEvent, ThreadingEvent
 from .roles import keep_running

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from ..runner import give_back_of_worker, worker_name
 from ..runner.processes import Child, describe_exit
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .events import ExecutionEvent
 from .role_main import RoleSetup
 

@@ -25,7 +25,8 @@ Follow a token that is trained:
 Both stand on attention.py, the seam to transformers. load.py and model_files.py turn a name into a `PolicyModel`,
 errors.py names what can go wrong on the way, and memory_plan.py predicts what a run will hold in memory.
 
-`import mini_agentic_rl.policy` is light: what needs torch is loaded when it is asked for.
+settings.py holds the settings of all of them. `import mini_agentic_rl.policy` is light: what needs torch is loaded when
+it is asked for.
 """
 
 from __future__ import annotations
@@ -50,17 +51,24 @@ from .model_files import (
     pull_embedded,
     resolve_model,
 )
+from .settings import (
+    Dtype,
+    EngineSettings,
+    LearnerSettings,
+    LoraSettings,
+    ModelSettings,
+    Quantization,
+    Schedule,
+    ValueSettings,
+)
 from .torch_thread import TorchThread
 
 if TYPE_CHECKING:
     from .attention import ATTENTION_NAME
-    from .engine import Engine, EngineSettings
-    from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs
+    from .engine import Engine
+    from .learner import Learner, Loss, LossInputs, LossOutputs
     from .learning_attention import KeptKeys, TreeTables
     from .load import (
-        Dtype,
-        LoraSettings,
-        Quantization,
         load_model,
         load_weights,
         quantization_config,
@@ -71,7 +79,7 @@ if TYPE_CHECKING:
     from .memory_plan import MemoryPlan, ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
     from .model import DEFAULT_ADAPTER, PolicyModel
     from .policy import Policy
-    from .value_learner import ValueLearner, ValueSettings
+    from .value_learner import ValueLearner
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -91,6 +99,7 @@ __all__ = [
     "LossOutputs",
     "MemoryPlan",
     "ModelNotFoundError",
+    "ModelSettings",
     "ModelShape",
     "PlannedSettings",
     "PlannedWork",
@@ -100,6 +109,7 @@ __all__ = [
     "PromptTooLongError",
     "Quantization",
     "QueueFullError",
+    "Schedule",
     "TorchThread",
     "TreeTables",
     "ValueLearner",
@@ -124,13 +134,10 @@ _LATER = {
     name: module
     for module, names in {
         "attention": ("ATTENTION_NAME",),
-        "engine": ("Engine", "EngineSettings"),
-        "learner": ("Learner", "LearnerSettings", "Loss", "LossInputs", "LossOutputs"),
+        "engine": ("Engine",),
+        "learner": ("Learner", "Loss", "LossInputs", "LossOutputs"),
         "learning_attention": ("KeptKeys", "TreeTables"),
         "load": (
-            "Dtype",
-            "LoraSettings",
-            "Quantization",
             "load_model",
             "load_weights",
             "quantization_config",
@@ -141,7 +148,7 @@ _LATER = {
         "memory_plan": ("MemoryPlan", "ModelShape", "PlannedSettings", "PlannedWork", "fitting_plan", "plan_memory"),
         "model": ("DEFAULT_ADAPTER", "PolicyModel"),
         "policy": ("Policy",),
-        "value_learner": ("ValueLearner", "ValueSettings"),
+        "value_learner": ("ValueLearner",),
     }.items()
     for name in names
 }

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
 
 from .frozen_head import VOCAB_BLOCK
-from .load import Quantization
 from .packed_linear import is_packed
+from .settings import Quantization
 
 Phase = Literal["always", "sampling", "learning"]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..litagent.results import RolloutOutcome
+from ..litagent import RolloutOutcome
 from ..types import AttemptedRollout, NamedResources, Span
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..adapter.messages import parsed_messages
-from ..emitter import emit_reward
-from ..emitter.readers import find_final_reward
+from ..adapter import parsed_messages
+from ..emitter import emit_reward, find_final_reward
 from ..rewards.base import RewardFunction
 from ..rewards.combine import NormalisedSum, WeightedSum
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes

@@ -12,8 +12,7 @@ from typing import Any
 
 import psutil
 
-from ..store.base import LightningStore
-from ..store.lifecycle import LIVE_ATTEMPT_STATUSES
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 
 logger = logging.getLogger(__name__)
 
