@@ -15,9 +15,9 @@ from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.datasets.medical import MedicalQuestions, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.jobs.config import SqlTrainConfig
 from mini_agentic_rl.jobs.pieces import load_tasks
 from mini_agentic_rl.jobs.sql import sql_kit
-from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.sql_conversation import SQL_TOOLS, demonstration
 from mini_agentic_rl.store import InMemoryLightningStore
@@ -89,9 +89,9 @@ async def test_what_is_imitated_is_token_by_token_what_the_agent_asks(agent, tas
 
 def test_the_examples_of_the_data_set_are_what_its_training_imitates():
     kit = sql_kit()
-    defaults = SqlTrainSettings()
-    tasks = load_tasks(defaults.dataset, "train", None, defaults.seed, defaults.difficulty)
-    examples = load_examples("medical:1", "sft", max_samples=defaults.sft_examples)
+    defaults = SqlTrainConfig()
+    tasks = load_tasks(defaults.tasks.dataset, "train", None, defaults.loop.seed, defaults.tasks.difficulty)
+    examples = load_examples("medical:1", "sft", max_samples=defaults.warm_start.examples)
     assert [row["messages"] for row in examples] == list(map(kit.imitation.demonstration, tasks[: len(examples)]))
     assert examples[0]["tools"] == kit.imitation.tools
     kit.agent.database.close()

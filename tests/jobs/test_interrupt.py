@@ -12,7 +12,7 @@ import pytest
 from mini_agentic_rl.algorithm.grpo import loop
 from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
 from mini_agentic_rl.jobs import train
-from mini_agentic_rl.jobs.settings import TrainSettings
+from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 from warm import WarmProcess, run_warm
 
@@ -20,7 +20,7 @@ from warm import WarmProcess, run_warm
 def _settings(model, folder, **changes):
     values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "tasks_per_step": 2}
     values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "loggers": ["jsonl"], **changes}
-    return TrainSettings(model=model, output_dir=folder, **values)
+    return TrainConfig(model=model, output_dir=folder, **values)
 
 
 def _checkpoints(folder):

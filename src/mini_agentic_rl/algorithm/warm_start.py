@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
 from ..policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy
 from ..tokens import TokenTree, pack
 from .settings import WarmStartSettings

@@ -157,7 +157,8 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _parameter(kind: type[Settings], setting: Setting) -> inspect.Parameter:
-    name, annotation = setting.name, setting.field.annotation
+    name = setting.name
+    annotation: Any = setting.field.annotation
     about = _QUOTED.sub(lambda quoted: _quoted_option(kind, quoted), setting.help)
     if extra_of(setting.field).get("argument"):
         information: Any = typer.Argument(help=about, show_default=False)
@@ -199,7 +200,7 @@ def _parameter_of_command(name: str, default: Any, kind: Any, about: str) -> ins
 
 
 def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, information]  # type: ignore[valid-type]  # made at run time
+    annotation = Annotated[kind, information]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

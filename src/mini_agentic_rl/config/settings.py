@@ -11,11 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, mo
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
+_BOUNDS = ("ge", "gt", "le", "lt")
+
+
 class Settings(BaseModel):
     """Base of every settings class: immutable, and an unknown name is an error.
 
     A setting is declared once, on the class of the thing that it sets. The docstring line under it is its description,
-    and so becomes the help text of its command-line option. A job nests these classes as groups; whoever makes the job's
+    and so becomes the help text of its command-line option. A job nests these classes as groups; whoever makes its
     settings may spell a setting of a group by its path, `learner={"learning_rate": 1e-4}`, or by its name alone,
     `learning_rate=1e-4`. The name is that of the field, or of the "option" in its `json_schema_extra`.
 
@@ -128,9 +131,7 @@ def restated(kind: type[Settings], path: str, default: Any, help: str | None = N
         help: a description that differs.
     """
     field = _field_at(kind, path.split("."))
-    bounds = {
-        name: getattr(bound, name) for bound in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
-    }
+    bounds = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
     extra: Any = {**extra_of(field), "restates": path}
     return Field(default=default, description=help or field.description, json_schema_extra=extra, **bounds)
 
@@ -157,14 +158,18 @@ def _is_settings(annotation: Any) -> bool:
 
 @cache
 def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
-    offered = [(path, panel) for panel, paths in kind.panels.items() for text in paths for path in _spread(kind, text)]
+    offered: list[tuple[tuple[str, ...], str | None]] = [
+        (path, panel) for panel, paths in kind.panels.items() for text in paths for path in _spread(kind, text)
+    ]
     if not kind.panels:
         offered = [((name,), extra_of(field).get("panel")) for name, field in kind.model_fields.items()]
     found: dict[str, Setting] = {}
     for path, panel in offered:
         setting = _setting(kind, path, panel)
         if setting.name in found:
-            raise TypeError(f"{kind.__name__} has two settings of the name {setting.name!r}: {found[setting.name].path}")
+            raise TypeError(
+                f"{kind.__name__} has two settings of the name {setting.name!r}: {found[setting.name].path}"
+            )
         found[setting.name] = setting
     return found
 

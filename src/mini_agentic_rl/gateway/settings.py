@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mini_agentic_rl.config import Settings
 
-from .thinking import ThinkingName
+from .render.thinking import ThinkingName
 from .tool_formats import ToolFormatName
 
 
@@ -34,7 +34,7 @@ class AddressSettings(Settings):
 class ServerSettings(AddressSettings):
     """Where a server listens, and whom it lets in."""
 
-    api_key: list[str] = []
+    api_key: list[str] = Field(default=[])
     """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the
     port may ask."""
     api_key_file: Path | None = None

@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from ..config import LightningEnvVar, resolve_str_env_var
 from ..errors import UserError
-from ..execution.client_server import Role
+from ..execution import Role
 
 
 def check_model(model: str, device: str) -> None:
@@ -17,7 +17,7 @@ def check_model(model: str, device: str) -> None:
     """
     from transformers import AutoConfig
 
-    from ..policy.load import resolve_device, resolve_model
+    from ..policy import resolve_device, resolve_model
 
     resolve_device(device)
     path = resolve_model(model)

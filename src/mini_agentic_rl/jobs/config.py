@@ -34,7 +34,7 @@ class TaskSettings(Settings):
     dataset: str = "arithmetic"
     """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, a file (JSONL, JSON,
     CSV, TSV or Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub."""
-    difficulty: list[int] = [1, 2]
+    difficulty: list[int] = Field(default=[1, 2])
     """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
 
 

@@ -26,7 +26,7 @@ def convert_job(settings: ConvertSettings) -> dict[str, Any]:
         UserError: a path is missing, a file cannot be read or written, or no record is a preference.
     """
     if settings.input is None or settings.output is None:
-        raise UserError("give the path of a file", setting="input" if settings.input is None else "output")
+        raise UserError(f"`{'input' if settings.input is None else 'output'}` is needed: give the path of a file")
     fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
     with _progress(f"converting {settings.input.name}") as progress:
         report = convert_preferences(

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from importlib import import_module, metadata
-from typing import Any, Literal
+from importlib import import_module
+from typing import Literal
 
-from ..adapter import TraceToMessages
-from ..algorithm.evaluation import Evaluation
-from ..algorithm.warm_start import WarmStart, WarmStartSettings
 from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
 from ..datasets.medical import MedicalQuestions
 from ..errors import UserError

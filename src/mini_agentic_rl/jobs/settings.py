@@ -1,4 +1,4 @@
-"""The settings of the other jobs behind the commands, made of the same groups as `TrainConfig` where they are the same."""
+"""The settings of the other jobs behind the commands; what they share with `TrainConfig` are the same groups."""
 
 from __future__ import annotations
 

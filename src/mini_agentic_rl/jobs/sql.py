@@ -13,9 +13,9 @@ from ..gateway.limits import GatewayLimits
 from ..gateway.proxy import LLMProxy
 from ..rewards import RemoteReward
 from ..sql_conversation import SQL_TOOLS, demonstration
-from .kits import AgentKit, Imitation
 from .checks import current_role
 from .config import SqlTrainConfig
+from .kits import AgentKit, Imitation
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ def _sized(settings: SqlTrainConfig) -> SqlTrainConfig:
             "n_runners": min(2, settings.n_runners),
         }
     if settings.max_samples is not None:
-        changes["eval_size"] = min(settings.max_samples, changes.get("eval_size", loop.eval_size))
+        most = settings.max_samples
+        changes["eval_size"] = min(most, changes.get("eval_size", loop.eval_size or most))
     return settings.changed(**changes) if changes else settings
 
 

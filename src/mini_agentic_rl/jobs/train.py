@@ -14,7 +14,7 @@ from ..datasets import TaskRows
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, read_metrics
-from ..policy.adapter_folder import adapter_folder
+from ..policy import adapter_folder
 from ..trainer import RunFolder, Trainer, asks_for_processes, write_report
 from ..trainer.recorded_run import Checkpoint, RecordedRun, record_run
 from .checks import check_model, current_role
@@ -99,7 +99,9 @@ def make_algorithm(config: TrainConfig, *, model: str | None = None, warm_start:
             setting="model",
         )
     if config.full_finetune and load.quantization != "none":
-        raise UserError("quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune")
+        raise UserError(
+            "quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune"
+        )
     kind: type[MiniGRPO] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
     return kind(
         load.model if model is None else model,

@@ -1,4 +1,4 @@
-"""The trainer, the run folder that it writes, and the report on it. Settings are light; all else loads when asked for."""
+"""The trainer, the run folder that it writes, and the report on it. All but settings loads when it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which every run with a folder goes: begin, train, summary. Each kind of training only says how it trains."""
+"""Begin, train, write the summary: the order of every run with a folder. A kind of training only says how it trains."""
 
 from __future__ import annotations
 

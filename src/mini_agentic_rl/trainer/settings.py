@@ -22,7 +22,7 @@ class RunSettings(Settings):
 
     output_dir: Path = Path("outputs/run")
     """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
-    loggers: list[LoggerName] = ["console", "jsonl"]
+    loggers: list[LoggerName] = Field(default=["console", "jsonl"])
     """Where metrics go; give it several times for several loggers."""
     resume: bool = False
     """Continue the run in the output folder from its last checkpoint."""

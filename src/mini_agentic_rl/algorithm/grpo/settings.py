@@ -142,8 +142,8 @@ class GRPOSettings(RolloutSettings):
     def _has_something_to_compare_with(self) -> Self:
         if self.samples_per_prompt == 1 and self.baseline != "none":
             raise ValueError(
-                f"`samples_per_prompt=1` leaves nothing to compare with under `baseline={self.baseline}`: set 2 or more, "
-                "or `baseline=none`, as reinforce++ has it"
+                f"`samples_per_prompt=1` leaves nothing to compare with under `baseline={self.baseline}`: set 2 or "
+                "more, or `baseline=none`, as reinforce++ has it"
             )
         return self
 
