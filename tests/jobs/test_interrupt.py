@@ -70,7 +70,7 @@ def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_pa
         train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_2": 2}
     assert len(updates) == 2
-    train.train_job(settings.model_copy(update={"resume": True}))
+    train.train_job(settings.changed(resume=True))
     assert len(updates) == 4
 
 
@@ -94,7 +94,7 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {}
-    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
 
 
@@ -114,6 +114,6 @@ def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_tw
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_3": 3}
     trained = len(updates)
     monkeypatch.setattr(loop, "evaluate", evaluate)
-    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after RL"]
     assert len(updates) == trained
