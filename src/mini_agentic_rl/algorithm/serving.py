@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
 from ..gateway.policy_backend import PolicyBackend
 from ..gateway.proxy import LLMProxy
-from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
@@ -163,7 +163,7 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        place = {"base_url": self.server.endpoint, "api_key": self.server.gate.keys.first, "token_ids": "vllm"}
+        place = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
         proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
         self._proxy = proxy
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from ..http import parse_json
 from .errors import BadRequestError
-from .json_text import parse_json
 
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ..algorithm.serving import ServedPolicy
 from ..errors import UserError
+from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
-from ..gateway.limits.settings import RequestLimits
-from ..gateway.server import MiniLLMServer
 from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
+from ..http import RequestLimits
 from ..policy import EngineSettings, LoraSettings
 from ..policy.load import Dtype, Quantization
 from .settings import ServeSettings

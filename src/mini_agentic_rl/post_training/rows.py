@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..gateway.chat_template import ChatRenderer
-from ..gateway.errors import BadRequestError
+from ..http import BadRequestError
 from ..tokens import CompletionRecord
 
 logger = logging.getLogger(__name__)

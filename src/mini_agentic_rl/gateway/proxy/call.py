@@ -15,8 +15,8 @@ import httpx
 
 from mini_agentic_rl.store.base import LightningStore
 
+from ...http import json_object
 from ..dialects import Exchange
-from ..dialects.base import json_object
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
 from ..recorder import Answer, CallContext, Recorder

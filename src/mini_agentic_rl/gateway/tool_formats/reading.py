@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..json_text import parse_json
+from ...http import parse_json
 from ..messages import parse_arguments
 from .base import ToolCall
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from ...gateway.chat_template import ChatRenderer
-from ...gateway.errors import BadRequestError
 from ...gateway.messages import Message, Tool, plain_messages
+from ...http import BadRequestError
 from ..rows import prompt_and_answer
 from .settings import Truncation
 
