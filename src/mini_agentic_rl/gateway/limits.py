@@ -18,7 +18,7 @@ from pydantic.config import JsonDict
 from ..config import Settings
 from ..http import RequestLimits
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Span, TraceStatus
 from .errors import RolloutBudgetError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...http import Admission, AdmittingServer
-from ...store.base import LightningStore
+from ...store import LightningStore
 from ...types import ProxyLLM
 from ..backend import Backend
 from ..chat import ChatService

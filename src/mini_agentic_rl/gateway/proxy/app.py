@@ -26,7 +26,7 @@ from ...http import (
     read_body,
     unless_disconnected,
 )
-from ...store.base import LightningStore
+from ...store import LightningStore
 from ..dialects import Dialect, all_dialects
 from ..errors import GatewayError, NotFoundError
 from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 
 from ...http import json_object
 from ..dialects import Exchange

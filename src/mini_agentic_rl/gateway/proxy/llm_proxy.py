@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...http import Admission, AdmittingServer
-from ...store.base import LightningStore
+from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..limits import GatewayLimits, RolloutBudgets
 from .app import create_proxy_app
