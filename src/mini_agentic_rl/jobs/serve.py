@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..algorithm.serving import ServedPolicy
 from ..errors import UserError
 from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
-from ..gateway.thinking import ThinkingName
+from ..gateway.render.thinking import ThinkingName
+from ..gateway.served_policy import ServedPolicy
 from ..gateway.tool_formats import ToolFormatName
 from ..http import RequestLimits
 from ..policy import EngineSettings, LoraSettings

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 
 from ..config import Settings
 from ..gateway.limits import RolloutLimits
-from ..gateway.thinking import ThinkingName
+from ..gateway.render.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..http import RequestLimits
 from ..metrics import LoggerName

@@ -21,10 +21,10 @@ from ...http import (
     read_body,
     unless_disconnected,
 )
-from ..chat import ChatService
+from ..completion.sample import ChatService
+from ..completion.stream import ChatStream
 from ..dialects import Dialect, all_dialects
-from ..protocol import parse_chat_request
-from ..streaming import ChatStream
+from ..dialects.chat_request import parse_chat_request
 from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from ...http import Admission, AdmittingServer
 from ...store import LightningStore
 from ...types import ProxyLLM
-from ..backend import Backend
-from ..chat import ChatService
-from ..chat_template import ChatRenderer
+from ..backends.base import Backend
+from ..completion.sample import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
-from ..thinking import ThinkingName
-from ..tokenizer import Tokenizer
+from ..render.renderer import ChatRenderer
+from ..render.thinking import ThinkingName
+from ..render.tokenizer import Tokenizer
 from ..tool_formats import ToolFormatName
 from .app import create_app
 
@@ -37,7 +37,7 @@ class MiniLLMServer(AdmittingServer):
         default_adapter: adapter that `model_name` stands for; None is the base model alone.
         tool_format: how tool calls are written; "auto" takes what the chat template writes, Hermes where that cannot be
             read back.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.thinking`.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
     """
 
