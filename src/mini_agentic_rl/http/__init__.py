@@ -30,7 +30,6 @@ from .json_text import MAX_DEPTH, encode, json_object, parse_json
 
 if TYPE_CHECKING:
     from .application import (
-        CLIENT_CLOSED_REQUEST,
         AdmittedEndpoint,
         Endpoint,
         EventStream,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
         unless_disconnected,
     )
     from .body import Body, checked, read_body
-    from .metrics import METRICS_CONTENT_TYPE, MetricFamily, RequestMetrics, RequestWatch
+    from .metrics import CLIENT_CLOSED_REQUEST, METRICS_CONTENT_TYPE, MetricFamily, RequestMetrics, RequestWatch
     from .openapi import SCHEMA_REFERENCE, document, json_content
     from .server import AdmittingServer, ServerStartError, ServerThread
 
@@ -94,7 +93,6 @@ __all__ = [
 
 _LATER = {
     "application": (
-        "CLIENT_CLOSED_REQUEST",
         "AdmittedEndpoint",
         "Endpoint",
         "EventStream",
@@ -107,7 +105,7 @@ _LATER = {
         "unless_disconnected",
     ),
     "body": ("Body", "checked", "read_body"),
-    "metrics": ("METRICS_CONTENT_TYPE", "MetricFamily", "RequestMetrics", "RequestWatch"),
+    "metrics": ("CLIENT_CLOSED_REQUEST", "METRICS_CONTENT_TYPE", "MetricFamily", "RequestMetrics", "RequestWatch"),
     "openapi": ("SCHEMA_REFERENCE", "document", "json_content"),
     "server": ("AdmittingServer", "ServerStartError", "ServerThread"),
 }
