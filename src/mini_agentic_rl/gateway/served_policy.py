@@ -8,9 +8,15 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
-from ..policy.adapter_folder import adapter_folder
-from ..policy.load import resolve_model
+from ..policy import (
+    DEFAULT_ADAPTER,
+    EngineSettings,
+    ModelNotFoundError,
+    Policy,
+    PolicyError,
+    adapter_folder,
+    resolve_model,
+)
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .backends.policy import PolicyBackend

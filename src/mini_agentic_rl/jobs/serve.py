@@ -15,8 +15,7 @@ from ..gateway.render.thinking import ThinkingName
 from ..gateway.served_policy import ServedPolicy
 from ..gateway.tool_formats import ToolFormatName
 from ..http import RequestLimits
-from ..policy import EngineSettings, LoraSettings
-from ..policy.load import Dtype, Quantization
+from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...http import BadRequestError, HttpError, OverloadedError
-from ...policy.torch_thread import TorchThread
+from ...policy import TorchThread
 from .passes import Batch
 from .rendering import Rendered
 from .reward_model import RewardModel

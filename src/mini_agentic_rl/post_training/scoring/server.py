@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from ...http import Admission, AdmittingServer, RequestLimits
-from ...policy.torch_thread import TorchThread
+from ...policy import TorchThread
 from .app import create_app, queue_of
 from .batcher import Batcher
 from .metrics import ScoringMetrics

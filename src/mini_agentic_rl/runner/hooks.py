@@ -1,18 +1,56 @@
-"""A hook that scores rollouts with reward functions, the same that TRL's trainers take."""
+"""Hooks that ship with the runner: one logs every rollout, one scores it with reward functions."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..adapter import parsed_messages
-from ..emitter import emit_reward
+from ..emitter import emit_reward, find_final_reward
 from ..rewards.base import RewardFunction
 from ..rewards.combine import NormalisedSum, WeightedSum
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
 from ..semconv import CompletionSpanAttributes as Key
-from ..types import Hook, Rollout, Span
+from ..types import AttemptedRollout, Hook, Rollout, Span
+
+logger = logging.getLogger(__name__)
+
+
+class LoggingHook(Hook):
+    """Logs at level INFO. Put it last, so that it sees the rewards of the hooks before it."""
+
+    async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
+        logger.info("%s starts", _label(rollout))
+
+    async def on_rollout_end(  # type: ignore[override]  # names what it needs
+        self, *, rollout: Rollout, spans: Sequence[Span]
+    ) -> None:
+        reward = find_final_reward(spans)
+        responses = {
+            span.attributes.get(CompletionSpanAttributes.RESPONSE_ID, span.span_id)
+            for span in spans
+            if span.name == CompletionSpanAttributes.SPAN_NAME
+        }
+        errors = [span.attributes.get(FAILURE_REASON, "") for span in spans if span.name == AGL_EXCEPTION]
+        start = rollout.attempt.start_time if isinstance(rollout, AttemptedRollout) else rollout.start_time
+        logger.info(
+            "%s ends: reward %s, %.2f s, %d LLM calls%s",
+            _label(rollout),
+            "none" if reward is None else f"{reward:g}",
+            time.time() - start,
+            len(responses),
+            f", {errors[-1]}" if errors and errors[-1] else "",
+        )
+
+
+def _label(rollout: Rollout) -> str:
+    number = f" attempt {rollout.attempt.sequence_id}" if isinstance(rollout, AttemptedRollout) else ""
+    return f"rollout {rollout.rollout_id}{number} ({rollout.mode or 'no mode'})"
+
 
 _CALLERS_OWN = ("completions", "prompts")
 
@@ -60,7 +98,7 @@ class RewardHook(Hook):
 
 
 @dataclass(frozen=True)
-class Said:
+class RolloutTranscript:
     """The conversation of a rollout."""
 
     prompt: list[dict[str, Any]]
@@ -69,7 +107,7 @@ class Said:
     finish_reason: str | None
 
 
-def read_conversation(spans: Sequence[Span]) -> Said | None:
+def read_conversation(spans: Sequence[Span]) -> RolloutTranscript | None:
     """The conversation that the last LLM call continues, from the first call that it builds on; None without a call.
 
     Raises:
@@ -84,7 +122,7 @@ def read_conversation(spans: Sequence[Span]) -> Said | None:
     opened = parsed_messages(calls[0], Key.INPUT_MESSAGES)
     start = len(opened) if sent[: len(opened)] == opened else len(sent)
     reasons = calls[-1].attributes.get(Key.FINISH_REASONS) or ()
-    return Said(
+    return RolloutTranscript(
         prompt=sent[:start],
         completion=[*sent[start:], *parsed_messages(calls[-1], Key.OUTPUT_MESSAGES)[-1:]],
         tools=parsed_messages(calls[-1], Key.TOOL_DEFINITIONS),

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from mini_agentic_rl.policy import LoraSettings, ModelNotFoundError, PolicyError, load_model
-from mini_agentic_rl.policy.adapter_folder import adapter_folder, base_model_of
-from mini_agentic_rl.policy.embedded import FOLDER
 from mini_agentic_rl.policy.load import resolve_model, save_weights
+from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER, adapter_folder, base_model_of
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,9 @@ def test_several_adapters_start_from_it_unless_they_have_a_folder(adapter):
 
 
 def test_the_embedded_model_is_found_from_any_users_cache(adapter, tmp_path):
-    assert base_model_of(renamed(adapter, tmp_path / "a", f"/home/somebody/.cache/models/{FOLDER}")) == "embedded"
+    assert (
+        base_model_of(renamed(adapter, tmp_path / "a", f"/home/somebody/.cache/models/{EMBEDDED_FOLDER}")) == "embedded"
+    )
     assert base_model_of(renamed(adapter, tmp_path / "b", "owner/model")) == "owner/model"
 
 

@@ -1,10 +1,10 @@
 """Work that may hang or die, in a process of its own that answers questions, each within a deadline.
 
-    helper = LineProcess("package.worker", "argument")          # here
+    helper = DeadlineProcess("package.worker", "argument")          # here
     helper.ask([1, 2], limit=5.0)
 
     if __name__ == "__main__":                                  # package/worker.py
-        serve_lines(lambda: sum)
+        serve_answers(lambda: sum)
 
 Questions and answers are JSON values, one a line. The process is started by the first question, kept, and killed when
 an answer is late; no signal or thread could end every computation in the process of the asker.
@@ -28,19 +28,19 @@ _EXIT_LIMIT: Final = 1.0
 """Seconds from the end of a process's output to its own."""
 
 
-class LineProcessError(RuntimeError):
+class DeadlineProcessError(RuntimeError):
     """There is no answer."""
 
 
-class NotReadyError(LineProcessError):
+class NotReadyError(DeadlineProcessError):
     """The process did not come up; the text says why."""
 
 
-class LateError(LineProcessError):
+class LateError(DeadlineProcessError):
     """The answer took longer than its limit; the process was killed."""
 
 
-class EndedError(LineProcessError):
+class EndedError(DeadlineProcessError):
     """The process ended instead of answering."""
 
     def __init__(self, status: int) -> None:
@@ -49,8 +49,8 @@ class EndedError(LineProcessError):
         """Its exit status; minus the number of a signal."""
 
 
-class LineProcess:
-    """The asker's side: `python -m module arguments…`, which calls `serve_lines`.
+class DeadlineProcess:
+    """The asker's side: `python -m module arguments…`, which calls `serve_answers`.
 
     After any error the next question starts a new process. Threads may share one object; their questions take turns.
     The process ends with the object, and with the interpreter.
@@ -141,7 +141,7 @@ class LineProcess:
         return json.loads(answer)
 
 
-def serve_lines(prepare: Callable[[], Callable[[Any], Any]]) -> None:
+def serve_answers(prepare: Callable[[], Callable[[Any], Any]]) -> None:
     """The process's side: answer questions until there are no more.
 
     Args:

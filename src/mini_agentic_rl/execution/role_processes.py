@@ -1,7 +1,8 @@
-"""Runners in processes of their own: started, watched, replaced when they die, and ended with all they have started.
+"""The processes of a run as their parent sees them: runners, which are replaced when they die, and the algorithm.
 
-What a runner that died was running goes back to the queue: its worker's record in the store says which attempt it was,
-and that record is written together with the claim.
+A process is ended in four steps, each after more patience than a well-behaved one needs. What a runner that died was
+running goes back to the queue: its worker's record in the store says which attempt it was, and that record is written
+together with the claim.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ import asyncio
 import contextlib
 import logging
 import pickle
+import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..runner.give_back import give_back_of_worker
+from ..runner import give_back_of_worker, worker_name
 from ..runner.processes import Child, describe_exit
-from ..runner.worker_names import worker_name
 from ..store import LightningStore
 from .events import ExecutionEvent
-from .side_process import SideSetup
-from .stopping import Patience, stop
+from .role_main import RoleSetup
 
 logger = logging.getLogger(__name__)
 
-_ENTRY = f"{__package__}.side_process:run_runner"
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
 _GIVE_BACK_SECONDS = 10.0
@@ -31,10 +30,51 @@ _STEADY_SECONDS = 60.0
 """A runner that has lived this long is started again with the first delay."""
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait between the steps, in seconds."""
+
+    graceful_timeout: float
+    terminate_timeout: float
+
+    @property
+    def total(self) -> float:
+        """How long all four steps can take."""
+        return self.graceful_timeout + 2 * self.terminate_timeout + 5.0
+
+
+async def stop(child: Child, patience: Patience) -> int:
+    """Tell it to stop, then SIGINT, then SIGTERM, then SIGKILL; the last two to everything that it has started as well.
+
+    Returns its exit code when nothing of it is left. Cancelled, it goes to the last step at once.
+    """
+    try:
+        child.send(("stop",))
+        if not await _ends(child, patience.graceful_timeout):
+            logger.warning(
+                "%s did not stop within graceful_timeout=%g s and is interrupted", child.name, patience.graceful_timeout
+            )
+            child.signal(signal.SIGINT)
+            if not await _ends(child, patience.terminate_timeout):
+                logger.warning(
+                    "%s did not stop within terminate_timeout=%g s and is ended", child.name, patience.terminate_timeout
+                )
+        await asyncio.to_thread(child.end, patience.terminate_timeout)
+    except asyncio.CancelledError:
+        child.end(0)
+        raise
+    return await child.exited
+
+
+async def _ends(child: Child, seconds: float) -> bool:
+    await asyncio.wait({child.exited}, timeout=seconds)
+    return not child.running
+
+
 class RunnerProcesses:
     """`n_runners` processes with one runner each."""
 
-    def __init__(self, setup: SideSetup, n_runners: int, patience: Patience) -> None:
+    def __init__(self, setup: RoleSetup, n_runners: int, patience: Patience) -> None:
         self._setup = setup
         self._n_runners = n_runners
         self._patience = patience
@@ -77,7 +117,7 @@ class RunnerProcesses:
         try:
             while not event.is_set():
                 started = time.monotonic()
-                child = await Child.start(f"runner-{index}", _ENTRY)
+                child = await Child.start(f"runner-{index}", f"{__package__}.role_main:run_runner")
                 self._children[index] = child
                 code = await self._watch(child, index, stopping)
                 died = code != 0 and not event.is_set()
@@ -121,13 +161,54 @@ class RunnerProcesses:
             logger.warning("what %s was running could not be given back: %r", worker_id, error)
 
 
+class AlgorithmProcess:
+    """Runs the algorithm once. What it keeps in memory stays in its process."""
+
+    def __init__(self, setup: RoleSetup, patience: Patience) -> None:
+        self._setup = setup
+        self._patience = patience
+        self._child: Child | None = None
+        self.exit_code: int | None = None
+
+    async def run(self, event: ExecutionEvent) -> None:
+        """Run it to its end, or stop it when the event is set; the event is set afterwards.
+
+        Raises:
+            Exception: what the algorithm raised: of a class of that name, caused by its traceback.
+            RuntimeError: the process died.
+        """
+        stopping = asyncio.ensure_future(event.wait_async())
+        try:
+            self._child = child = await Child.start("algorithm", f"{__package__}.role_main:run_algorithm")
+            child.send(self._setup)
+            listening = asyncio.ensure_future(_listen(child))
+            try:
+                await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                stopped = not listening.done()
+            finally:
+                listening.cancel()
+                self.exit_code = await stop(child, self._patience)
+            if stopped:
+                return
+            listening.result()
+            if self.exit_code != 0:
+                raise RuntimeError(f"the algorithm's process {describe_exit(self.exit_code)}")
+        finally:
+            stopping.cancel()
+            event.set()
+
+    def kill(self) -> None:
+        """End it at once, from any thread."""
+        if self._child is not None:
+            self._child.end(0)
+
+
 async def _listen(child: Child) -> None:
-    """Return when it has ended.
+    """Wait until the process has ended.
 
     Raises:
-        Exception: it could not load its bundle.
+        Exception: what it sent: its bundle could not be loaded, or the algorithm failed.
     """
     with contextlib.suppress(EOFError):
-        while True:
-            _, failure = await child.receive()
-            raise failure.as_exception()
+        _, failure = await child.receive()
+        raise failure.as_exception()

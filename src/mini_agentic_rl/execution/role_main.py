@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..logging import Throttle
-from ..runner.processes import Channel, Failure
-from ..runner.worker_names import set_worker_label
+from ..runner import set_worker_label
+from ..runner.processes import Channel, RemoteFailure
 from ..store import LightningStore
 from .base import AlgorithmBundle
 from .events import ExecutionEvent, ThreadingEvent
-from .sides import keep_running
+from .roles import keep_running
 
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class SideSetup:
+class RoleSetup:
     """What a side is made of."""
 
     bundle: bytes
@@ -63,7 +63,7 @@ def run_algorithm(channel: Channel) -> None:
     try:
         asyncio.run(run_until_set(bundle, store, event))
     except BaseException as error:  # told to the process that waits for it
-        channel.send(("failed", Failure.of(error)))
+        channel.send(("failed", RemoteFailure.of(error)))
         sys.exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) and not event.is_set() else 0)
     finally:
         channel.end_others()
@@ -88,12 +88,12 @@ async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event
     await work
 
 
-def _begin(channel: Channel) -> tuple[SideSetup, Any, LightningStore, ThreadingEvent]:
-    setup: SideSetup = channel.receive()
+def _begin(channel: Channel) -> tuple[RoleSetup, Any, LightningStore, ThreadingEvent]:
+    setup: RoleSetup = channel.receive()
     try:
         bundle, store = pickle.loads(setup.bundle), pickle.loads(setup.store)
     except BaseException as error:  # importing what the bundle names runs code that may raise anything
-        channel.send(("refused", Failure.of(error)))
+        channel.send(("refused", RemoteFailure.of(error)))
         sys.exit(1)
     event = ThreadingEvent()
     threading.Thread(target=_listen, args=(channel, event, setup.orphan_seconds), name="listener", daemon=True).start()

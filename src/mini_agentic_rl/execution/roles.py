@@ -49,7 +49,7 @@ async def keep_running(
             await asyncio.wait_for(event.wait_async(), _RESTART_SECONDS)
 
 
-class Side:
+class RoleThread:
     """A coroutine in an event loop of its own, in a daemon thread."""
 
     def __init__(self, name: str, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:

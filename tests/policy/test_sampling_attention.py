@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.decode_attention import DecodeTables, SharedKeys, shared_runs
 from mini_agentic_rl.policy.kv_cache import KVPool
+from mini_agentic_rl.policy.sampling_attention import DecodeTables, SharedKeys, shared_runs
 from mini_agentic_rl.tokens import SamplingParams
 
 LENGTHS = torch.tensor([21, 14, 17, 25, 30])

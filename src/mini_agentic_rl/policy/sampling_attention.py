@@ -1,8 +1,9 @@
-"""Attention of sequences that decode one token each: keys that several of them begin with are read once.
+"""Attention of sampling, over the block cache: a chunk of each prompt, and one token of each sequence that decodes.
 
-Sequences that began with the same tokens hold the same cache blocks for them: a system prompt, a task that is sampled
-several times. `shared_runs` finds these blocks, the queries of all that share a run are scored against it in one matrix
-product, and one softmax runs over what a sequence shares and what is its own.
+Keys that several decoding sequences begin with are read once. Sequences that began with the same tokens hold the same
+cache blocks for them: a system prompt, a task that is sampled several times. `shared_runs` finds these blocks, the
+queries of all that share a run are scored against it in one matrix product, and one softmax runs over what a sequence
+shares and what is its own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,69 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import Scoring, partial_attention
+from .attention import Scoring, masked_attention, partial_attention
 from .kv_cache import KVPool
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of new tokens of one sequence: packed indices start..stop, cache slots of everything up to the last."""
+
+    start: int
+    stop: int
+    slots: Tensor
+
+
+class PagedTables:
+    """Attention of one engine step. Packed order: prefill chunks first, then one token for each decoding sequence."""
+
+    def __init__(
+        self,
+        pool: KVPool,
+        slots: Tensor,
+        sources: Tensor | None,
+        chunks: list[Chunk],
+        decode: DecodeTables | None,
+    ) -> None:
+        """`slots` is where new keys and values go, `sources` the packed index each is taken from (None: in order)."""
+        self._pool = pool
+        self._slots = slots
+        self._sources = sources
+        self._chunks = chunks
+        self._decode = decode
+        self._masks: dict[int | None, list[Tensor]] = {}
+
+    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
+        if self._sources is not None:
+            fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
+        self._pool.write(layer, self._slots, fresh_keys, fresh_values)
+        out_THD = torch.empty_like(q_HTD.transpose(0, 1), memory_format=torch.contiguous_format)
+        for chunk, mask in zip(self._chunks, self._masks_for(scoring.window), strict=True):
+            keys, values = self._pool.read(layer, chunk.slots)
+            new = slice(chunk.start, chunk.stop)
+            out_HTD = masked_attention(q_HTD[:, new], keys.transpose(0, 1), values.transpose(0, 1), mask, scoring)
+            out_THD[new] = out_HTD.transpose(0, 1)
+        if self._decode is not None:
+            batch = self._decode.batch
+            out_THD[-batch:] = self._decode.attend(self._pool, layer, q_HTD[:, -batch:], scoring).transpose(0, 1)
+        return out_THD
+
+    def _masks_for(self, window: int | None) -> list[Tensor]:
+        if window not in self._masks:
+            self._masks[window] = [
+                _causal_mask(chunk.stop - chunk.start, chunk.slots, window) for chunk in self._chunks
+            ]
+        return self._masks[window]
+
+
+def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
+    total = slots.numel()
+    key = torch.arange(total, device=slots.device)[None, :]
+    query = torch.arange(total - new, total, device=slots.device)[:, None]
+    visible = key <= query
+    return visible if window is None else visible & (query - key < window)
+
 
 _WORTHWHILE = 64
 """A run is read once if that saves gathering this many tokens; below, one product more costs more than it saves."""
