@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,15 @@ settings.load_profile("shared-machine")
 # and the processes begin with the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The ten thousand modules that the tests import stay for good: no collection of garbage need look through them.
+gc.disable()
+
+
+def pytest_collection_finish():
+    """Collect garbage again, apart from what there is by now."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
