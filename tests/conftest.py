@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from tiny import tiny_model, tiny_tokenizer
 # How long an example takes says nothing about the code on a machine that is shared.
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
+
+# The same as `_one_torch_thread` for the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shell without job control starts its background commands with Ctrl-C ignored, and an ignored signal stays ignored in
 # every process that they start. The tests press Ctrl-C in theirs, so it is given back here: a handler is not inherited,
