@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, SqlLightningStore
-from mini_agentic_rl.store.client_server import LightningStoreServer
+from mini_agentic_rl.store.http import LightningStoreServer
 from mini_agentic_rl.types import EnqueueRolloutRequest
 
 PROCESSES = 4

@@ -25,7 +25,7 @@ from ..errors import UserError
 from ..runner.processes import describe_exit, dumps
 from ..runner.worker_names import set_worker_label
 from ..store.base import LightningStore
-from ..store.client_server import LightningStoreClient, LightningStoreServer
+from ..store.http import LightningStoreClient, LightningStoreServer
 from .algorithm_process import AlgorithmProcess
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ExecutionEvent, ThreadingEvent

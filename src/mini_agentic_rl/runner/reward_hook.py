@@ -9,8 +9,7 @@ from typing import Any
 
 from ..adapter.messages import parsed_messages
 from ..emitter import emit_reward
-from ..rewards.base import RewardFunction
-from ..rewards.combine import NormalisedSum, WeightedSum
+from ..rewards import NormalisedSum, RewardFunction, WeightedSum
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Hook, Rollout, Span
 

@@ -33,7 +33,7 @@ STORES: Final = {
     "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
     "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
     "mongo": "mini_agentic_rl.store.mongo.MongoLightningStore",
-    "client": "mini_agentic_rl.store.client_server.LightningStoreClient",
+    "client": "mini_agentic_rl.store.http.LightningStoreClient",
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
@@ -97,7 +97,7 @@ def usual_store(folder: RunFolder | None) -> LightningStore | None:
     AGL_MANAGED_STORE=0 says that there is a store server, at AGL_SERVER_HOST and AGL_SERVER_PORT.
     """
     if not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True):
-        from ..store.client_server import LightningStoreClient
+        from ..store.http import LightningStoreClient
 
         host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback=DEFAULT_SERVER[0])
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=DEFAULT_SERVER[1])

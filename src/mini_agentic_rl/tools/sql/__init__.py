@@ -12,7 +12,7 @@ A query passes four gates, each of which would do alone against most of what can
 `SqlDatabase` is the door; `sql_conversation` holds what models are told of it. Needs the extra `sql`.
 """
 
-from ...sql_conversation import Cell
+from ...datasets.sql import Cell
 from .database import SqlDatabase
 from .limits import QueryLimits
 from .result import QueryError, QueryResult, SqlToolError
