@@ -180,7 +180,7 @@ FIELDS = {
     "PaginatedResult": "items limit offset total",
 }
 
-# `module` or `module:attribute`, as the README, the guides, the examples and those who asked for this package write them.
+# `module` or `module:attribute`, as the README, the guides, the examples and those who asked for this package write it.
 SHOWN = (
     *("mini_agent_lighting:Trainer", "mini_agent_lighting.litagent:LitAgent", "mini_agent_lighting.types:Hook"),
     *("mini_agent_lighting.types:Rollout", "mini_agent_lighting.types:Task"),

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
-from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.store.http import LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from mini_agentic_rl.store.open import open_store
 from warm import WarmProcess, run_warm
 

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..emitter.marks import find_marked_agents
-from ..emitter.readers import is_reward_span
+from ..emitter import find_trainable_agents, is_reward_span
 from ..errors import UserError
 from ..semconv import AGL_REWARD, LightningSpanAttributes
 from ..tokens import CompletionRecord
@@ -68,7 +67,7 @@ class TrainedCalls:
             spans: of one rollout.
             marked: agents that are marked elsewhere than in the spans (in the rollout's metadata).
         """
-        names = list(dict.fromkeys([*marked, *find_marked_agents(spans)]))
+        names = list(dict.fromkeys([*marked, *find_trainable_agents(spans)]))
         kept: list[CompletionRecord] = []
         left_out: Counter[str] = Counter()
         for group in by_attempt(spans).values():

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from ..gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.server import MiniLLMServer
 
 __all__ = ["MiniLLMServer", "main"]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve until Ctrl-C."""
-    from . import app
+    from mini_agentic_rl.cli import app  # in full: run under an older name, this module has another package
 
     app(["serve", *(sys.argv[1:] if arguments is None else arguments)], prog_name="mini_llm_server")
 

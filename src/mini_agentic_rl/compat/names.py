@@ -15,7 +15,7 @@ MOVED: Final[dict[str, str]] = {
     "llm_proxy": "gateway.proxy",
     "reward": "emitter.reward",
     "runner.agent": "runner.agent_runner",
-    "store.client_server": "store.http",
+    "store.client_server": "store",
     "store.utils": "store.lifecycle",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",

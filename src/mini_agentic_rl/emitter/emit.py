@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..tracer.base import Tracer, get_active_tracer
+from ..tracer import Tracer, get_active_tracer
 from ..types import Attributes, SpanCoreFields, TraceStatus
 from .attributes import flatten
 from .links import make_link_attributes, make_tag_attributes

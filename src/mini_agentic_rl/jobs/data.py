@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from ..atomic_files import write_json, write_text
 from ..datasets import PreferenceFields, convert_preferences, load_examples
-from ..durable import write_json, write_text
 from ..errors import UserError
 from ..metrics import shared_console
 from .data_settings import ConvertSettings, DatasetSettings

@@ -10,8 +10,8 @@ from typing import Any
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.measure import Measure
 from ..algorithm.memory import peak_memory_bytes
+from ..atomic_files import write_json
 from ..datasets import is_data_file
-from ..durable import write_json
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..recipes import load_recipe, load_tasks

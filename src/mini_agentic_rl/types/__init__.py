@@ -1,7 +1,9 @@
 """Types shared by every room: pydantic models and protocols, no I/O."""
 
 from .core import (
+    REWARD_KEY,
     TERMINAL_ROLLOUT_STATUSES,
+    TRACES_KEY,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
@@ -19,6 +21,7 @@ from .core import (
     WorkerStatus,
 )
 from .hook import Hook
+from .marks import on_trainable_agent, trainable_agents_in
 from .resources import LLM, NamedResources, PromptTemplate, ProxyLLM, Resource, ResourcesUpdate, ResourceUnion
 from .tracer import (
     Attributes,
@@ -34,7 +37,9 @@ from .tracer import (
 
 __all__ = [
     "LLM",
+    "REWARD_KEY",
     "TERMINAL_ROLLOUT_STATUSES",
+    "TRACES_KEY",
     "Attempt",
     "AttemptStatus",
     "AttemptedRollout",
@@ -66,4 +71,6 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "on_trainable_agent",
+    "trainable_agents_in",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from .marks import mark
+from .marks import mark_trainable_agent
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -89,7 +89,7 @@ class Rollout(BaseModel):
         Raises:
             ValueError: the name is empty or no string.
         """
-        mark(self.metadata, agent_id)
+        mark_trainable_agent(self.metadata, agent_id)
 
 
 class Attempt(BaseModel):

@@ -14,13 +14,13 @@ TRAINABLE_AGENTS_KEY: Final = "trainable_agents"
 _recorders: list[Callable[[str], None]] = []
 
 
-def record_marks_with(recorder: Callable[[str], None]) -> None:
+def on_trainable_agent(recorder: Callable[[str], None]) -> None:
     """Call `recorder` with the name of every agent that is marked from now on."""
     if recorder not in _recorders:
         _recorders.append(recorder)
 
 
-def mark(metadata: dict[str, Any], agent_id: str) -> None:
+def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
     """Add an agent to the marks in `metadata`, and tell the recorders.
 
     Raises:
@@ -28,14 +28,14 @@ def mark(metadata: dict[str, Any], agent_id: str) -> None:
     """
     if not isinstance(agent_id, str) or not agent_id:
         raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
-    marked = marked_in(metadata)
+    marked = trainable_agents_in(metadata)
     if agent_id not in marked:
         metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
     for recorder in _recorders:
         recorder(agent_id)
 
 
-def marked_in(metadata: Mapping[str, Any]) -> list[str]:
+def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
     """The agents that are marked in a rollout's metadata."""
     marked = metadata.get(TRAINABLE_AGENTS_KEY) or []
     return [marked] if isinstance(marked, str) else [str(name) for name in marked]
