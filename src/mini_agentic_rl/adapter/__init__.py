@@ -3,8 +3,7 @@
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
 from .messages import OpenAIMessages, TraceToMessages, parsed_messages
 from .records import TraceToRecords, spans_to_records
-from .selection import Selection, TrainedCalls
-from .trees import TraceToTokenTree
+from .selection import Selection, TraceToTokenTree, TrainedCalls
 from .triplet import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTripletBase
 
 __all__ = [

@@ -20,12 +20,11 @@ from .base import (
     LightningStoreStatistics,
     Unset,
 )
-from .forwarding import ForwardingStore, forward_methods
 from .lifecycle import LIVE_ATTEMPT_STATUSES, has_ended
 from .memory import InMemoryLightningStore
 from .open import MEMORY, RUN_STORE_FILE, open_store
 from .retry import RETRY_OF, retry_rollouts
-from .threading import LightningStoreThreaded
+from .threading import ForwardingStore, LightningStoreThreaded, forward_methods
 
 if TYPE_CHECKING:
     from .http.client import LightningStoreClient

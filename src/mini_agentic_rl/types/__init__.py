@@ -9,6 +9,7 @@ from .core import (
     AttemptStatus,
     Dataset,
     EnqueueRolloutRequest,
+    Hook,
     PaginatedResult,
     Rollout,
     RolloutConfig,
@@ -19,11 +20,11 @@ from .core import (
     Triplet,
     Worker,
     WorkerStatus,
+    on_trainable_agent,
+    trainable_agents_in,
 )
-from .hook import Hook
-from .marks import on_trainable_agent, trainable_agents_in
 from .resources import LLM, NamedResources, PromptTemplate, ProxyLLM, Resource, ResourcesUpdate, ResourceUnion
-from .tracer import (
+from .spans import (
     Attributes,
     AttributeValue,
     Event,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...gateway.errors import BadRequestError, GatewayError, OverloadedError
-from ...policy.torch_thread import TorchThread
+from ...policy import TorchThread
 from .passes import Batch
 from .rendering import Rendered
 from .reward_model import RewardModel

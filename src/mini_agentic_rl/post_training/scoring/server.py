@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from ...gateway.limits import Gate, GatewayLimits
-from ...policy.torch_thread import TorchThread
+from ...policy import TorchThread
 from ...serving import ServerThread
 from .app import create_app, queue_of
 from .batcher import Batcher
