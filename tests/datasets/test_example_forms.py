@@ -71,12 +71,12 @@ def test_levels_are_part_of_the_name() -> None:
 
 
 def test_the_calculator_conversations_of_the_agent_are_a_data_set_by_their_function() -> None:
-    rows = load_examples("mini_agentic_rl.recipes.math.examples:calculator", "sft", max_samples=4)
+    rows = load_examples("mini_agentic_rl.recipes.math:calculator", "sft", max_samples=4)
     assert rows == calculator("sft", max_samples=4)
     assert [message["role"] for message in rows[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert rows[0]["tools"] == TOOLS
     with pytest.raises(DatasetError, match="forms sft and rl"):
-        load_examples("mini_agentic_rl.recipes.math.examples:calculator", "preference")
+        load_examples("mini_agentic_rl.recipes.math:calculator", "preference")
 
 
 def test_a_function_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
