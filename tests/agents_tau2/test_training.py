@@ -13,7 +13,7 @@ import pytest
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl import LLM, MiniGRPO, Trainer
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.recipes.tau2 import Tau2Agent
 from mini_agentic_rl.recipes.tau2.tasks import load_tau2

@@ -12,7 +12,7 @@ from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl import MiniGRPO, Trainer
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.recipes.gaia import FunctionTool, GaiaAgent, web_search_tool
 from mini_agentic_rl.recipes.gaia.files import PAGE, read_file_tool

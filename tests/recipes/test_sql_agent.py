@@ -13,7 +13,7 @@ from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
 from mini_agentic_rl.recipes import load_tasks
 from mini_agentic_rl.recipes.sql import sql_recipe

@@ -9,7 +9,7 @@ import pytest
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.rl import LLMConfig, SimpleAgent
 
 

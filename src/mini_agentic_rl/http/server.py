@@ -1,4 +1,4 @@
-"""An ASGI application served from a thread of its own, with an event loop of its own."""
+"""An ASGI application served from a thread with an event loop of its own, alone or with an admission in front."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import errno
 import logging
 import socket
 import threading
+import time
+from types import TracebackType
 from typing import Any
 
 import uvicorn
+from typing_extensions import Self
 
-from .errors import UserError
+from ..errors import UserError
+from .admission import Admission
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +24,11 @@ _BACKLOG = 2048
 
 
 class ServerStartError(UserError):
-    """The server could not start; the message names the setting to change."""
+    """The server could not start."""
 
 
 class ServerThread:
-    """Serves one application at one address until it is stopped.
+    """Serve one application at one address until it is stopped.
 
     Args:
         app: the ASGI application.
@@ -62,14 +66,14 @@ class ServerThread:
 
     @property
     def running(self) -> bool:
-        """Whether it takes connections."""
+        """True while it takes connections."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be had; the message names the setting to change.
+            ServerStartError: the address cannot be had.
         """
         if self._thread is not None:
             return
@@ -107,6 +111,73 @@ class ServerThread:
         self._server = self._thread = self._bound_port = None
 
 
+class AdmittingServer:
+    """Serve an application that has an admission in front: both open together, and requests may end before it stops.
+
+    Args:
+        app: the ASGI application, whose endpoints ask the admission.
+        admission: lets requests in.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one, which `port` then tells.
+        name: what it is called in thread names and in the log.
+    """
+
+    def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
+        self.host = host
+        self.admission = admission
+        self._thread = ServerThread(app, host, port, name)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on.
+
+        Raises:
+            RuntimeError: it has not been started, and any free port was asked for.
+        """
+        return self._thread.port
+
+    @property
+    def root(self) -> str:
+        """Its URL for clients on this machine, without a path: http://host:port."""
+        return self._thread.root
+
+    @property
+    def running(self) -> bool:
+        """True while it takes connections."""
+        return self._thread.running
+
+    def start(self) -> Self:
+        """Serve; returns once connections are accepted. Starting a running server changes nothing.
+
+        Raises:
+            ServerStartError: the address cannot be had.
+        """
+        if not self.running:
+            self.admission.reopen()
+            self._thread.start()
+            self.announce()
+        return self
+
+    def announce(self) -> None:
+        """Log what is served where; called when it has started."""
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
+        them. Blocks until it is done."""
+        started = time.monotonic()
+        if self.running:
+            self.admission.drain(timeout)
+        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, name: str) -> None:
         super().__init__(config)
@@ -132,7 +203,9 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ServerStartError(f"port {port} does not exist: choose --port between 0 and 65535 (0 takes a free one)")
+        raise ServerStartError(
+            f"there is no port {port}: choose one between 0 and 65535 (0 takes a free one)", setting="port"
+        )
     # the protocol is named so that asyncio turns Nagle's delay off: it leaves sockets of protocol 0 as they are
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -143,10 +216,12 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is already in use: choose another with --port (0 takes a free one)"
-        elif error.errno == errno.EACCES:
-            message = f"port {port} needs more rights than this user has: choose one above 1023 with --port"
-        else:
-            message = f"cannot listen on {host}:{port} ({error}): change --host or --port"
-        raise ServerStartError(message) from None
+            message = f"port {port} of {host} is already in use: choose another one (0 takes a free one)"
+            raise ServerStartError(message, setting="port") from None
+        if error.errno == errno.EACCES:
+            message = f"port {port} needs more rights than this user has: choose one above 1023"
+            raise ServerStartError(message, setting="port") from None
+        raise ServerStartError(
+            f"cannot listen on {host}:{port} ({error}): change it, or `port`", setting="host"
+        ) from None
     return listener

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from mini_agentic_rl.serving import ServerThread
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.types import ProxyLLM
-
+from ...http import Admission, AdmittingServer
+from ...store import LightningStore
+from ...types import ProxyLLM
+from ..backends.base import Backend
+from ..completion.sample import ChatService
+from ..limits import GatewayLimits, RolloutBudgets
+from ..render.renderer import ChatRenderer
+from ..render.thinking import ThinkingName
+from ..render.tokenizer import Tokenizer
+from ..tool_formats import ToolFormatName
 from .app import create_app
-from .backends.base import Backend
-from .completion.sample import ChatService
-from .limits import Gate, GatewayLimits, RolloutBudgets
-from .render.renderer import ChatRenderer
-from .render.thinking import ThinkingName
-from .render.tokenizer import Tokenizer
-from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
 
 
-class MiniLLMServer:
-    """An OpenAI-compatible server that records what is asked under a rollout's URL.
+class MiniLLMServer(AdmittingServer):
+    """Serve the OpenAI API on a backend, and record what is asked under a rollout's URL.
 
     Args:
         backend: samples tokens; used from the server's own event loop.
@@ -62,30 +59,24 @@ class MiniLLMServer:
         extra_eos_ids: Sequence[int] = (),
     ) -> None:
         self.model_name = model_name
-        self.host = host
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
         self.service = ChatService(backend, self.renderer, model_name, default_adapter, store, budgets=budgets)
-        self.gate = Gate(limits, [*([] if api_key is None else [api_key]), *api_keys])
-        self._thread = ServerThread(create_app(self.service, self.gate), host, port, "gateway server")
-
-    @property
-    def port(self) -> int:
-        """The port it listens on.
-
-        Raises:
-            RuntimeError: it has not been started, and any free port was asked for.
-        """
-        return self._thread.port
+        keys = [*([] if api_key is None else [api_key]), *api_keys]
+        admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
+        super().__init__(create_app(self.service, admission), admission, host, port, "gateway server")
 
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients on this machine, ending in /v1."""
-        return f"{self._thread.root}/v1"
+        return f"{self.root}/v1"
+
+    def announce(self) -> None:
+        logger.info("serving %s at %s", self.model_name, self.endpoint)
 
     def as_resource(self, sampling_parameters: Mapping[str, Any] | None = None) -> ProxyLLM:
-        """The endpoint as a resource for rollouts.
+        """Return the endpoint as a resource for rollouts.
 
         Args:
             sampling_parameters: keyword arguments that agents pass to the completion call.
@@ -93,43 +84,15 @@ class MiniLLMServer:
         return ProxyLLM(
             endpoint=self.endpoint,
             model=self.model_name,
-            api_key=self.gate.keys.first,
+            api_key=self.admission.keys.first,
             sampling_parameters=dict(sampling_parameters or {}),
         )
-
-    def start(self) -> MiniLLMServer:
-        """Serve; returns once connections are accepted. Starting a running server changes nothing.
-
-        Raises:
-            ServerStartError: the address cannot be had; the message names the setting to change.
-        """
-        if not self._thread.running:
-            self.gate.reopen()
-            self._thread.start()
-            logger.info("serving %s at %s", self.model_name, self.endpoint)
-        return self
 
     def pause(self) -> None:
         """Hold requests that arrive from now on, e.g. while the weights are updated; those being answered go on. With
         `limits.when_paused="refuse"` they are answered with status 429 and a `Retry-After` instead."""
-        self.gate.pause()
+        self.admission.pause()
 
     def resume(self) -> None:
         """Answer requests again, those that were held first."""
-        self.gate.resume()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
-        them. Blocks until it is done."""
-        started = time.monotonic()
-        if self._thread.running:
-            self.gate.drain(timeout)
-        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
-
-    def __enter__(self) -> MiniLLMServer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self.admission.resume()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_agentic_rl.gateway.limits.rate import RequestRate
+from mini_agentic_rl.http.admission import RequestRate
 
 
 def test_a_minutes_worth_passes_at_once_and_then_one_each_share_of_it():

@@ -10,13 +10,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from mini_agentic_rl.semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.types import Span, TraceStatus
+from pydantic import Field
+from pydantic.config import JsonDict
 
-from ..errors import RolloutBudgetError
-from .settings import RolloutLimits
+from ..config import Settings
+from ..http import RequestLimits
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
+from ..store import LightningStore
+from ..types import Span, TraceStatus
+from .errors import RolloutBudgetError
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +30,30 @@ Attempt = tuple[str, str]
 """(rollout id, attempt id)."""
 
 
+_ROLLOUTS: JsonDict = {"panel": "Limits of a rollout"}
+
+
+class RolloutLimits(Settings):
+    """How much one attempt of a rollout may ask of the model; a further attempt begins anew."""
+
+    max_rollout_calls: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
+    """At most this many LLM calls in one attempt of a rollout; the next one is refused. Without it there is no
+    bound."""
+    max_rollout_tokens: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
+    """At most this many tokens in all LLM calls of one attempt together, prompts and answers; an answer that would pass
+    it is cut short, the next call is refused. Without it there is no bound."""
+
+
+class GatewayLimits(RolloutLimits, RequestLimits):
+    """All bounds of a gateway: `MiniLLMServer(limits=…)`, `LLMProxy(limits=…)`, `MiniGRPO(limits=…)`."""
+
+    when_paused: Literal["wait", "refuse"] = "wait"
+    """What becomes of a request that arrives while the weights are updated: it waits, or is told to come again."""
+
+
 @dataclass
-class Used:
-    """What an attempt has asked for so far."""
+class _Usage:
+    """Calls and tokens of an attempt so far."""
 
     calls: int = 0
     tokens: int = 0
@@ -36,7 +61,7 @@ class Used:
 
 
 class RolloutBudgets:
-    """Counts calls and tokens of attempts. Used from one event loop.
+    """Count calls and tokens of attempts. Used from one event loop.
 
     A call is counted when it begins, with its prompt; calls that run at once each see what was left when they began, so
     that together they may pass the bound by what the last of them sample.
@@ -49,15 +74,15 @@ class RolloutBudgets:
     def __init__(self, limits: RolloutLimits, store: Callable[[], LightningStore | None]) -> None:
         self._limits = limits
         self._store = store
-        self._attempts: OrderedDict[Attempt, Used] = OrderedDict()
+        self._attempts: OrderedDict[Attempt, _Usage] = OrderedDict()
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether tokens are bounded."""
+        """True if tokens are bounded."""
         return self._limits.max_rollout_tokens is not None
 
     async def begin(self, attempt: Attempt | None, prompt_tokens: int = 0) -> int | None:
-        """Count a call and its prompt; how many tokens may be sampled, None if any number may.
+        """Count a call and its prompt; return how many tokens may be sampled, None if any number may.
 
         Raises:
             RolloutBudgetError: there is nothing left for it; the attempt is marked.
@@ -90,14 +115,14 @@ class RolloutBudgets:
             self._attempts[attempt].calls -= 1
             self._attempts[attempt].tokens -= prompt_tokens
 
-    def _of(self, attempt: Attempt) -> Used:
-        used = self._attempts.setdefault(attempt, Used())
+    def _of(self, attempt: Attempt) -> _Usage:
+        used = self._attempts.setdefault(attempt, _Usage())
         self._attempts.move_to_end(attempt)
         if len(self._attempts) > _REMEMBERED:
             self._attempts.popitem(last=False)
         return used
 
-    async def _refusal(self, attempt: Attempt, used: Used, reason: str) -> RolloutBudgetError:
+    async def _refusal(self, attempt: Attempt, used: _Usage, reason: str) -> RolloutBudgetError:
         store = self._store()
         if store is not None and not used.marked:
             used.marked = True

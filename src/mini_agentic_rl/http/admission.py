@@ -10,29 +10,72 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from ..errors import DrainingError, OverloadedError
-from .keys import ApiKeys
-from .rate import RequestRate
-from .settings import GatewayLimits
+from pydantic import Field
+from pydantic.config import JsonDict
 
+from ..config import Settings
+from .access import ApiKeys
+from .errors import DrainingError, OverloadedError
+
+_REQUESTS: JsonDict = {"panel": "Limits of requests"}
 _PAUSED_RETRY_SECONDS = 2.0
 _BUSY_RETRY_SECONDS = 1.0
 
 
-class Gate:
-    """Lets requests in.
+class RequestLimits(Settings):
+    """Which requests are taken at all. A key's bounds are its own; without keys all clients share one set."""
+
+    max_body_bytes: int = Field(default=16 * 2**20, ge=1, json_schema_extra=_REQUESTS)
+    """Larger request bodies are refused."""
+    max_requests_per_minute: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
+    """At most this many requests a minute for each API key, all of them at once if need be; without it there is no
+    bound."""
+    max_concurrent_requests: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
+    """At most this many requests at the same time for each API key; without it there is no bound."""
+
+
+class RequestRate:
+    """Requests per minute, as a token bucket for each key: a full one allows a minute's worth at once. Used from one
+    event loop.
+
+    Args:
+        per_minute: how many requests a key may make in a minute.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size = float(per_minute)
+        self._per_second = per_minute / 60.0
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """For each key: what is left in its bucket, and when that was so."""
+
+    def take(self, key: str) -> float:
+        """Take one request of a key; return 0 if it may pass, else the seconds after which the next one may."""
+        now = self._clock()
+        left, since = self._buckets.get(key, (self._size, now))
+        left = min(self._size, left + (now - since) * self._per_second)
+        passes = left >= 1.0
+        self._buckets[key] = (left - 1.0 if passes else left, now)
+        return 0.0 if passes else (1.0 - left) / self._per_second
+
+
+class Admission:
+    """Admit requests within the limits.
 
     Args:
         limits: the bounds.
         keys: API keys that are accepted; none lets everybody in.
+        refuse_when_paused: refuse a request that arrives during a pause, instead of holding it until the end.
     """
 
-    def __init__(self, limits: GatewayLimits, keys: Sequence[str] = ()) -> None:
+    def __init__(self, limits: RequestLimits, keys: Sequence[str] = (), *, refuse_when_paused: bool = False) -> None:
         self.limits = limits
         self.keys = ApiKeys(keys)
+        self._refuse_when_paused = refuse_when_paused
         self._rate = None if limits.max_requests_per_minute is None else RequestRate(limits.max_requests_per_minute)
         self._by_key: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -44,22 +87,22 @@ class Gate:
 
     @property
     def active(self) -> int:
-        """Requests that are inside, those that wait for the end of a pause among them."""
+        """Number of requests inside, those that wait for the end of a pause among them."""
         return self._active
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for the end of a pause."""
+        """Number of requests that wait for the end of a pause."""
         return len(self._waiting)
 
     @property
     def paused(self) -> bool:
-        """Whether requests are held."""
+        """True while requests are held."""
         return self._paused
 
     @property
     def draining(self) -> bool:
-        """Whether nobody comes in any more."""
+        """True once nobody comes in any more."""
         return self._draining
 
     @contextmanager
@@ -103,11 +146,11 @@ class Gate:
         """Return once the server is not paused.
 
         Raises:
-            OverloadedError: it is, and `when_paused` says to refuse.
+            OverloadedError: it is, and requests are refused meanwhile.
             DrainingError: it stops instead.
         """
         while self._paused:
-            if self.limits.when_paused == "refuse":
+            if self._refuse_when_paused:
                 raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
@@ -133,7 +176,7 @@ class Gate:
             self._wake()
 
     def drain(self, timeout: float) -> bool:
-        """Let nobody in any more, and wait at most `timeout` seconds for those inside; whether all have left."""
+        """Let nobody in any more, and wait at most `timeout` seconds for those inside; return True if all have left."""
         self._empty.clear()
         with self._lock:
             self._draining = True

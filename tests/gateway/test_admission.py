@@ -67,7 +67,7 @@ def test_a_key_has_no_more_requests_inside_than_it_may(serve, stream):
         assert "max_concurrent_requests" in refused.json()["error"]["message"]
         assert [future.result().status_code for future in first] == [200, 200]
     assert _post(server).status_code == 200
-    _until(lambda: server.gate.active == 0)
+    _until(lambda: server.admission.active == 0)
 
 
 def test_a_paused_server_answers_what_arrives_once_it_is_resumed(serve):
@@ -75,12 +75,12 @@ def test_a_paused_server_answers_what_arrives_once_it_is_resumed(serve):
     server.pause()
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(_post, server, stream=stream) for stream in (False, True, False)]
-        _until(lambda: server.gate.waiting == 3)
+        _until(lambda: server.admission.waiting == 3)
         assert not backend.requests
         assert _health(server).json()["status"] == "paused"
         server.resume()
         assert [future.result().status_code for future in futures] == [200] * 3
-    assert server.gate.waiting == 0
+    assert server.admission.waiting == 0
 
 
 def test_a_paused_server_that_refuses_says_when_to_come_again(serve):
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_during_a_pause_is_forgotten(serve):
     server.pause()
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.endpoint}/chat/completions", json=BODY, timeout=0.3)
-    _until(lambda: server.gate.active == 0 and server.gate.waiting == 0)
+    _until(lambda: server.admission.active == 0 and server.admission.waiting == 0)
     server.resume()
     assert not backend.requests
 
@@ -121,7 +121,7 @@ def test_a_stopping_server_finishes_what_is_inside_and_sends_others_away(serve):
         _until(lambda: backend.active)
         stopping = threading.Thread(target=server.stop, kwargs={"timeout": 20})
         stopping.start()
-        _until(lambda: server.gate.draining)
+        _until(lambda: server.admission.draining)
         refused = kept.post(f"{server.endpoint}/chat/completions", json=BODY)
         assert refused.status_code == 503
         assert float(refused.headers["retry-after"]) > 0
@@ -139,7 +139,7 @@ def test_stopping_a_paused_server_sends_away_what_it_holds(serve):
     server.pause()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(_post, server)
-        _until(lambda: server.gate.waiting)
+        _until(lambda: server.admission.waiting)
         server.stop(timeout=10)
         assert future.result().status_code == 503
 
