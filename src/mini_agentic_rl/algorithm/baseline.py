@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ..emitter import find_final_reward
 from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm
-from .proxy import resources_with_proxy
+from .resources import resources_with_proxy
 
 logger = logging.getLogger(__name__)
 

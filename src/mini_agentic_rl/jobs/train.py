@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..algorithm.grpo import MiniGRPO
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm.loop.warm_start import WarmStart
+from ..algorithm.measure import peak_memory_bytes
 from ..algorithm.ppo import MiniPPO
-from ..algorithm.warm_start import WarmStart
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
@@ -197,7 +197,7 @@ def _given(settings: TrainSettings) -> dict[str, Any]:
 
 def _logged_before(latest: Any) -> int:
     """Last metrics row that a resumed run keeps: what was logged after its checkpoint is done again."""
-    from ..algorithm.grpo.progress import read_progress
+    from ..algorithm.loop.progress import read_progress
 
     return -1 if latest is None else read_progress(latest[1]).logged - 1
 

@@ -9,7 +9,7 @@ from .errors import (
     PromptTooLongError,
     QueueFullError,
 )
-from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs
+from .learner import Learner, LearnerSettings, Loss, LossInputs, LossOutputs, TermStreams
 from .load import LoraSettings, load_model
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .policy import Policy
@@ -33,6 +33,7 @@ __all__ = [
     "PolicyModel",
     "PromptTooLongError",
     "QueueFullError",
+    "TermStreams",
     "ValueLearner",
     "ValueSettings",
     "load_model",

@@ -19,7 +19,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm.measure import peak_memory_bytes
 from ..algorithm.serving import load_tokenizer
 from ..gateway.chat_template import ChatRenderer
 from ..metrics import MetricsLogger, make_logger

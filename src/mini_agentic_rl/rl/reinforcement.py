@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from ..algorithm.grpo import GRPOSettings, MiniGRPO
 from ..algorithm.grpo.mini_grpo import Backend
-from ..algorithm.grpo.presets import PresetName
-from ..algorithm.grpo.progress import read_progress
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm.loop.progress import read_progress
+from ..algorithm.losses.presets import PresetName
+from ..algorithm.measure import peak_memory_bytes
 from ..algorithm.ppo import MiniPPO, PPOSettings
 from ..errors import UserError
 from ..jobs.pieces import check_model, versions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from ...errors import UserError
 from ...types import Dataset, PromptTemplate
 from ..base import Algorithm, AlgorithmContext
-from ..proxy import resources_with_proxy
+from ..resources import resources_with_proxy
 from .beam import Search, Version
 from .search import SearchRun
 from .settings import APOSettings

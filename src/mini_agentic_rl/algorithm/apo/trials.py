@@ -25,8 +25,7 @@ from ...types import (
     RolloutMode,
     Span,
 )
-from ..base import OnFailure
-from ..seeds import derive_seed
+from ..base import OnFailure, derive_seed
 from .beam import Version
 from .settings import APOSettings
 

@@ -12,7 +12,7 @@ from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
 from ..grpo import GRPOSettings, MiniGRPO
-from ..grpo.objective import Objective
+from ..loop.objective import Objective
 from ..ppo import PPOSettings
 from ..ppo.mini_ppo import policy_steps, ppo_objective
 from .plan import Plan, translate
