@@ -14,7 +14,7 @@ from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..metrics import MetricsLogger
 from ..policy import EngineSettings
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .base import Algorithm
 from .resources import resources_with_upstreams

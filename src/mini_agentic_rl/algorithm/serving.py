@@ -17,7 +17,7 @@ from ..gateway.tool_formats import ToolFormatName
 from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
 from ..policy.adapter_folder import adapter_folder
 from ..policy.load import resolve_model
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .resources import with_policy
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .events import ExecutionEvent
 
 AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]

@@ -24,8 +24,7 @@ from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var,
 from ..errors import UserError
 from ..runner.processes import describe_exit, dumps
 from ..runner.worker_names import set_worker_label
-from ..store.base import LightningStore
-from ..store.client_server import LightningStoreClient, LightningStoreServer
+from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .algorithm_process import AlgorithmProcess
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ExecutionEvent, ThreadingEvent

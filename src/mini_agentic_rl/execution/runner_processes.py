@@ -16,7 +16,7 @@ from dataclasses import replace
 from ..runner.give_back import give_back_of_worker
 from ..runner.processes import Child, describe_exit
 from ..runner.worker_names import worker_name
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .events import ExecutionEvent
 from .side_process import SideSetup
 from .stopping import Patience, stop

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Literal
 
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ThreadingEvent
 from .sides import Side, run_here

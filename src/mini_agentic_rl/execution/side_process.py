@@ -15,7 +15,7 @@ from typing import Any
 from ..logging import Throttle
 from ..runner.processes import Channel, Failure
 from ..runner.worker_names import set_worker_label
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .base import AlgorithmBundle
 from .events import ExecutionEvent, ThreadingEvent
 from .sides import keep_running

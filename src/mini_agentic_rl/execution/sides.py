@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..logging import Throttle
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .base import RunnerBundle
 from .events import ExecutionEvent
 

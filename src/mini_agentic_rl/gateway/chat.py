@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 
 from . import answers

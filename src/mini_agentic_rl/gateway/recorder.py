@@ -11,7 +11,7 @@ from typing import Any
 
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
 from mini_agentic_rl.semconv import LightningResourceAttributes
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.types import OtelResource, Span, TraceStatus
 
 from .errors import NotFoundError, RecordingError

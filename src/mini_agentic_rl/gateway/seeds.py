@@ -9,7 +9,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.types import AttemptedRollout, Rollout
 
 from .conversations import Scope

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.tokens import Delivery, SamplingParams, TokenRequest
 
 from .backend import Backend

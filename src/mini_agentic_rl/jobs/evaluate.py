@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm.measure import Evaluation, Measure, peak_memory_bytes
+from ..atomic_files import write_json
 from ..datasets.records import is_data_file
-from ..durable import write_json
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..trainer import Trainer

@@ -8,14 +8,12 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from mini_agentic_rl.config import Settings
 from mini_agentic_rl.hub_access import ask_hub, cached
 from mini_agentic_rl.logging import ignore_library_notices
 
@@ -24,24 +22,9 @@ from .attention import ATTENTION_NAME
 from .embedded import EMBEDDED_NAMES, pull
 from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "8bit", "4bit"]
-
-
-class LoraSettings(Settings):
-    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
-
-    r: int = Field(default=8, ge=1)
-    """Rank of the adapter."""
-    alpha: int = Field(default=16, ge=1)
-    """Scale of the adapter, divided by the rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
-    target_modules: str | tuple[str, ...] = "all-linear"
-    """Which layers get an adapter."""
 
 
 def resolve_model(name: str) -> str:

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from .allocator import release_free_memory
-from .engine import Engine, EngineSettings
-from .learner import Learner, LearnerSettings
+from .engine import Engine
+from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import EngineSettings, LearnerSettings, ValueSettings
 from .torch_thread import TorchThread
-from .value_learner import ValueLearner, ValueSettings
+from .value_learner import ValueLearner
 
 T = TypeVar("T")
 

@@ -7,27 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import PackedTrees
 
-from .learner import Learner, LearnerSettings
+from .learner import Learner
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import LearnerSettings, ValueSettings
 from .tree_pass import ChunkTerms
 from .value_head import ValueHead
-
-
-class ValueSettings(Settings):
-    """The value head and its optimizer."""
-
-    learning_rate: float = Field(default=1e-2, gt=0)
-    """Learning rate of the value head, which has its own AdamW."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients of the value head are scaled down to this norm."""
-    trains_adapter: bool = False
-    """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""
 
 
 class ValueLearner(Learner):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..litagent.results import RolloutOutcome
+from ..litagent import RolloutOutcome
 from ..types import AttemptedRollout, NamedResources, Span
 
 

@@ -21,8 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
 from ..logging import Throttle
-from ..store.base import LightningStore
-from ..store.lifecycle import LIVE_ATTEMPT_STATUSES, has_ended
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode, TaskInput
 from .attempt import AttemptRun

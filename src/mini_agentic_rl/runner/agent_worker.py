@@ -15,9 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..litagent import LitAgent, arguments_for
-from ..litagent.agent import ROLLOUT_ARGUMENTS
-from ..litagent.results import read_result
+from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, arguments_for, read_result
 from ..tracer import Trace, Tracer
 from ..types import Span
 from .agent_call import AgentCall, Left

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..emitter import emit_exception, emit_reward
-from ..litagent import LitAgent, arguments_for
-from ..litagent.agent import ROLLOUT_ARGUMENTS
-from ..litagent.results import RolloutOutcome, read_hook_result, read_result
+from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result
 from ..semconv import FAILURE_REASON
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources
 from .calls import OutOfTimeError, StoppedError, call_bounded

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..store.base import LightningStore
-from ..store.lifecycle import LIVE_ATTEMPT_STATUSES
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ import threading
 from typing import Any
 
 from ..errors import UserError
-from ..litagent import LitAgent
-from ..litagent.results import RolloutOutcome
-from ..store.base import STORE_METHODS, LightningStore
+from ..litagent import LitAgent, RolloutOutcome
+from ..store import STORE_METHODS, LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, NamedResources
 from .agent_call import AgentCall, Left

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from ..emitter.readers import find_final_reward
+from ..emitter import find_final_reward
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
 from ..types import AttemptedRollout, Hook, Rollout, Span
 

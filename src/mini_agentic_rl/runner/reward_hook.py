@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..adapter.messages import parsed_messages
+from ..adapter import parsed_messages
 from ..emitter import emit_reward
 from ..rewards.base import RewardFunction
 from ..rewards.combine import NormalisedSum, WeightedSum

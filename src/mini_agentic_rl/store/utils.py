@@ -3,9 +3,9 @@
 from .lifecycle import (
     attempt_after_span,
     attempt_with_status,
+    overdue_status,
     rollout_following,
     rollout_with_status,
-    verdict,
 )
 
-__all__ = ["attempt_after_span", "attempt_with_status", "rollout_following", "rollout_with_status", "verdict"]
+__all__ = ["attempt_after_span", "attempt_with_status", "overdue_status", "rollout_following", "rollout_with_status"]

@@ -16,8 +16,7 @@ from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var,
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
 from ..runner import LitAgentRunner, Runner
-from ..store.base import LightningStore
-from ..store.memory import InMemoryLightningStore
+from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
 from .components import Component, build
 from .run_folder import RunFolder
@@ -84,7 +83,7 @@ def make_store(spec: Component[LightningStore] | Path, folder: RunFolder | None)
     if spec == "sqlite" and folder is None:
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
     if isinstance(spec, Path) or (isinstance(spec, str) and _is_address(spec)):
-        from ..store.open import open_store
+        from ..store import open_store
 
         return open_store(spec, api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
     store: LightningStore = build("store", spec, LightningStore, names=STORES, settings=settings)
@@ -97,7 +96,7 @@ def usual_store(folder: RunFolder | None) -> LightningStore | None:
     AGL_MANAGED_STORE=0 says that there is a store server, at AGL_SERVER_HOST and AGL_SERVER_PORT.
     """
     if not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True):
-        from ..store.client_server import LightningStoreClient
+        from ..store import LightningStoreClient
 
         host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback=DEFAULT_SERVER[0])
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=DEFAULT_SERVER[1])
@@ -109,7 +108,7 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
     """The store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens none."""
     if folder is None or not runs_algorithm(strategy):
         return InMemoryLightningStore()
-    from ..store.sql.store import SqlLightningStore
+    from ..store import SqlLightningStore
 
     folder.path.mkdir(parents=True, exist_ok=True)
     return SqlLightningStore(folder.rollouts_path)

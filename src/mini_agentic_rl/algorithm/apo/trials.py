@@ -14,7 +14,7 @@ from typing import Any
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
 from ...metrics import MetricsLogger
-from ...store.base import LightningStore
+from ...store import LightningStore
 from ...types import (
     Dataset,
     EnqueueRolloutRequest,
@@ -25,7 +25,8 @@ from ...types import (
     RolloutMode,
     Span,
 )
-from ..base import OnFailure, derive_seed
+from ..base import OnFailure
+from ..seeds import derive_seed
 from .beam import Version
 from .settings import APOSettings
 

@@ -13,11 +13,15 @@ from ...gateway.thinking import ThinkingName
 from ...gateway.tool_formats import ToolFormatName
 from ..base import OnFailure
 from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
-from .credit import CreditMode
-from .curriculum import Curriculum
 
 Baseline = Literal["group", "leave_one_out", "none"]
 """What a reward is compared with: the mean of its group, the mean of the group's other rollouts, or nothing."""
+
+CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
+"""Which of a rollout's rewards its calls are trained with; see `credit.py`."""
+
+Curriculum = Literal["none", "pass_rate"]
+"""How tasks are drawn; see `curriculum.py`."""
 
 Normalization = Literal["group", "batch"]
 """Over what advantages are brought to a standard deviation of 1."""

@@ -36,6 +36,9 @@ class VERL(MiniGRPO):
         UserError: a value that would change what is learned cannot be honoured; the message names its key.
     """
 
+    settings: Any  # a `PPOSettings` where the configuration asks for a critic
+    settings_class: Any
+
     def __init__(self, config: Mapping[Any, Any] | None = None, **options: Any) -> None:
         self.config = config
         self.plan: Plan = translate(config or {})

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 
 from ..dialects import Dialect, all_dialects
 from ..dialects.base import json_object

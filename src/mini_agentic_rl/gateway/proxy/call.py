@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 
 from ..dialects import Exchange
 from ..dialects.base import json_object

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_agentic_rl.serving import ServerThread
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.types import LLM, ProxyLLM
 
 from ..limits import Gate, GatewayLimits

@@ -14,7 +14,7 @@ from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
 from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
-from ..forwarding import ForwardingStore, forward_methods
+from ..threading import ForwardingStore, forward_methods
 from . import wire
 from .claims import give_back
 from .connection import Connection

@@ -15,8 +15,7 @@ from typing import Any, Final
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...serving import ServerStartError, ServerThread
 from ..base import LightningStore, LightningStoreCapabilities
-from ..forwarding import ForwardingStore, forward_methods
-from ..threading import LightningStoreThreaded
+from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import wire
 from .answers import LongPolls
 from .app import create_app
