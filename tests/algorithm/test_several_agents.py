@@ -20,7 +20,7 @@ from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettin
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.gateway.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger

@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.limits import GatewayLimits
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
 from mini_agentic_rl.gateway.server import MiniLLMServer
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest

@@ -9,14 +9,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .chat import ChatService
+from .completion.sample import ChatService
+from .completion.stream import ChatStream, unless_disconnected
 from .dialects import Dialect, all_dialects
 from .dialects.base import json_object
+from .dialects.chat_request import parse_chat_request
 from .http import Endpoint, add_dialect, add_health, add_models, body_of, gone, json_response, new_app, scope_of
 from .limits import Gate
 from .metrics import TOKENS_HELP, Family, GatewayMetrics
-from .protocol import parse_chat_request
-from .streaming import ChatStream, unless_disconnected
 
 
 def create_app(service: ChatService, gate: Gate) -> Starlette:

@@ -13,12 +13,12 @@ from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.types import ProxyLLM
 
 from .app import create_app
-from .backend import Backend
-from .chat import ChatService
-from .chat_template import ChatRenderer
+from .backends.base import Backend
+from .completion.sample import ChatService
 from .limits import Gate, GatewayLimits, RolloutBudgets
-from .thinking import ThinkingName
-from .tokenizer import Tokenizer
+from .render.renderer import ChatRenderer
+from .render.thinking import ThinkingName
+from .render.tokenizer import Tokenizer
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class MiniLLMServer:
         default_adapter: adapter that `model_name` stands for; None is the base model alone.
         tool_format: how tool calls are written; "auto" takes what the chat template writes, Hermes where that cannot be
             read back.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.thinking`.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
     """
 

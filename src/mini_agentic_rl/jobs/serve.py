@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..algorithm.serving import ServedPolicy
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..gateway.limits.settings import RequestLimits
+from ..gateway.render.thinking import ThinkingName
+from ..gateway.served_policy import ServedPolicy
 from ..gateway.server import MiniLLMServer
-from ..gateway.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..policy import EngineSettings, LoraSettings
 from ..policy.load import Dtype, Quantization

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 
 from ..config import Settings
 from ..gateway.limits.settings import RequestLimits, RolloutLimits
-from ..gateway.thinking import ThinkingName
+from ..gateway.render.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
 from ..metrics import LoggerName
 from .critic_settings import CriticSettings

@@ -20,8 +20,8 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from datasets import Dataset
 
 from ..algorithm.measure import peak_memory_bytes
-from ..algorithm.serving import load_tokenizer
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
+from ..gateway.served_policy import load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
 from ..policy.load import resolve_device

@@ -21,9 +21,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from ..algorithm.serving import load_tokenizer
 from ..errors import UserError
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
+from ..gateway.served_policy import load_tokenizer
 from ..policy.adapter_folder import adapter_folder
 from ..policy.errors import ModelNotFoundError
 from ..policy.load import Dtype, resolve_device, resolve_dtype, resolve_model

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...gateway.served_policy import ServedPolicy
 from ...policy import LearnerSettings
 from ...types import Dataset, NamedResources
 from ..base import ResultKind
 from ..measure import evaluate, peak_memory_bytes
 from ..seeds import tasks_of_step
-from ..serving import ServedPolicy
 from .curriculum import TaskSource, updated_pass_rates
 from .objective import Objective
 from .progress import IdleSteps, RunProgress, read_progress, restore, save_adapters, write_checkpoint

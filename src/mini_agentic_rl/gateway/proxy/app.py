@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from mini_agentic_rl.store import LightningStore
 
+from ..completion.stream import unless_disconnected
 from ..dialects import Dialect, all_dialects
 from ..dialects.base import json_object
 from ..errors import GatewayError, NotFoundError
@@ -32,7 +33,6 @@ from ..http import (
 )
 from ..limits import Gate, RolloutBudgets
 from ..metrics import TOKENS_HELP, Family, GatewayMetrics
-from ..streaming import unless_disconnected
 from .call import ProxiedCall
 from .upstreams import Upstreams
 

@@ -15,11 +15,11 @@ import httpx
 
 from mini_agentic_rl.store import LightningStore
 
+from ..completion.record import Answer, CallContext, Recorder
 from ..dialects import Exchange
 from ..dialects.base import json_object
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
-from ..recorder import Answer, CallContext, Recorder
 from .answer import UpstreamAnswer
 from .errors import UpstreamBrokenError, UpstreamRefusedError
 from .upstream import Upstream

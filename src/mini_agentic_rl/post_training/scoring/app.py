@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ... import __version__
 from ...gateway.bodies import Body, checked
+from ...gateway.completion.stream import unless_disconnected
 from ...gateway.dialects.base import encode, json_object
 from ...gateway.errors import GatewayError
 from ...gateway.http import body_of, gone, json_response
 from ...gateway.limits import Gate
 from ...gateway.metrics import CONTENT_TYPE, Watch
-from ...gateway.streaming import unless_disconnected
 from .batcher import Batcher
 from .metrics import ScoringMetrics
 from .openapi import OPERATIONS, document

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from ...algorithm.serving import load_tokenizer
+from ...gateway.served_policy import load_tokenizer
 from ...policy.adapter_folder import adapter_folder
 from ...policy.errors import ModelNotFoundError, PolicyError
 from ...policy.load import Dtype, resolve_device, resolve_dtype, resolve_model
