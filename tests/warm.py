@@ -26,7 +26,7 @@ _IMPORTED = (
     "mini_agentic_rl.algorithm.grpo.mini_grpo",
     "mini_agentic_rl.cli",
     "mini_agentic_rl.store.sql",
-    "mini_agentic_rl.gateway.server",
+    "mini_agentic_rl.gateway.http.server",
     "peft",
     "openai",
     "warm",

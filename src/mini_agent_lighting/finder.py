@@ -25,7 +25,7 @@ OLDER_NAMES: Final = {
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
     "litagent.litagent": "litagent.agent",
     "runner.agent": "runner.agent_runner",
-    "mini_llm_server": "gateway.server",
+    "mini_llm_server": "gateway.http.server",
 }
 """Modules that have another name now, without the names of the packages."""
 

@@ -54,7 +54,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "execution": ("ExecutionEvent", "ExecutionStrategy", "SharedMemoryExecutionStrategy", "ThreadingEvent"),
     "execution.client_server": ("ClientServerExecutionStrategy",),
     "execution.events": ("MultiprocessingEvent",),
-    "gateway.server": ("MiniLLMServer",),
+    "gateway.http.server": ("MiniLLMServer",),
     "litagent": ("LitAgent", "llm_rollout", "prompt_rollout", "rollout"),
     "llm_proxy": ("LLMProxy",),
     "logging": ("setup_logging",),

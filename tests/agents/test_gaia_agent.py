@@ -16,7 +16,7 @@ from mini_agentic_rl.agents.gaia.files import PAGE, read_file_tool
 from mini_agentic_rl.agents.gaia.toolbox import MAX_RESULT, Toolbox, calculator_tool
 from mini_agentic_rl.datasets.gaia import load_gaia
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore

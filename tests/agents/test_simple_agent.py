@@ -11,7 +11,7 @@ from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.agents import SimpleAgent
 from mini_agentic_rl.core import LLMConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 
 
 class Weather:

@@ -14,7 +14,7 @@ from mini_agentic_rl.agents.sql.agent import SqlAgent
 from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.datasets.medical import MedicalQuestions, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.jobs.pieces import load_tasks
 from mini_agentic_rl.jobs.sql import sql_kit
 from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings

@@ -30,7 +30,7 @@ def check_model(model: str, device: str) -> None:
     """
     from transformers import AutoConfig
 
-    from ..policy.load import resolve_device, resolve_model
+    from ..policy import resolve_device, resolve_model
 
     resolve_device(device)
     path = resolve_model(model)

@@ -15,8 +15,7 @@ from ..algorithm.ppo import MiniPPO
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
-from ..policy import EngineSettings, LearnerSettings, LoraSettings
-from ..policy.adapter_folder import adapter_folder
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
 from ..trainer import Trainer
 from ..trainer.parts import asks_for_processes
 from ..trainer.report import write_report
