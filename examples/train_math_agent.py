@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import Hook, LitAgent, LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, demonstration
-from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.rewards.math import is_correct

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm.measure import Evaluation, Measure, peak_memory_bytes
+from ..algorithm import Evaluation, Measure, peak_memory_bytes
 from ..atomic_files import write_json
 from ..datasets.records import is_data_file
 from ..errors import UserError

@@ -11,8 +11,7 @@ from importlib import import_module, metadata
 from typing import Any, Literal
 
 from ..adapter import TraceToMessages
-from ..algorithm.loop.warm_start import WarmStart, WarmStartSettings
-from ..algorithm.measure import Evaluation
+from ..algorithm import Evaluation, WarmStart, WarmStartSettings
 from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
 from ..datasets.medical import MedicalQuestions
 from ..errors import UserError

@@ -104,7 +104,7 @@ class Learner:
         self,
         packed: PackedTrees,
         loss_fn: Loss,
-        streams: TermStreams,
+        streams: TermStreams | None = None,
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
@@ -115,12 +115,13 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            streams: numbers of all terms of `packed`, handed to the loss chunk by chunk.
+            streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
             entropy_gradient: whether the entropies that the loss sees have a gradient.
         """
         model = self._model
         sums: dict[str, float] = {}
+        given = streams or TermStreams(torch.ones(packed.term_count))
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
             outputs = loss_fn(
@@ -130,7 +131,7 @@ class Learner:
                         packed.behaviour_logprobs_S[chunk.terms_N], device=model.device
                     ),
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
-                    streams=streams.select(chunk.terms_N, model.device),
+                    streams=given.select(chunk.terms_N, model.device),
                     values_S=self._values(chunk),
                 )
             )

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import PackedTrees, TokenTree, pack
-
+from ...tokens import PackedTrees, TokenTree, pack
 from ..loop.groups import Group, has_signal
 from ..losses import Aggregation, term_weights
 from .advantage import Advantage

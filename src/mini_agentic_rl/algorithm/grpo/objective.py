@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mini_agentic_rl.tokens import PackedTrees
-
 from ...policy import Learner, TermStreams
+from ...tokens import PackedTrees
 from ..loop.groups import Group, group_metrics, has_signal
 from ..loop.objective import Learners
 from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import CompletionRecord
-
+from ...tokens import CompletionRecord
 from .credit import Credit, Rewards, broadcast, stack
 
 Floats = npt.NDArray[np.float64]

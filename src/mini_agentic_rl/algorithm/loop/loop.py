@@ -18,6 +18,7 @@ from .curriculum import TaskSource, updated_pass_rates
 from .objective import Objective
 from .progress import IdleSteps, RunProgress, read_progress, restore, save_adapters, write_checkpoint
 from .sampling import SampledStep, sample_groups
+from .settings import LoopSettings
 from .warm_start import WarmStart, warm_up
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Loop:
     ) -> None:
         """`resources` are those that agents find beside the model that is trained."""
         self.algorithm = algorithm
-        self.settings = algorithm.settings
+        self.settings: LoopSettings = algorithm.settings
         self.context = algorithm.context
         self.store = self.context.store
         self.logger = self.context.logger

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import PackedTrees, TokenTree, pack
-
 from ...policy import Learner
+from ...tokens import PackedTrees, TokenTree, pack
 from .credit import Credit
 from .groups import Group, Trajectory
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mini_agentic_rl.policy import LossInputs, LossOutputs
-
+from ...policy import LossInputs, LossOutputs
 from . import LOSSES
 from .base import ClipRange, LossTerms, PolicyLoss, Stream
 from .kl import KLEstimator, kl
@@ -101,7 +100,7 @@ class PolicyGradientLoss:
         }
         if correction_S is not None:
             metrics["importance/mean"] = (weights_S * correction_S).sum()
-        if self.kl_coef > 0:
+        if self.kl_coef > 0 and reference_S is not None:
             kl_S = kl(inputs.logprobs_S - reference_S, self.kl_estimator)
             metrics["kl"] = (weights_S * kl_S).sum()
             loss = loss + self.kl_coef * metrics["kl"]

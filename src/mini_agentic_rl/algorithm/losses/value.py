@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.policy import Loss, LossInputs, LossOutputs
+from ...policy import Loss, LossInputs, LossOutputs
 
 
 def clipped_value_error(values_S: Tensor, old_values_S: Tensor, returns_S: Tensor, clip: float | None) -> Tensor:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import PackedTrees, TokenTree, pack
-
+from ...tokens import PackedTrees, TokenTree, pack
 from ..loop.credit import turn_numbers
 from ..loop.groups import Group, Trajectory
 from ..loop.shaping import overlong_penalty
