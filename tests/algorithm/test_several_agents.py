@@ -12,7 +12,7 @@ from peft import PeftModel
 from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 
 from helpers import tiny_policy
-from mini_agentic_rl import LLM, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.grpo import objective as update
 from mini_agentic_rl.algorithm.loop import loop
@@ -134,7 +134,9 @@ def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
 def test_two_adapters_on_one_model_learn_different_things(tmp_path):
     kept = Keep()
     trained = algorithm(keep_open=True)
-    Trainer(algorithm=trained, n_runners=32, output_dir=tmp_path, logger=kept).fit(Two(), TASKS, val_dataset=TASKS)
+    Trainer(algorithm=trained, store=InMemoryLightningStore(), n_runners=32, output_dir=tmp_path, logger=kept).fit(
+        Two(), TASKS, val_dataset=TASKS
+    )
     try:
         learnt = {name: sum(f"{name}/loss" in row for row in kept.steps) for name in NAMES}
         assert trained.served.policy.model.versions == learnt
