@@ -29,10 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
-from mini_agentic_rl.tokens import CompletionRecord
-from mini_agentic_rl.types import Span
-
+from ...emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
+from ...tokens import CompletionRecord
+from ...types import Span
 from .settings import CreditMode
 
 Floats = npt.NDArray[np.float64]

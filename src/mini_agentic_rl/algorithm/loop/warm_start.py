@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from ..config import Settings
-from ..gateway.render.renderer import ChatRenderer
-from ..policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy
-from ..tokens import TokenTree, pack
+from ...config import Settings
+from ...gateway.render.renderer import ChatRenderer
+from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
+from ...tokens import TokenTree, pack
 
 Messages = Sequence[dict[str, Any]]
 
@@ -45,9 +45,9 @@ class WarmStart:
 
 
 def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
-    """Mean over the assistant's tokens of -log p."""
-    loss = -(inputs.streams["weights"] * inputs.logprobs_S).sum()
-    return LossOutputs(loss, {"entropy": (inputs.streams["weights"] * inputs.entropy_S).sum()})
+    """Return the mean of -log p over the tokens of the assistant."""
+    weights_S = inputs.streams.weights_S
+    return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
 
 
 async def warm_up(
@@ -60,7 +60,7 @@ async def warm_up(
     on_step: Callable[[int, Mapping[str, float]], None],
     adapter: str = DEFAULT_ADAPTER,
 ) -> None:
-    """One pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and figures."""
+    """Take one pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and metrics."""
     trees = []
     for start in range(0, len(conversations), settings.batch_size):
         tree = TokenTree()
@@ -82,6 +82,6 @@ async def warm_up(
 
 def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
     packed = pack([tree])
-    weights = torch.full((packed.term_count,), 1 / packed.term_count)
-    figures = learner.forward_backward(packed, negative_log_likelihood, {"weights": weights})
-    return figures | learner.optim_step()
+    weights_S = torch.full((packed.term_count,), 1 / packed.term_count)
+    metrics = learner.forward_backward(packed, negative_log_likelihood, TermStreams(weights_S))
+    return metrics | learner.optim_step()

@@ -7,11 +7,9 @@ paper's runs (batch size, learning rate) are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-PresetName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++"]
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
+PRESETS: dict[str, Mapping[str, Any]] = {
     # Shao et al. 2024, arXiv:2402.03300: the defaults.
     "grpo": {},
     # Liu et al. 2025, arXiv:2503.20783: neither the standard deviation nor the length of a rollout divides anything.

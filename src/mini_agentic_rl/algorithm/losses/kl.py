@@ -20,28 +20,29 @@ over its tokens, and the policy gradient of that is the gradient of the reverse 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from .settings import KLEstimator
+from .base import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KLEstimator = Literal["k1", "k2", "k3"]
 
 
 def kl(log_ratio_S: Tensor, estimator: KLEstimator) -> Tensor:
-    """The estimate [S] from x [S], to be differentiated as it is."""
+    """Return the estimate [S] from x [S], to be differentiated as it is."""
     if estimator == "k1":
         return log_ratio_S
     if estimator == "k2":
         return log_ratio_S.square() / 2
-    return torch.exp(-log_ratio_S) - 1 + log_ratio_S
+    return (-log_ratio_S).exp() - 1 + log_ratio_S
 
 
 def sum_to_go(values_S: Floats, trajectory_S: Ints) -> Floats:
-    """For each term the sum of `values_S` over it and all later terms of its trajectory [S].
+    """Return for each term the sum of `values_S` over it and all later terms of its trajectory [S].
 
     With k1 as the values, r - beta times this is the return of REINFORCE++ (Hu et al. 2025, arXiv:2501.03262):
     A_t = r - beta * sum over i >= t of k1_i. Terms of a trajectory stand in the order in which they were sampled.

@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..rollouts import FinishedRollout
-from .batch import Group, Trajectory
 from .credit import Recipient, assign, read_rewards
-from .settings import GRPOSettings
-from .update import reward_metrics
+from .groups import Group, Trajectory, reward_metrics
+from .settings import LoopSettings
 
 logger = logging.getLogger(__name__)
 
 
 def by_adapter(
-    finished: Sequence[FinishedRollout], step: int, models: Mapping[str, str], settings: GRPOSettings
+    finished: Sequence[FinishedRollout], step: int, models: Mapping[str, str], settings: LoopSettings
 ) -> tuple[dict[str, list[Group]], Counter[str], dict[str, float]]:
-    """The groups of each adapter by its name, and for several adapters: why rollouts that were to train one do not, and
-    figures about the rewards of all and about the calls of each.
+    """Return the groups of each adapter by its name; for several adapters also why rollouts that were to train one do
+    not, and metrics about the rewards of all and about the calls of each.
 
     Args:
         finished: the rollouts of step number `step`, group by group.
@@ -36,25 +35,25 @@ def by_adapter(
     groups: dict[str, list[Group]] = {}
     reasons: Counter[str] = Counter()
     usable = [f for f in finished if f.untrainable is None]
-    figures = reward_metrics(
+    metrics = reward_metrics(
         [f.reward or 0.0 for f in usable], [{} if f.counts_as_zero else f.dimensions for f in usable]
     )
     for adapter in adapters:
         recipient = Recipient(adapter, [other for other in adapters if other != adapter])
-        shares = [_share(f, recipient, models) for f in finished]
-        groups[adapter] = _groups(shares, step, settings, recipient)
-        figures[f"{adapter}/rollout/without_calls"] = float(sum(not share.records for share in shares))
-        trainable = [share for share, whole in zip(shares, finished, strict=True) if whole.untrainable is None]
-        unrewarded = sum(bool(share.records) and share.reward is None for share in trainable)
+        seen = [_seen_by(f, recipient, models) for f in finished]
+        groups[adapter] = _groups(seen, step, settings, recipient)
+        metrics[f"{adapter}/rollout/without_calls"] = float(sum(not own.records for own in seen))
+        trainable = [own for own, whole in zip(seen, finished, strict=True) if whole.untrainable is None]
+        unrewarded = sum(bool(own.records) and own.reward is None for own in trainable)
         if unrewarded:
             reason = f"no reward for {adapter!r}: all were given to other adapters by name"
             logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
             reasons[reason] = unrewarded
-    return groups, reasons, figures
+    return groups, reasons, metrics
 
 
-def _share(finished: FinishedRollout, recipient: Recipient, models: Mapping[str, str]) -> FinishedRollout:
-    """A rollout as one adapter sees it: its own calls, its own reward."""
+def _seen_by(finished: FinishedRollout, recipient: Recipient, models: Mapping[str, str]) -> FinishedRollout:
+    """Return a rollout as one adapter sees it: its own calls, its own reward."""
     records = [record for record in finished.records if models[record.model] == recipient.name]
     return replace(
         finished,
@@ -64,9 +63,9 @@ def _share(finished: FinishedRollout, recipient: Recipient, models: Mapping[str,
 
 
 def _groups(
-    finished: Sequence[FinishedRollout], step: int, settings: GRPOSettings, recipient: Recipient | None = None
+    finished: Sequence[FinishedRollout], step: int, settings: LoopSettings, recipient: Recipient | None = None
 ) -> list[Group]:
-    """One a task, with the rollouts that can be trained."""
+    """Return one group a task, with the rollouts that can be trained."""
     size = settings.samples_per_prompt
     groups = []
     for index in range(len(finished) // size):
@@ -77,7 +76,7 @@ def _groups(
 
 
 def _trajectory(
-    finished: FinishedRollout, reward: float, settings: GRPOSettings, recipient: Recipient | None
+    finished: FinishedRollout, reward: float, settings: LoopSettings, recipient: Recipient | None
 ) -> Trajectory:
     records = finished.records
     # A failed rollout's own rewards, those of its turns too, count for nothing.

@@ -12,12 +12,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import PackedTrees, TokenTree, pack
-
 from ...policy import Learner
-from .batch import Batch, Group, Trajectory
+from ...tokens import PackedTrees, TokenTree, pack
 from .credit import Credit
-from .kl import sum_to_go
+from .groups import Group, Trajectory
 
 Floats = npt.NDArray[np.float64]
 
@@ -101,14 +99,6 @@ def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> t
         for g, group in enumerate(groups)
     ]
     return penalised, float(k1_S.mean())
-
-
-def with_kl_to_go(batch: Batch, learner: Learner, coef: float) -> tuple[Batch, float]:
-    """The batch with beta times the sum of k1 from each term on (`kl.sum_to_go`) taken off its advantage; and the mean
-    of k1. On the torch thread."""
-    k1_S = k1(batch.packed, learner)
-    penalty_S = coef * sum_to_go(k1_S, batch.packed.trajectory_S)
-    return replace(batch, advantages_S=(batch.advantages_S - penalty_S).astype(np.float32)), float(k1_S.mean())
 
 
 def k1(packed: PackedTrees, learner: Learner) -> Floats:

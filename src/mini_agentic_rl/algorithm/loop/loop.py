@@ -12,28 +12,27 @@ from ...gateway.served_policy import ServedPolicy
 from ...policy import LearnerSettings
 from ...types import Dataset, NamedResources
 from ..base import ResultKind
-from ..evaluation import evaluate
-from ..memory import peak_memory_bytes
+from ..measure import evaluate, peak_memory_bytes
 from ..seeds import tasks_of_step
-from ..warm_start import WarmStart, warm_up
 from .curriculum import TaskSource, updated_pass_rates
-from .idle_steps import IdleSteps
 from .objective import Objective
-from .progress import Progress, read_progress, restore, save_adapters, write_checkpoint
-from .sampling import Sampled, sample_groups
+from .progress import IdleSteps, RunProgress, read_progress, restore, save_adapters, write_checkpoint
+from .sampling import SampledStep, sample_groups
+from .settings import LoopSettings
+from .warm_start import WarmStart, warm_up
 
 if TYPE_CHECKING:
-    from .mini_grpo import MiniGRPO
+    from .reinforcement import ReinforcementLearning
 
 _LAST = "after RL"
 
 
 class Loop:
-    """One run of Mini-GRPO, or of another algorithm with an `Objective`, from the first measurement to the last."""
+    """One run of an algorithm with an `Objective`, from the first measurement to the last."""
 
     def __init__(
         self,
-        algorithm: MiniGRPO,
+        algorithm: ReinforcementLearning[Any],
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
@@ -41,7 +40,7 @@ class Loop:
     ) -> None:
         """`resources` are those that agents find beside the model that is trained."""
         self.algorithm = algorithm
-        self.settings = algorithm.settings
+        self.settings: LoopSettings = algorithm.settings
         self.context = algorithm.context
         self.store = self.context.store
         self.logger = self.context.logger
@@ -56,7 +55,7 @@ class Loop:
         self._val_resources = ""
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         return self.algorithm.progress
 
     async def all(self) -> None:
@@ -158,9 +157,9 @@ class Loop:
         conversations = [warm_start.demonstration(dataset[row]) for row in rows]
         self.logger.phase(self._named(adapter, "SFT", " "), -(-len(conversations) // warm_start.settings.batch_size))
 
-        def on_step(step: int, figures: Mapping[str, float]) -> None:
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
             self.logger.advance()
-            self._log({self._named(adapter, f"sft/{name}"): value for name, value in figures.items()})
+            self._log({self._named(adapter, f"sft/{name}"): value for name, value in metrics.items()})
 
         await warm_up(
             self.policy,
@@ -181,10 +180,10 @@ class Loop:
             self._show_steps()
         idle = IdleSteps()
         while progress.step < self.total_steps:
-            figures = await self._step(objective)
-            self._log(figures)
+            metrics = await self._step(objective)
+            self._log(metrics)
             self.logger.advance()
-            self._tell(idle.after_step(figures))
+            self._tell(idle.after_step(metrics))
             last = progress.step == self.total_steps
             if progress.step % self._steps_per_epoch == 0:
                 await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
@@ -230,12 +229,12 @@ class Loop:
                 self.progress.pass_rates = updated_pass_rates(tasks.pass_rates, found.mean_rewards)
             return learnt
 
-        figures = found.figures | await self.served.learn_async(learn)
+        metrics = found.metrics | await self.served.learn_async(learn)
         ended = time.perf_counter()
         self.progress.spend("sampling", sampled - started)
         self.progress.spend("learning", ended - sampled)
-        figures |= {f"drift/{kind}": float(count - prompts_before[kind]) for kind, count in prompts.items()}
-        return figures | {
+        metrics |= {f"drift/{kind}": float(count - prompts_before[kind]) for kind, count in prompts.items()}
+        return metrics | {
             "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
             "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
             "seconds/sampling": sampled - started,
@@ -260,7 +259,7 @@ class Loop:
             floor=settings.curriculum_floor,
         )
 
-    async def _sample(self, tasks: TaskSource, objective: Objective) -> Sampled:
+    async def _sample(self, tasks: TaskSource, objective: Objective) -> SampledStep:
         found = await sample_groups(
             self.context,
             self.settings,
@@ -295,13 +294,13 @@ class Loop:
                 self.progress.step, lambda folder: write_checkpoint(folder, self.policy, objective, self.progress)
             )
 
-    def _of(self, adapter: str, figures: Mapping[str, float]) -> dict[str, float]:
-        return {self._named(adapter, name): value for name, value in figures.items()}
+    def _of(self, adapter: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {self._named(adapter, name): value for name, value in metrics.items()}
 
     def _named(self, adapter: str, name: str, separator: str = "/") -> str:
         """What belongs to one of several adapters bears its name."""
         return name if len(self.adapters) == 1 else f"{adapter}{separator}{name}"
 
-    def _log(self, figures: Mapping[str, float]) -> None:
-        self.logger.log(figures, step=self.progress.logged)
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        self.logger.log(metrics, step=self.progress.logged)
         self.progress.logged += 1

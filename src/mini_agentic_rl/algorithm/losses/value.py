@@ -1,4 +1,4 @@
-"""The PPO loss: the clipped surrogate of the policy and the clipped squared error of the critic. Pure functions."""
+"""The loss of a critic, alone and beside that of the policy: the clipped squared error of its values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.policy import Loss, LossInputs, LossOutputs
+from ...policy import Loss, LossInputs, LossOutputs
 
 
 def clipped_value_error(values_S: Tensor, old_values_S: Tensor, returns_S: Tensor, clip: float | None) -> Tensor:
-    """Squared errors [S] of a critic that is to move slowly: the surrogate's clipping, applied to values. It is in the
-    authors' implementation of Schulman et al. 2017, and written down by Engstrom et al. 2020 (arXiv:2005.12729,
-    section 3).
+    """Return the squared errors [S] of a critic that is to move slowly: the surrogate's clipping, applied to values.
+
+    It is in the authors' implementation of Schulman et al. 2017, and written down by Engstrom et al. 2020
+    (arXiv:2005.12729, section 3).
 
         1/2 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2)
 
@@ -28,18 +29,17 @@ def clipped_value_error(values_S: Tensor, old_values_S: Tensor, returns_S: Tenso
 
 @dataclass(frozen=True)
 class ValueLoss:
-    """The critic alone: the sum of weight * `clipped_value_error`.
-
-    Streams, all [S]: `weights`, `old_values` and `returns`.
-    """
+    """The critic alone: the sum of weight * `clipped_value_error`. Needs the streams `old_values_S` and `returns_S`."""
 
     clip: float | None = 0.2
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        values_S, weights_S = inputs.values_S, inputs.streams["weights"]
+        values_S, weights_S = inputs.values_S, inputs.streams.weights_S
         if values_S is None:
             raise ValueError("the value loss needs a learner with a critic: Policy.value_learner")
-        old_S, returns_S = inputs.streams["old_values"], inputs.streams["returns"]
+        old_S, returns_S = inputs.streams.old_values_S, inputs.streams.returns_S
+        if old_S is None or returns_S is None:
+            raise ValueError("the value loss needs the streams old_values_S and returns_S")
         loss = (weights_S * clipped_value_error(values_S, old_S, returns_S, self.clip)).sum()
         metrics = {"weight": weights_S.sum(), "value/loss": loss.detach()}
         if self.clip is not None:

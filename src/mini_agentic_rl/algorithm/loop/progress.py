@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ _OPTIMIZER = "optimizer.pt"
 _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
+_MANY = 0.5
+"""The share of rollouts that end at the length bound from which on this is worth a word."""
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """The data cursor and the results so far: with the seed the first three say which tasks come next."""
 
     step: int = 0
@@ -48,11 +51,11 @@ class Progress:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
-def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: Progress) -> None:
+def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: RunProgress) -> None:
     """Adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
     learners = objective.learners
     for name, learner in learners.items():
-        weights, optimizer = _places(folder, name, learners)
+        weights, optimizer = _paths(folder, name, learners)
         save_weights(policy.model, weights, name)
         learner.save_state(optimizer)
     objective.save_state(folder)
@@ -68,9 +71,9 @@ def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progres
     (folder / _STATE).write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> RunProgress:
     """The cursor of a checkpoint."""
-    return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+    return RunProgress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
 def restore(folder: Path, policy: Policy, objective: Objective) -> None:
@@ -87,7 +90,7 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
             f"the checkpoint {folder} is of {', '.join(saved) or 'one adapter'}: resume it with the same adapters"
         )
     for name, learner in learners.items():
-        weights, optimizer = _places(folder, name, learners)
+        weights, optimizer = _paths(folder, name, learners)
         load_weights(policy.model, weights, name)
         learner.load_state(optimizer)
         policy.engine.weights_changed(name)
@@ -106,8 +109,39 @@ def save_adapters(folder: Path, policy: Policy) -> None:
         policy.save(folder / name, name)
 
 
-def _places(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
+def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
     """Where the weights and the optimizer of an adapter are."""
     if len(learners) == 1:
         return folder / _ADAPTER, folder / _OPTIMIZER
     return folder / _ADAPTERS / name, folder / _ADAPTERS / f"{name}.{_OPTIMIZER}"
+
+
+class IdleSteps:
+    """Counts the steps that taught nothing because the rollouts of each task had the same reward."""
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self.steps = 0
+
+    def after_step(self, metrics: Mapping[str, float]) -> str | None:
+        """What to tell after a step: the first that teaches nothing says why."""
+        self.steps += 1
+        reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
+        if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
+            return None
+        self.idle += 1
+        if self.idle > 1:
+            return None
+        parts = [f"nothing to learn from: all rollouts of a task have the same reward ({reward:.3g})"]
+        if metrics.get("rollout/truncated", 0.0) >= _MANY:
+            parts.append(f"{metrics['rollout/truncated']:.0%} of them ended at max_new_tokens")
+        return "; ".join(parts)
+
+    def at_the_end(self) -> str | None:
+        """What to tell after the last step."""
+        if self.idle == 0:
+            return None
+        return (
+            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (sft_examples), take easier "
+            "tasks, or raise samples_per_prompt or max_new_tokens"
+        )

@@ -13,14 +13,14 @@ from ...types import Dataset, EnqueueRolloutRequest, RolloutConfig
 from ..base import AlgorithmContext
 from ..rollouts import FinishedRollout, count_untrainable, run_rollouts
 from ..seeds import derive_seed
-from .batch import Group
+from .adapters import by_adapter
 from .curriculum import TaskSource
-from .settings import GRPOSettings
-from .shares import by_adapter
+from .groups import Group
+from .settings import LoopSettings
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledStep:
     """What one step sampled."""
 
     groups: Mapping[str, Sequence[Group]]
@@ -29,15 +29,15 @@ class Sampled:
     """Rollouts that gave nothing to train on, by reason."""
     mean_rewards: Mapping[int, float]
     """Of the rollouts of each task that have a reward, by its row."""
-    figures: dict[str, float]
+    metrics: dict[str, float]
     """How many rollouts failed, were tried again, count as 0, wanted more LLM calls or tokens than they may have, or
     are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter how many
     rollouts did not call it."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
-    """Which calls train the policy that is served under the names `models`: its own, under the filters of the agent
-    and the adapter."""
+    """Return which calls train the policy that is served under the names `models`: its own, under the filters of the
+    agent and the adapter."""
     adapter = context.adapter
     filters = {
         "trained_agents": context.trained_agents,
@@ -49,20 +49,20 @@ def trained_calls(context: AlgorithmContext, models: Collection[str]) -> Trained
 
 async def sample_groups(
     context: AlgorithmContext,
-    settings: GRPOSettings,
+    settings: LoopSettings,
     dataset: Dataset[Any],
     *,
     tasks: TaskSource,
     resources_id: str,
     models: Mapping[str, str],
     has_signal: Callable[[Group], bool],
-) -> Sampled:
+) -> SampledStep:
     """Run the rollouts of a step: once, or with `dynamic_sampling` in rounds, each of as many tasks as groups with a
     signal are missing.
 
     Args:
         models: the adapter that learns from calls to each model, by the names of the models.
-        has_signal: whether a group teaches an adapter anything.
+        has_signal: tells if a group teaches an adapter anything.
     """
     finished: list[FinishedRollout] = []
     rounds, missing = 0, settings.tasks_per_step
@@ -85,16 +85,16 @@ async def sample_groups(
         ]
         found = await run_rollouts(context.store, requests, lambda _: None, trained_calls(context, models))
         finished += [_as_zero(f) for f in found] if settings.on_failure == "zero" else found
-        groups, unrewarded, shares = by_adapter(finished, tasks.step, models, settings)
+        groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings)
         rounds += 1
         missing = settings.tasks_per_step - sum(map(any, zip(*_signals(groups, has_signal), strict=True)))
         if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
             break
-    return Sampled(
+    return SampledStep(
         groups=groups,
         untrained=dict(count_untrainable(finished) + unrewarded),
         mean_rewards=_mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
-        figures={
+        metrics={
             "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
             "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
             "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
@@ -103,17 +103,17 @@ async def sample_groups(
             "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
         }
         | ({"sampling/rounds": float(rounds)} if settings.dynamic_sampling else {})
-        | shares,
+        | of_adapters,
     )
 
 
 def _signals(groups: Mapping[str, Sequence[Group]], has_signal: Callable[[Group], bool]) -> list[list[bool]]:
-    """For each adapter, which of its groups teach it anything."""
+    """Return for each adapter which of its groups teach it anything."""
     return [[has_signal(group) for group in of_adapter] for of_adapter in groups.values()]
 
 
 def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
-    """By row, over the rollouts that can be trained. `finished` holds `size` rollouts of each of `rows`."""
+    """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
     found: dict[int, list[float]] = {}
     for index, row in enumerate(rows):
         usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
@@ -121,7 +121,7 @@ def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size
     return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
 
 
-def _config(settings: GRPOSettings) -> RolloutConfig:
+def _config(settings: LoopSettings) -> RolloutConfig:
     if settings.on_failure != "retry":
         return RolloutConfig(timeout_seconds=settings.rollout_timeout)
     return RolloutConfig(
@@ -132,7 +132,7 @@ def _config(settings: GRPOSettings) -> RolloutConfig:
 
 
 def _as_zero(finished: FinishedRollout) -> FinishedRollout:
-    """A rollout that failed after it had called the model counts as 0; a rewardless success never does."""
+    """Count a rollout that failed after it had called the model as 0; a success without a reward never does."""
     if finished.rollout.status != "failed" or not finished.records:
         return finished
     return replace(finished, reward=0.0, counts_as_zero=True)
