@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from mini_agentic_rl.algorithm.grpo import loop
-from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop import loop
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
+from mini_agentic_rl.trainer import recorded_run
 from warm import WarmProcess, run_warm
 
 
@@ -31,7 +32,7 @@ def _checkpoints(folder):
 
 def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path):
     folder = tmp_path / "run"
-    steps = 25
+    steps = 12
     options = [
         *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
@@ -90,7 +91,7 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
 
     settings = _settings(tiny_folder, tmp_path / "run", sft_examples=12, total_steps=1)
     with monkeypatch.context() as patch:
-        patch.setattr(train, "make_logger", lambda *_, **__: Interrupts())
+        patch.setattr(recorded_run, "make_logger", lambda *_, **__: Interrupts())
         with pytest.raises(KeyboardInterrupt):
             train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {}

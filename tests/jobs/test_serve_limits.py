@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.gateway.limits.settings import RequestLimits
+from mini_agentic_rl.http import RequestLimits
 from mini_agentic_rl.jobs import serve
 from mini_agentic_rl.jobs.settings import ServeSettings
 from mini_agentic_rl.policy import EngineSettings

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
-from ..algorithm.grpo import GRPOSettings
-from ..algorithm.grpo.presets import PRESETS, PresetName
-from ..algorithm.ppo import PPOSettings
-from ..algorithm.settings import WarmStartSettings
+from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings
 from ..config import JsonSettings, Settings
-from ..gateway.limits.settings import RolloutLimits
+from ..gateway.limits import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings, RunSettings
 
-AlgorithmName = Literal[PresetName, "ppo"]
+PPO = "ppo"
+_ALGORITHMS = (*PRESETS, PPO)
+if TYPE_CHECKING:
+    AlgorithmName: TypeAlias = str
+else:  # the variants of GRPO, those among them that a program has added, and PPO
+    AlgorithmName = Annotated[
+        Literal[_ALGORITHMS],
+        WrapValidator(lambda value, choices: value if isinstance(value, str) and value in PRESETS else choices(value)),
+    ]
 Backend = Literal["native", "trl"]
 
 DECIDED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
@@ -153,15 +158,15 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     @field_validator("loop", mode="wrap")
     @classmethod
-    def _loop_of_algorithm(cls, value: Any, handler: Any, info: ValidationInfo) -> GRPOSettings:
+    def _loop_of_algorithm(cls, value: Any, handler: Any, info: ValidationInfo) -> GRPOSettings | PPOSettings:
         """Read the loop as the settings of the algorithm that was chosen."""
         algorithm = info.data.get("algorithm")
         if not isinstance(value, Mapping) or algorithm is None:
-            loop: GRPOSettings = handler(value)
+            loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
         given = {"max_new_tokens": tokens_of_call(tasks.agent), **value}
-        if algorithm == "ppo":
+        if algorithm == PPO:
             return PPOSettings(**given)
         foreign = next((name for name in CRITIC if name in given), None)
         if foreign is not None:
@@ -231,6 +236,3 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
 def tokens_of_call(agent: str) -> int:
     """Return the tokens that a call of an agent needs."""
     return 96 if agent == "sql" else 48
-
-
-ALGORITHMS: Sequence[str] = get_args(AlgorithmName)

@@ -7,16 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm.evaluation import Evaluation
-from ..algorithm.measure import Measure
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm import Evaluation, Measure, peak_memory_bytes
 from ..atomic_files import write_json
-from ..datasets.records import is_data_file
+from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
+from ..recipes import load_recipe, load_tasks
 from ..trainer import Trainer, accuracy_row, mean_pass_at_k
 from .config import SqlTrainConfig
-from .pieces import load_agent, load_tasks
 from .settings import EvalSettings
 from .summary import transcripts, versions
 
@@ -27,7 +25,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work.
     """
-    kit = load_agent(settings.tasks.agent)
+    recipe = load_recipe(settings.tasks.agent)
     settings = _with_defaults_of_agent(settings)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
@@ -45,8 +43,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         load_options=load.model_dump(exclude={"model"}),
     )
     with ConsoleLogger() as logger:
-        Trainer(algorithm=algorithm, hooks=kit.hooks, n_runners=settings.n_runners, logger=logger).fit(
-            kit.agent, None, val_dataset=tasks
+        Trainer(algorithm=algorithm, hooks=recipe.hooks, n_runners=settings.n_runners, logger=logger).fit(
+            recipe.agent, None, val_dataset=tasks
         )
     if algorithm.evaluation is None:
         raise UserError("the evaluation was stopped before it ended")

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
+from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
-from ..gateway.limits.settings import RequestLimits
 from ..gateway.served_policy import ServedPolicy
-from ..gateway.server import MiniLLMServer
+from ..http import RequestLimits
 from ..policy import LoraSettings, TorchThread
 from ..post_training.scoring.load import load_scorer
 from ..post_training.scoring.server import ScoreServer

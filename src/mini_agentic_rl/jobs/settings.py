@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..algorithm.grpo import GRPOSettings
-from ..algorithm.settings import RolloutSettings
+from ..algorithm import GRPOSettings, RolloutSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..gateway.limits.settings import RequestLimits
 from ..gateway.settings import AnswerSettings, ServerSettings
+from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings
 from .config import TaskSettings

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..gateway.proxy import LLMProxy
+from ..recipes import Recipe
+from ..recipes.sql import sql_recipe
 from ..rewards import RemoteReward
-from ..sql_conversation import SQL_TOOLS, demonstration
 from .checks import current_role
 from .config import SqlTrainConfig
-from .kits import AgentKit, Imitation
 
 logger = logging.getLogger(__name__)
 
 
-def sql_kit(database: Path | None = None, **reward: Any) -> AgentKit:
-    """The SQL agent, over the medical database unless there is another; `reward` is the settings of `SqlReward`.
-
-    Raises:
-        UserError: the extra is not installed, or a setting cannot work.
-    """
-    try:
-        from ..agents.sql.agent import SqlAgent
-        from ..agents.sql.reward import SqlReward
-    except ImportError as error:
-        raise UserError(f"sql: {error}", setting="agent") from error
-    agent = SqlAgent(database=database, reward=SqlReward(**reward))
-    return AgentKit(agent, [], Imitation(partial(demonstration, prompt=agent.system_prompt), SQL_TOOLS, "rows"))
-
-
-def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, AgentKit, dict[str, Any]]:
+def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
     """(the settings, smaller where they ask for it; the agent; store, strategy and proxy of the trainer).
 
     Raises:
@@ -46,13 +29,13 @@ def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, AgentKit, dic
             f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
         )
     settings = _sized(settings)
-    kit = sql_kit(
+    recipe = sql_recipe(
         settings.database,
         execution_weight=settings.execution_weight,
         answer_weight=settings.answer_weight,
         reward_model=_reward_model(settings.reward_model_url),
     )
-    return settings, kit, _components(settings)
+    return settings, recipe, _components(settings)
 
 
 def _sized(settings: SqlTrainConfig) -> SqlTrainConfig:

@@ -8,15 +8,13 @@ from importlib import metadata
 from typing import Any
 
 from ..adapter import TraceToMessages
-from ..algorithm.evaluation import Evaluation
-from ..algorithm.grpo import MiniGRPO
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm import Evaluation, ReinforcementLearning, peak_memory_bytes
 from ..trainer import accuracy_row
 
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
 
 
-def training_summary(algorithm: MiniGRPO, *, seconds: float, seed: int) -> dict[str, Any]:
+def training_summary(algorithm: ReinforcementLearning[Any], *, seconds: float, seed: int) -> dict[str, Any]:
     """Return what a training by reinforcement came to.
 
     Args:

@@ -6,21 +6,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..algorithm.grpo import MiniGRPO
-from ..algorithm.grpo.progress import read_progress
-from ..algorithm.ppo import MiniPPO, PPOSettings
-from ..algorithm.warm_start import WarmStart
+from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart, read_progress
 from ..datasets import TaskRows
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, read_metrics
 from ..policy import adapter_folder
+from ..recipes import Recipe, load_recipe, load_tasks
 from ..trainer import RunFolder, Trainer, asks_for_processes, write_report
 from ..trainer.recorded_run import Checkpoint, RecordedRun, record_run
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
-from .kits import AgentKit
-from .pieces import load_agent, load_tasks
 from .plan import apply_preset
 from .sql import prepare_sql
 from .summary import training_summary, transcripts
@@ -41,30 +37,30 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     config = with_agent_defaults(config)
     components: dict[str, Any] = {}
     if isinstance(config, SqlTrainConfig):
-        config, kit, components = prepare_sql(config)
+        config, recipe, components = prepare_sql(config)
     else:
-        kit = load_agent(config.tasks.agent)
+        recipe = load_recipe(config.tasks.agent)
     if current_role() == "runner":
-        return _run_agent(config, kit, components)
+        return _run_agent(config, recipe, components)
     check_model(config.load.model, config.load.device)
     config = apply_preset(config)
     tasks, loop = config.tasks, config.loop
     train = load_tasks(tasks.dataset, "train", config.max_samples, loop.seed, tasks.difficulty)
     held_out = load_tasks(tasks.dataset, "test", loop.eval_size, 0, tasks.difficulty)
-    algorithm = make_algorithm(config, warm_start=_warm_start(config, kit, train))
+    algorithm = make_algorithm(config, warm_start=_warm_start(config, recipe, train))
 
     def fit(run: RecordedRun) -> dict[str, Any]:
         started = time.perf_counter()
         trainer = Trainer(
             algorithm=algorithm,
-            hooks=kit.hooks,
+            hooks=recipe.hooks,
             n_runners=_runners(config, components),
             output_dir=run.folder.path,
             logger=run.logger,
             resume=run.is_resumed,
             **components,
         )
-        trainer.fit(kit.agent, train, val_dataset=held_out)
+        trainer.fit(recipe.agent, train, val_dataset=held_out)
         summary = {
             **training_summary(algorithm, seconds=time.perf_counter() - started, seed=loop.seed),
             "model": config.load.model,
@@ -82,7 +78,9 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     return record_run(RunFolder(config.run.output_dir), config.run, config.flat(), fit, last_logged=last_logged)
 
 
-def make_algorithm(config: TrainConfig, *, model: str | None = None, warm_start: WarmStart | None = None) -> MiniGRPO:
+def make_algorithm(
+    config: TrainConfig, *, model: str | None = None, warm_start: WarmStart | None = None
+) -> ReinforcementLearning[Any]:
     """Return the algorithm that a configuration asks for.
 
     Args:
@@ -102,7 +100,7 @@ def make_algorithm(config: TrainConfig, *, model: str | None = None, warm_start:
         raise UserError(
             "quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune"
         )
-    kind: type[MiniGRPO] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
+    kind: type[ReinforcementLearning[Any]] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
     return kind(
         load.model if model is None else model,
         settings=config.loop,
@@ -121,12 +119,15 @@ def last_logged(checkpoint: Checkpoint | None) -> int:
     return -1 if checkpoint is None else read_progress(checkpoint[1]).logged - 1
 
 
-def _run_agent(config: TrainConfig, kit: AgentKit, components: Mapping[str, Any]) -> dict[str, Any]:
+def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
     """Run the agent for an algorithm elsewhere, whose output folder this is: nothing is written to it."""
     trainer = Trainer(
-        hooks=kit.hooks, n_runners=_runners(config, components), store=components.get("store"), logger=MetricsLogger()
+        hooks=recipe.hooks,
+        n_runners=_runners(config, components),
+        store=components.get("store"),
+        logger=MetricsLogger(),
     )
-    trainer.fit(kit.agent)
+    trainer.fit(recipe.agent)
     return {}
 
 
@@ -136,9 +137,9 @@ def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
     return config.n_runners if in_this_process else min(_PROCESSES, config.n_runners)
 
 
-def _warm_start(config: TrainConfig, kit: AgentKit, tasks: TaskRows) -> WarmStart | None:
+def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
     """Return the imitation of tasks done well; None where there is nothing to imitate."""
-    found = kit.imitation
+    found = recipe.demonstrations
     if found is None or config.warm_start.examples == 0 or found.needs not in tasks[0]:
         return None
-    return WarmStart(found.demonstration, found.tools, config.warm_start)
+    return WarmStart(found.demonstrate, found.tools, config.warm_start)
