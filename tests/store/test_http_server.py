@@ -14,9 +14,14 @@ import httpx
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError
+from mini_agentic_rl.store import (
+    InMemoryLightningStore,
+    LightningStore,
+    LightningStoreClient,
+    LightningStoreError,
+    LightningStoreServer,
+)
 from mini_agentic_rl.store.base import STORE_METHODS
-from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
 from mini_agentic_rl.store.http.responses import RememberedResponses, StoreResponse
 
 LIMIT = 20_000

@@ -20,7 +20,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm import peak_memory_bytes
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
 from ..gateway.render.renderer import ChatRenderer
