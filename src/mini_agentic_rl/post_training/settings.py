@@ -1,4 +1,4 @@
-"""The settings of post-training: one class for each method, on what all of them share.
+"""The settings of post-training: one class for each method, on those that all of them share.
 
 As for the other commands each field is an option, and its docstring the help text.
 """
@@ -49,7 +49,7 @@ RunPath = Annotated[
 
 
 class PostTrainingSettings(Settings):
-    """What every method takes."""
+    """The settings that every method takes."""
 
     model: str = Field(default="embedded", json_schema_extra=_MODEL)
     """Model to start from: `embedded` (SmolLM2-135M-Instruct), a Hugging Face id, a local folder, or the folder of an
