@@ -6,10 +6,11 @@ and of any callable; the latter are called alike, by TRL, by `RewardHook` and by
 
 from .base import Reward, RewardError, RewardFunction, Sample, samples_of
 from .combine import NormalisedSum, WeightedSum, load_reward, load_rewards, weighted_sum
+from .extract import extract_answer
 from .format import FormatReward, LengthPenaltyReward, has_answer_line, has_boxed_answer, has_thinking, length_penalty
 from .function import FunctionReward
 from .judge import JudgeReward
-from .math import AccuracyReward, extract_answer, is_correct, normalise_answer, same_answer
+from .math import AccuracyReward, is_correct, normalise_answer, same_answer
 from .remote import RemoteReward
 from .rubric import Criterion, Rubric
 from .steps import StepReward, count_steps
