@@ -20,11 +20,11 @@ from ..policy import (
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .backends.policy import PolicyBackend
+from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
 from .render.thinking import ThinkingName
 from .resources import with_policy
-from .server import MiniLLMServer
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        place = {"base_url": self.server.endpoint, "api_key": self.server.gate.keys.first, "token_ids": "vllm"}
+        place = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
         proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
         self._proxy = proxy
 

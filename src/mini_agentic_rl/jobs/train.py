@@ -8,21 +8,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..algorithm.grpo import MiniGRPO
-from ..algorithm.memory import peak_memory_bytes
-from ..algorithm.ppo import MiniPPO
-from ..algorithm.warm_start import WarmStart
+from ..algorithm import MiniGRPO, MiniPPO, ReinforcementLearning, WarmStart, peak_memory_bytes
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
+from ..recipes import Recipe, load_recipe, load_tasks
 from ..trainer import Trainer
 from ..trainer.parts import asks_for_processes
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
-from .kits import AgentKit
-from .pieces import check_model, load_agent, load_tasks, transcripts, versions, warm_start
+from .pieces import check_model, transcripts, versions, warm_start
 from .plan import apply_preset
 from .roles import current_role
 from .settings import TrainSettings
@@ -60,16 +57,16 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     settings = with_agent_defaults(settings)
     parts: dict[str, Any] = {}
     if isinstance(settings, SqlTrainSettings):
-        settings, kit, parts = prepare_sql(settings)
+        settings, recipe, parts = prepare_sql(settings)
     else:
-        kit = load_agent(settings.agent)
+        recipe = load_recipe(settings.agent)
     if current_role() == "runner":
-        return _run_agent(settings, kit, parts)
+        return _run_agent(settings, recipe, parts)
     check_model(settings.model, settings.device)
     settings = apply_preset(settings)
     train = load_tasks(settings.dataset, "train", settings.max_samples, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
-    algorithm = _algorithm(settings, warm_start(kit, train, settings.sft_examples, settings.sft_learning_rate))
+    algorithm = _algorithm(settings, warm_start(recipe, train, settings.sft_examples, settings.sft_learning_rate))
     folder = RunFolder(settings.output_dir)
     state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
     if state == "finished":
@@ -80,14 +77,14 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     with make_logger(settings.loggers, folder.path, resume_step=resume_step) as logger:
         trainer = Trainer(
             algorithm=algorithm,
-            hooks=kit.hooks,
+            hooks=recipe.hooks,
             n_runners=_runners(settings, parts),
             output_dir=settings.output_dir,
             logger=logger,
             resume=state == "resumed",
             **parts,
         )
-        trainer.fit(kit.agent, train, val_dataset=held_out)
+        trainer.fit(recipe.agent, train, val_dataset=held_out)
     summary = _summary(algorithm, settings, time.perf_counter() - started)
     with folder.writing(folder.report_path):
         write_report(
@@ -100,12 +97,12 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     return summary
 
 
-def _run_agent(settings: TrainSettings, kit: AgentKit, parts: Mapping[str, Any]) -> dict[str, Any]:
+def _run_agent(settings: TrainSettings, recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, Any]:
     """The side of the runners. The output folder is the algorithm's, who may use it at the same time."""
     trainer = Trainer(
-        hooks=kit.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
+        hooks=recipe.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
     )
-    trainer.fit(kit.agent)
+    trainer.fit(recipe.agent)
     return {}
 
 
@@ -115,7 +112,7 @@ def _runners(settings: TrainSettings, parts: Mapping[str, Any]) -> int:
     return settings.n_runners if in_this_process else min(_PROCESSES, settings.n_runners)
 
 
-def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
+def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
     if settings.full_finetune and adapter_folder(settings.model) is not None:
         raise UserError(
             f"--full-finetune trains whole weights, but --model {settings.model} is an adapter: "
@@ -129,8 +126,8 @@ def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO
         raise UserError("; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())) from None
 
 
-def _made(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
-    kind: type[MiniGRPO] = MiniGRPO
+def _made(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
+    kind: type[ReinforcementLearning[Any]] = MiniGRPO
     own: dict[str, Any] = {"preset": settings.algorithm}
     if settings.algorithm == "ppo":
         kind, own = MiniPPO, settings.critic_options()
@@ -196,12 +193,12 @@ def _given(settings: TrainSettings) -> dict[str, Any]:
 
 def _logged_before(latest: Any) -> int:
     """Last metrics row that a resumed run keeps: what was logged after its checkpoint is done again."""
-    from ..algorithm.grpo.progress import read_progress
+    from ..algorithm import read_progress
 
     return -1 if latest is None else read_progress(latest[1]).logged - 1
 
 
-def _summary(algorithm: MiniGRPO, settings: TrainSettings, seconds: float) -> dict[str, Any]:
+def _summary(algorithm: ReinforcementLearning[Any], settings: TrainSettings, seconds: float) -> dict[str, Any]:
     found = algorithm.summary
     return {
         "accuracy": [accuracy_row(row["name"], row["correct"], row["count"]) for row in found["accuracy"]],

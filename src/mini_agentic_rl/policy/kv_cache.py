@@ -8,7 +8,7 @@ stay findable until their room is needed, the least recently used first.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -138,7 +138,10 @@ class BlockCache:
         """
         self.block_size = block_size
         self._share = share
-        self._blocks = [_BlockState() for _ in range(blocks)]
+        self.total = blocks
+        """Number of blocks that exist."""
+        # Made when first used: of a large cache most never are, and its start would cost half a second.
+        self._blocks: defaultdict[int, _BlockState] = defaultdict(_BlockState)
         # Taken from the end, so the lowest blocks are used first, and the memory behind the others is never touched.
         self._free = list(range(blocks - 1, -1, -1))
         # Blocks in the prefix tree that nobody holds, the least recently used first.
@@ -158,11 +161,6 @@ class BlockCache:
     def idle(self) -> int:
         """Number of blocks that nobody holds and that may be found again."""
         return len(self._idle)
-
-    @property
-    def total(self) -> int:
-        """Number of blocks that exist."""
-        return len(self._blocks)
 
     def blocks_for(self, tokens: int) -> int:
         """Return the number of blocks that hold `tokens` tokens."""

@@ -19,7 +19,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm import peak_memory_bytes
 from ..gateway.render.renderer import ChatRenderer
 from ..gateway.served_policy import load_tokenizer
 from ..metrics import MetricsLogger, make_logger

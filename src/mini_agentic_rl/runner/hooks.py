@@ -11,8 +11,7 @@ from typing import Any
 
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
-from ..rewards.base import RewardFunction
-from ..rewards.combine import NormalisedSum, WeightedSum
+from ..rewards import NormalisedSum, RewardFunction, WeightedSum
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import AttemptedRollout, Hook, Rollout, Span

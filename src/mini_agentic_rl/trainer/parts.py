@@ -32,7 +32,7 @@ STORES: Final = {
     "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
     "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
     "mongo": "mini_agentic_rl.store.mongo.MongoLightningStore",
-    "client": "mini_agentic_rl.store.client_server.LightningStoreClient",
+    "client": "mini_agentic_rl.store.LightningStoreClient",
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from ...http import EventStream, unless_disconnected
 from ..dialects import Exchange
 from ..errors import GatewayError
-from ..http import EventStream
 from ..render.answer_reader import Piece
 from ..tool_formats import ToolCall
 from . import answers
@@ -26,28 +25,6 @@ from .sample import ChatService
 logger = logging.getLogger(__name__)
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-
-
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has gone away; to be awaited once the body has been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def unless_disconnected(work: Awaitable[None], receive: Receive) -> bool:
-    """Do `work`, or cancel it when the client goes away; whether it was done."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected(receive))
-    try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-            return True
-        return False
-    finally:
-        gone.cancel()
-        task.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 class ChatStream(EventStream):

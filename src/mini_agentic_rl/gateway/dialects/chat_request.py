@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..bodies import Body, checked
+from ...http import Body, checked
 from ..errors import BadRequestError
 
 StopString = Annotated[str, Field(min_length=1)]

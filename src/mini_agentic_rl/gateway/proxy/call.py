@@ -15,9 +15,9 @@ import httpx
 
 from mini_agentic_rl.store import LightningStore
 
+from ...http import json_object
 from ..completion.record import Answer, CallContext, Recorder
 from ..dialects import Exchange
-from ..dialects.base import json_object
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer
