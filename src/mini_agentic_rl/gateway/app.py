@@ -13,7 +13,7 @@ from .completion.sample import ChatService
 from .completion.stream import ChatStream, unless_disconnected
 from .dialects import Dialect, all_dialects
 from .dialects.base import json_object
-from .dialects.chat_request import parse_chat_request
+from .dialects.chat import parse_chat_request
 from .http import Endpoint, add_dialect, add_health, add_models, body_of, gone, json_response, new_app, scope_of
 from .limits import Gate
 from .metrics import TOKENS_HELP, Family, GatewayMetrics

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..render.answer_reader import Piece
-from ..render.thinking import Thought
-from ..render.tokenizer import Tokenizer
+from ..render import AnswerPiece, Thought, Tokenizer
 from ..tool_formats import ToolCall
 from .read import Choice
 
@@ -68,7 +66,7 @@ def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, w
     return result
 
 
-def chunk_choice(choice: Choice, pieces: Sequence[Piece], *, first: bool, calls_before: int) -> dict[str, Any]:
+def chunk_choice(choice: Choice, pieces: Sequence[AnswerPiece], *, first: bool, calls_before: int) -> dict[str, Any]:
     """New pieces of a streamed answer; `calls_before` is how many tool calls it has had already."""
     delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
     text = "".join(piece for piece in pieces if isinstance(piece, str))

@@ -9,25 +9,22 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.tokens import TokenDelta, TokenRequest
-
+from ...store import LightningStore
+from ...tokens import TokenDelta, TokenRequest
 from ..backends.base import Backend
-from ..dialects.chat_request import ChatRequest
+from ..dialects.chat import ChatRequest
 from ..errors import BadRequestError, UnavailableError
 from ..limits import RolloutBudgets
-from ..render.answer_reader import Piece
-from ..render.messages import plain_messages
-from ..render.renderer import ChatRenderer
+from ..render import AnswerPiece, ChatRenderer, plain_messages
 from . import answers
-from .prepare import ChatTurn, TurnMaker
+from .prepare import Preparation, PreparedChat
 from .read import Choice
-from .record import Answer, CallContext, Recorder
+from .record import CallContext, RecordedAnswer, Recorder
 from .remember import ConversationMemory, Scope
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Choice, list[Piece], bool], None]
+Emit = Callable[[Choice, list[AnswerPiece], bool], None]
 """Called with the new pieces of a choice after every delta, and with True when the choice is complete and recorded."""
 
 
@@ -62,7 +59,7 @@ class ChatService:
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
-        self._turns = TurnMaker(
+        self._turns = Preparation(
             self.backend,
             self.renderer,
             self.memory,
@@ -78,15 +75,15 @@ class ChatService:
         """Names that may be asked for."""
         return self._turns.models
 
-    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
-        """See `TurnMaker.make`."""
+    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
+        """See `Preparation.make`."""
         return await self._turns.make(request, scope, traceparent)
 
     def count(self, request: ChatRequest) -> int:
-        """See `TurnMaker.count`."""
+        """See `Preparation.count`."""
         return self._turns.count(request)
 
-    async def run(self, turn: ChatTurn, emit: Emit | None = None) -> None:
+    async def run(self, turn: PreparedChat, emit: Emit | None = None) -> None:
         """Sample all choices of a turn, record and remember each as it ends.
 
         Args:
@@ -118,7 +115,7 @@ class ChatService:
             self.counters.active -= 1
             self._count_tokens(turn)
 
-    def response(self, turn: ChatTurn) -> dict[str, Any]:
+    def response(self, turn: PreparedChat) -> dict[str, Any]:
         """The body of a complete answer."""
         request = turn.request
         body = {
@@ -140,7 +137,7 @@ class ChatService:
             body["prompt_token_ids"] = list(turn.prompt_ids)
         return body
 
-    def _count_tokens(self, turn: ChatTurn) -> None:
+    def _count_tokens(self, turn: PreparedChat) -> None:
         sampled = sum(len(choice.token_ids) for choice in turn.choices)
         self.counters.completion_tokens += sampled
         self.counters.cached_tokens += max(choice.cached_tokens for choice in turn.choices)
@@ -149,7 +146,7 @@ class ChatService:
         elif self.budgets is not None:
             self.budgets.give_back(turn.scope, len(turn.prompt_ids))
 
-    async def _run_choice(self, turn: ChatTurn, choice: Choice, request: TokenRequest, emit: Emit | None) -> None:
+    async def _run_choice(self, turn: PreparedChat, choice: Choice, request: TokenRequest, emit: Emit | None) -> None:
         stream = self.backend.complete(request)
         try:
             await _sample(stream, choice, emit)
@@ -169,7 +166,7 @@ class ChatService:
         if emit is not None:
             emit(choice, [], True)
 
-    async def _record_cancelled(self, turn: ChatTurn, choice: Choice) -> None:
+    async def _record_cancelled(self, turn: PreparedChat, choice: Choice) -> None:
         if choice.finish_reason is None:
             choice.finish("cancelled")
         if choice.token_ids:
@@ -178,7 +175,7 @@ class ChatService:
             except Exception:  # nobody is left to be told; the recorder's error must not replace the cancellation
                 logger.exception("could not record a cancelled call (scope %s)", turn.scope)
 
-    async def _record(self, turn: ChatTurn, choice: Choice) -> None:
+    async def _record(self, turn: PreparedChat, choice: Choice) -> None:
         if turn.scope is None or self._recorder is None:
             return
         rollout_id, attempt_id = turn.scope
@@ -194,7 +191,7 @@ class ChatService:
             start_time=turn.start_time,
             traceparent=turn.traceparent,
         )
-        answer = Answer(
+        answer = RecordedAnswer(
             index=choice.index,
             message=choice.message(),
             finish_reason=choice.finish_reason or "cancelled",

@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from ..dialects import Exchange
 from ..errors import GatewayError
 from ..http import EventStream
-from ..render.answer_reader import Piece
+from ..render import AnswerPiece
 from ..tool_formats import ToolCall
 from . import answers
-from .prepare import ChatTurn
+from .prepare import PreparedChat
 from .read import Choice
 from .sample import ChatService
 
@@ -53,7 +53,7 @@ async def unless_disconnected(work: Awaitable[None], receive: Receive) -> bool:
 class ChatStream(EventStream):
     """The response to one streamed turn. `begin` first, then it is sent as any response."""
 
-    def __init__(self, service: ChatService, turn: ChatTurn, exchange: Exchange, receive: Receive) -> None:
+    def __init__(self, service: ChatService, turn: PreparedChat, exchange: Exchange, receive: Receive) -> None:
         super().__init__()
         self._service = service
         self._turn = turn
@@ -120,7 +120,7 @@ class ChatStream(EventStream):
         finally:
             self._queue.put_nowait(None)
 
-    def _emit(self, choice: Choice, pieces: list[Piece], complete: bool) -> None:
+    def _emit(self, choice: Choice, pieces: list[AnswerPiece], complete: bool) -> None:
         request = self._turn.request
         index = choice.index
         start, end = self._sent[index], len(choice.token_ids)

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mini_agentic_rl.store import LightningStore
-
+from ...store import LightningStore
 from ..completion.stream import unless_disconnected
 from ..dialects import Dialect, all_dialects
 from ..dialects.base import json_object

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mini_agentic_rl.serving import ServerThread
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.types import LLM, ProxyLLM
-
+from ...serving import ServerThread
+from ...store import LightningStore
+from ...types import LLM, ProxyLLM
 from ..limits import Gate, GatewayLimits
 from .app import create_proxy_app
 from .upstream import Upstream
