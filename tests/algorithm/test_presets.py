@@ -144,11 +144,9 @@ def test_one_rollout_a_task_is_enough_without_a_baseline_and_an_error_with_one()
         GRPOSettings(samples_per_prompt=1)
 
 
-def test_a_tiny_model_learns_by_leave_one_out(tmp_path):
+def test_a_tiny_model_learns_by_leave_one_out():
     trained = algorithm(preset="rloo", total_steps=20)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, output_dir=tmp_path).fit(
-        Letters(), TASKS, val_dataset=TASKS
-    )
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32).fit(Letters(), TASKS, val_dataset=TASKS)
     before, after = trained.summary["accuracy"]
     assert before["correct"] == 0
     assert after["correct"] >= 6

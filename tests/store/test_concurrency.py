@@ -244,13 +244,13 @@ async def test_a_closed_store_says_so(place: str) -> None:
 async def test_calls_that_wait_at_the_same_time_share_a_commit(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[bool] = []
     store = SqlLightningStore(place)
-    end = store._backend.end
+    end = store._database.end
 
     def counted(connection: Connection, *, commit: bool) -> None:
         commits.append(commit)
         end(connection, commit=commit)
 
-    monkeypatch.setattr(store._backend, "end", counted)
+    monkeypatch.setattr(store._database, "end", counted)
     await asyncio.gather(*(store.enqueue_rollout(n) for n in range(200)))
     assert 0 < len(commits) < 50
     assert all(commits)

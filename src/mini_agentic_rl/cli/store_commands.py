@@ -54,7 +54,7 @@ def show_rollout(settings: RolloutShowSettings) -> None:
     """Show one rollout: its task, its attempts, its reward, and why it failed."""
 
     async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], float | None]:
-        from ..reward import find_final_reward
+        from ..emitter import find_final_reward
 
         rollout = await _find(store, settings.rollout)
         attempts, reward = [], None

@@ -8,17 +8,23 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..policy import DEFAULT_ADAPTER, EngineSettings, ModelNotFoundError, Policy, PolicyError
-from ..policy.adapter_folder import adapter_folder
-from ..policy.load import resolve_model
+from ..policy import (
+    DEFAULT_ADAPTER,
+    EngineSettings,
+    ModelNotFoundError,
+    Policy,
+    PolicyError,
+    adapter_folder,
+    resolve_model,
+)
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .backends.policy import PolicyBackend
+from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
 from .render.thinking import ThinkingName
 from .resources import with_policy
-from .server import MiniLLMServer
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
@@ -163,7 +169,7 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        place = {"base_url": self.server.endpoint, "api_key": self.server.gate.keys.first, "token_ids": "vllm"}
+        place = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
         proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
         self._proxy = proxy
 

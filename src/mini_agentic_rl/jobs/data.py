@@ -11,9 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..atomic_files import write_json, write_text
-from ..datasets.convert import convert_preferences
-from ..datasets.examples import load_examples
-from ..datasets.preferences import PreferenceFields
+from ..datasets import PreferenceFields, convert_preferences, load_examples
 from ..errors import UserError
 from ..metrics import shared_console
 from .data_settings import ConvertSettings, DatasetSettings

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
+from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
-from ..gateway.limits.settings import RequestLimits
 from ..gateway.render.thinking import ThinkingName
 from ..gateway.served_policy import ServedPolicy
-from ..gateway.server import MiniLLMServer
 from ..gateway.tool_formats import ToolFormatName
-from ..policy import EngineSettings, LoraSettings
-from ..policy.load import Dtype, Quantization
+from ..http import RequestLimits
+from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)

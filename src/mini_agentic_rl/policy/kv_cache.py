@@ -8,7 +8,7 @@ stay findable until their room is needed, the least recently used first.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -112,7 +112,7 @@ class BlockTable:
 
 
 @dataclass
-class _Block:
+class _BlockState:
     references: int = 0
     key: Key | None = None
 
@@ -124,7 +124,8 @@ class BlockCache:
         """`share` False finds no prefix again: every sequence computes all of its keys."""
         self.block_size = block_size
         self._share = share
-        self._blocks = [_Block() for _ in range(blocks)]
+        self.total = blocks
+        self._blocks: defaultdict[int, _BlockState] = defaultdict(_BlockState)  # made when first used: most never are
         self._free = list(range(blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._tree: dict[Key, tuple[int, int]] = {}
@@ -140,10 +141,6 @@ class BlockCache:
     def idle(self) -> int:
         """Blocks that nobody holds and that may be found again."""
         return len(self._idle)
-
-    @property
-    def total(self) -> int:
-        return len(self._blocks)
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold `tokens` tokens."""

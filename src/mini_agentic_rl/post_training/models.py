@@ -20,9 +20,14 @@ from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
 from ..gateway.served_policy import load_tokenizer
-from ..policy.adapter_folder import adapter_folder
-from ..policy.errors import ModelNotFoundError
-from ..policy.load import quantization_config, resolve_device, resolve_dtype, resolve_model
+from ..policy import (
+    ModelNotFoundError,
+    adapter_folder,
+    quantization_config,
+    resolve_device,
+    resolve_dtype,
+    resolve_model,
+)
 from .settings import PostTrainingSettings
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from ..gateway.render.renderer import ChatRenderer
 from ..gateway.served_policy import load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
-from ..policy.load import resolve_device
+from ..policy import resolve_device
 from ..trainer.run_folder import RunState
 from .examples import read_examples
 from .figures import measured

@@ -1,4 +1,4 @@
-"""A tracer without OpenTelemetry: spans go straight to the store, with no root span around them."""
+"""The tracer without OpenTelemetry: spans go straight to the store, with no root span around them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _OpenSpan(OpenSpan):
 
 
 class DummyTracer(Tracer):
-    """Writes `Span` objects directly. Operations are parents of what is emitted inside them."""
+    """Tracer that writes `Span` objects directly. Operations are parents of what is emitted inside them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return recipe_of(self)

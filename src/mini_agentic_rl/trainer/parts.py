@@ -32,7 +32,7 @@ STORES: Final = {
     "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
     "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
     "mongo": "mini_agentic_rl.store.mongo.MongoLightningStore",
-    "client": "mini_agentic_rl.store.client_server.LightningStoreClient",
+    "client": "mini_agentic_rl.store.LightningStoreClient",
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
@@ -123,7 +123,7 @@ def runs_algorithm(strategy: ExecutionStrategy) -> bool:
     """Whether this start of the program runs the algorithm, and not runners alone."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return True
-    from ..execution.client_server import ClientServerExecutionStrategy
+    from ..execution import ClientServerExecutionStrategy
 
     return not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role != "runner"
 
@@ -132,7 +132,7 @@ def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     """How many runners the strategy has; one of the user's own making has what was asked for."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return strategy.n_runners
-    from ..execution.client_server import ClientServerExecutionStrategy
+    from ..execution import ClientServerExecutionStrategy
 
     if isinstance(strategy, ClientServerExecutionStrategy):
         return strategy.n_runners

@@ -20,6 +20,11 @@ from ...tokens import TokenDelta, TokenRequest
 from ..errors import BadRequestError, ContextLengthError, OverloadedError
 from .base import BackendLoad
 
+_APART_SECONDS: Final = 0.005
+"""Between two pulses, for each answer that is being joined: at most so many events a second, however many answers."""
+_LONGEST_SECONDS: Final = 0.25
+"""Between two pulses: nobody who reads along should wait longer."""
+
 
 class PolicyBackend:
     """Hands requests to the engine's thread and its answers back to the gateway's event loop.
@@ -83,12 +88,6 @@ class PolicyBackend:
         if self._hand_over is None or self._hand_over.loop is not loop:
             self._hand_over = HandOver(loop)
         return self._hand_over
-
-
-_APART_SECONDS: Final = 0.005
-"""Between two pulses, for each answer that is being joined: at most so many events a second, however many answers."""
-_LONGEST_SECONDS: Final = 0.25
-"""Between two pulses: nobody who reads along should wait longer."""
 
 
 class HandOver:

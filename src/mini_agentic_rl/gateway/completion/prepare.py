@@ -12,14 +12,17 @@ from typing import Any
 from ...store import LightningStore
 from ...tokens import Delivery, SamplingParams, TokenRequest
 from ...types import AttemptedRollout, Rollout
-from ..backends.base import Backend
+from ..backends import Backend
 from ..constraints import ConstraintCompiler, answer_rule
-from ..dialects.chat import ChatRequest
+from ..dialects import ChatRequest, Scope
 from ..errors import BadRequestError, ContextLengthError, NotFoundError, UnknownModelError
 from ..limits import RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .read import Choice
-from .remember import ConversationMemory, Prompt, Scope
+from .remember import ConversationMemory, Prompt
+
+METADATA_KEY = "sampling_seed"
+_REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,6 @@ class Preparation:
             presence_penalty=request.presence_penalty or 0.0,
             frequency_penalty=request.frequency_penalty or 0.0,
         )
-
-
-METADATA_KEY = "sampling_seed"
-_REMEMBERED = 4096
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...tokens import TokenConstraint
 from ..errors import BadRequestError
-from ..render.tokenizer import Tokenizer
+from ..render import Tokenizer
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
 from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule, answer_grammar, schema_with_options
 

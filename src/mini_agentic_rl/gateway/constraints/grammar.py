@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from ...tokens import ConstraintError
-from ..render.tokenizer import Tokenizer
+from ..render import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False)
 

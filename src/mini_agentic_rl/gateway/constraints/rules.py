@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..dialects.chat import ChatRequest, FunctionDefinition, ResponseFormat
+from ..dialects import ChatRequest, FunctionDefinition, ResponseFormat
 from ..errors import BadRequestError
-from ..render.thinking import ThinkTags
+from ..render import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
 
 ANY_OBJECT: Final = '{"type": "object"}'

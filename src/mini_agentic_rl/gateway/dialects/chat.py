@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..bodies import Body, checked
+from ...http import Body, checked
 from ..errors import BadRequestError, GatewayError
 from .base import Counting, Json, Lookup, Scope, server_sent
 

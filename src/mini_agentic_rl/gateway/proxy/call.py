@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
+from ...http import json_object
 from ...store import LightningStore
-from ..completion.record import CallContext, RecordedAnswer, Recorder
+from ..completion import CallContext, RecordedAnswer, Recorder
 from ..dialects import Exchange
-from ..dialects.base import json_object
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import httpx
 
 from ...errors import UserError
-from ..dialects.base import json_object
+from ...http import json_object
 from ..errors import BadRequestError, GatewayError
 
 TokenIdFormat = Literal["vllm", "sglang"]

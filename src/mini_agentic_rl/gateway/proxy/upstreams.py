@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpx
 
 from ...errors import UserError
-from ..dialects.base import encode, json_object
+from ...http import encode, json_object
 from ..errors import BadRequestError, UnknownModelError
 from .upstream import Upstream, UpstreamSilentError, UpstreamUnreachableError
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..json_text import parse_json
+from ...http import parse_json
 from .base import ToolCall
 from .scanner import Step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...atomic_files import DiskFullError, remove_leftovers, write_folder
 from ...errors import UserError
-from ...policy.adapter_folder import ADAPTER_CONFIG
+from ...policy import ADAPTER_CONFIG
 
 _OF_A_MODEL = ("config.json", ADAPTER_CONFIG)
 

@@ -1,4 +1,4 @@
-"""The store in MongoDB: for several machines that share a MongoDB already.
+"""The store in MongoDB, for several machines that share a MongoDB already.
 
 What a call has returned from is committed by the majority of the replica set, in its journals. Every change is one
 transaction that first changes the same document as every other, so a rollout is claimed once, whoever asks, and
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class MongoLightningStore(DatabaseStore):
-    """A store in a MongoDB database. Pickled to another process, it opens the same database there.
+    """Store in a MongoDB database. Pickled to another process, it opens the same database there.
 
     Args:
         url: `mongodb://user:password@host:port` or `mongodb+srv://…`, with any options of the driver.
@@ -106,7 +106,7 @@ def _reopen(url: str, database: str, scan_debounce_seconds: float, timeout_secon
 
 
 def _without_password(url: str) -> str:
-    """The URL up to the hosts, without a user."""
+    """Return the URL up to the hosts, without a user."""
     scheme, _, rest = url.partition("://")
     hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2]
     return f"{scheme}://{hosts}"

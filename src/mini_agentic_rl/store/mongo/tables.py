@@ -52,7 +52,7 @@ _ITEM_OF: Final[dict[Kind, Callable[[Any], Any]]] = {
 
 
 class MongoTables:
-    """The storage of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
+    """Tables of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
 
     Args:
         database: Where the collections are.
@@ -75,14 +75,14 @@ class MongoTables:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The counters in the lock, those of this transaction included."""
+        """Return the counters in the lock, with the changes of this transaction."""
         if self._counters is None:
             lock = self._state.find_one(THE_LOCK, dict.fromkeys(COUNTERS, 1), session=self._session) or {}
             self._counters = {name: lock.get(name, 0) for name in COUNTERS}
         return self._counters
 
     def write_counters(self, **fields: Any) -> None:
-        """Store in the lock the counters that have changed, and `fields`."""
+        """Store the counters that have changed, and `fields`, in the lock."""
         fields |= {name: self.counters[name] for name in self._counted}
         if fields:
             self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)

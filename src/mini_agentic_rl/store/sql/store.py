@@ -32,7 +32,7 @@ _POSTGRES: Final = ("postgresql", "postgres")
 
 
 class SqlLightningStore(DatabaseStore):
-    """A store in an SQL database. Pickled to another process, it opens the same database there.
+    """Store in an SQL database. Pickled to another process, it opens the same database there.
 
     Args:
         path_or_url: A SQLite file, or `sqlite:///` and the file; it is made, with its folders, if it is not there. Or
@@ -58,7 +58,7 @@ class SqlLightningStore(DatabaseStore):
     ) -> None:
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
-        """The file; None if the store is in a PostgreSQL database."""
+        """Path of the file; None if the store is in a PostgreSQL database."""
         self._database: SqlDatabase
         if isinstance(target, Path):
             self._database = SqliteDatabase(target, busy_timeout_seconds, synchronous)
@@ -111,7 +111,7 @@ class SqlLightningStore(DatabaseStore):
             raise
 
     def _begun(self) -> Connection:
-        """The connection that writes, in a transaction; a new one if the one before has died in the meantime."""
+        """Return the connection that writes, in a transaction; a new connection if the one before has died."""
         had_one = self._connection is not None
         try:
             self._database.begin(self._writer())
@@ -127,7 +127,7 @@ class SqlLightningStore(DatabaseStore):
         return self._connection
 
     def _gave_up_writer(self) -> bool:
-        """Let go of the writing connection if it is of no use any more. Returns whether that was so."""
+        """Drop the writing connection if it cannot be used any more. Return True if there is none now."""
         connection = self._connection
         if connection is not None and self._database.lost(connection):
             self._connection = None

@@ -124,7 +124,7 @@ _COUNTS: Final = Statement(
 
 
 class SqlTables:
-    """The storage of `SqlLightningStore`, on one connection."""
+    """Tables of `SqlLightningStore`, on one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._session = Session(connection)

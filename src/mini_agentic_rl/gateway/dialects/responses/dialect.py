@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...bodies import checked
+from ....http import checked, encode
 from ...errors import BadRequestError, GatewayError, NotFoundError
-from ..base import Counting, Json, Lookup, Scope, encode, renamed, server_sent
+from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import ResponseAnswer
 from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
 
