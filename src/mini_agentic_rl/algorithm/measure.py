@@ -7,10 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..gateway.render.thinking import ThinkingName
-from ..gateway.resources import resources_with_upstreams
-from ..gateway.served_policy import ServedPolicy
-from ..gateway.tool_formats import ToolFormatName
+from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..policy import EngineSettings
 from ..types import Dataset
 from .base import Algorithm

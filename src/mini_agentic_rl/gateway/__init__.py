@@ -2,12 +2,12 @@
 
 One chat request, from its arrival to its answer:
 
-1.  It arrives at `MiniLLMServer` (`http/server.py`), at a dialect's path (`http/routes.py`), plain or below the URL of an
-    attempt: `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
+1.  It arrives at `MiniLLMServer` (`http/server.py`), at the path of a dialect (`http/routes.py`), which is served as it
+    is and below the URL of each attempt: `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
 2.  It is admitted: API key, rate, concurrency, a pause while the weights are updated (`mini_agentic_rl.http`).
 3.  Its dialect turns it into the body of a chat request (`dialects/`: chat completions, responses, Anthropic messages).
 4.  The body is checked: `ChatRequest` (`dialects/chat.py`).
-5.  It is made ready (`completion/prepare.py`): rendered to token ids by the model's chat template (`render/`), continuing
+5.  It is made ready (`completion/prepare.py`): rendered to token ids by its chat template (`render/`), continuing
     from the ids of earlier calls where the conversation goes on (`completion/remember.py`),
 6.  constrained where a JSON schema or a tool's promise demands it (`constraints/`),
 7.  and held to what its attempt may still ask for (`limits.py`).

@@ -13,7 +13,7 @@ from ..algorithm.memory import peak_memory_bytes
 from ..algorithm.ppo import MiniPPO
 from ..algorithm.warm_start import WarmStart
 from ..errors import UserError
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import load_tokenizer
 from ..policy import (
     ModelNotFoundError,
     adapter_folder,

@@ -20,8 +20,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from datasets import Dataset
 
 from ..algorithm.memory import peak_memory_bytes
-from ..gateway.render.renderer import ChatRenderer
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
 from ..policy import resolve_device

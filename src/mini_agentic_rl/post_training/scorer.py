@@ -22,8 +22,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import ChatRenderer, load_tokenizer
 from ..policy import Dtype, ModelNotFoundError, adapter_folder, resolve_device, resolve_dtype, resolve_model
 from .models import TrainedModel, load_bare, lora_config, only_errors, task_of
 from .settings import RewardModelSettings
