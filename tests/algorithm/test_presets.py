@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
-from mini_agentic_rl.algorithm.grpo.curriculum import TaskSource, learnability, updated_pass_rates
-from mini_agentic_rl.algorithm.grpo.presets import PRESETS
-from mini_agentic_rl.algorithm.grpo.shaping import with_kl_penalty
-from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
+from mini_agentic_rl.algorithm.losses.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.jobs.train import _algorithm

@@ -14,9 +14,10 @@ from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 from helpers import tiny_policy
 from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm.grpo import loop, update
+from mini_agentic_rl.algorithm.grpo import objective as update
+from mini_agentic_rl.algorithm.loop import loop
+from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.measure import Measure
-from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.backends.policy import PolicyBackend

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from mini_agentic_rl.algorithm.grpo import loop
-from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop import loop
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics

@@ -107,7 +107,7 @@ def test_a_step_of_one_adapter_changes_nothing_of_the_other():
             }
             others = [matrix.clone() for matrix in learners["user"].parameters]
             learner = learners["assistant"]
-            learner.forward_backward(_tree(records), lambda inputs: LossOutputs(inputs.logprobs_S.sum()), {})
+            learner.forward_backward(_tree(records), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
             assert all(matrix.grad is None for matrix in learners["user"].parameters)
             learner.optim_step()
             same = [torch.equal(*pair) for pair in zip(learners["user"].parameters, others, strict=True)]

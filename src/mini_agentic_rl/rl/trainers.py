@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..algorithm.grpo.mini_grpo import Backend
+from ..algorithm import Backend
 from ..errors import UserError
 from ..gateway import load_tokenizer
 from ..jobs.pieces import check_model

@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..algorithm.base import Algorithm, AlgorithmContext
-from ..algorithm.rollouts import cancel_leftovers
+from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
