@@ -1,4 +1,4 @@
-"""The parts that strategies are made of: runners in this process, and a side of the run in another thread."""
+"""Roles in this process: runners as tasks of an event loop, and the other role in a thread of its own."""
 
 from __future__ import annotations
 
