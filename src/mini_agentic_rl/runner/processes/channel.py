@@ -75,7 +75,7 @@ class Channel:
         end_family(os.getpid(), self._mark, grace=0)
 
     def end_all(self, grace: float) -> None:
-        """For the thread that saw the other side go: kill this process too if it has not ended in `grace` seconds."""
+        """Kill this process too if it has not ended in `grace` seconds, once the other side is seen to be gone."""
         time.sleep(grace)
         self.end_others()
         os.kill(os.getpid(), signal.SIGKILL)
