@@ -22,7 +22,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from .base import LightningStoreCapabilities, LightningStoreError
 from .group_commit import Write, WriteThread
@@ -49,11 +50,13 @@ class DatabaseStore(LedgerStore):
         name: What messages call the store: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
+        arguments: Keyword arguments with which a pickled store opens the same database in another process.
     """
 
-    def __init__(self, name: str, *, scan_debounce_seconds: float) -> None:
+    def __init__(self, name: str, *, scan_debounce_seconds: float, arguments: dict[str, Any]) -> None:
         super().__init__()
         self._name = name
+        self._arguments = arguments
         self._scan_debounce_seconds = scan_debounce_seconds
         self._last_scan = float("-inf")
         self._process = os.getpid()
@@ -96,6 +99,9 @@ class DatabaseStore(LedgerStore):
     @abstractmethod
     def _release(self) -> None:
         """Close all connections. Called when no other hook is running any more, maybe twice."""
+
+    def __reduce__(self) -> tuple[Callable[[], DatabaseStore], tuple[()]]:
+        return partial(type(self), **self._arguments), ()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .lifecycle import construct
-from .storage import SORTABLE
+from .storage import SORTABLE, Kind
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
@@ -27,6 +27,9 @@ Row: TypeAlias = Mapping[str, Any]
 """Columns of a row that was read."""
 Values: TypeAlias = dict[str, Any]
 """Columns of a row to be written."""
+
+
+_CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
 
 
 def to_json(value: Any) -> str:
@@ -56,6 +59,12 @@ def rollout_columns(rollout: Rollout) -> Values:
         "config_json": rollout.config.model_dump_json(),
         "metadata_json": to_json(rollout.metadata),
     }
+
+
+def content_changed(old: Rollout, new: Rollout) -> bool:
+    """Return True if anything but the status and the end of a rollout was replaced."""
+    before, after = vars(old), vars(new)
+    return any(after[name] is not before[name] for name in _CONTENT)
 
 
 def rollout_of(row: Row) -> Rollout:
@@ -137,3 +146,12 @@ def worker_of(row: Row) -> Worker:
     values = {name: row[name] for name in _WORKER_COLUMNS}
     values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
     return construct(Worker, values)
+
+
+OBJECT_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
+    "attempt": attempt_of,
+    "span": span_of,
+    "resources": resources_of,
+    "worker": worker_of,
+}
+"""Functions that return the object of a row, for the kinds that have nothing but their row."""

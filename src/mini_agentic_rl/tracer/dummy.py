@@ -17,7 +17,7 @@ from .trace import Trace
 _parent_id: ContextVar[str | None] = ContextVar("dummy_parent_id", default=None)
 
 
-class _OpenSpan(OpenSpan):
+class _DummySpan(OpenSpan):
     def __init__(self, trace: Trace, core: SpanCoreFields) -> None:
         self._trace = trace
         self._core = core
@@ -61,7 +61,7 @@ class DummyTracer(Tracer):
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         trace = self._require_trace(name)
-        return _OpenSpan(trace, SpanCoreFields(name=name, attributes=dict(attributes), start_time=start_time))
+        return _DummySpan(trace, SpanCoreFields(name=name, attributes=dict(attributes), start_time=start_time))
 
     def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
         trace.root = uuid.uuid4().hex

@@ -77,7 +77,7 @@ class TraceRouter(SpanProcessor):
         return True if self._elsewhere is None else self._elsewhere.force_flush(timeout_millis)
 
 
-class _OpenSpan(OpenSpan):
+class _OtelSpan(OpenSpan):
     def __init__(self, span: otel.Span, name: str) -> None:
         self._span = span
         self._name = name
@@ -136,7 +136,7 @@ class OtelTracer(Tracer):
 
     def _start(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         span = self._otel.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
-        return _OpenSpan(span, name)
+        return _OtelSpan(span, name)
 
     @contextmanager
     def _root(self, trace: Trace, name: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ this one writes is announced at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import UserError
 from ..database import DatabaseStore
@@ -58,18 +58,20 @@ class MongoLightningStore(DatabaseStore):
             raise ValueError(
                 f"store URL {_without_password(url)!r}: expected mongodb://host:port or mongodb+srv://host"
             )
-        self._settings = (url, database, scan_debounce_seconds, timeout_seconds)
         name = f"{_without_password(url)} ({database})"
         self._connection = _connection_type()(url, database, name, timeout_seconds)
-        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds)
+        arguments = {
+            "url": url,
+            "database": database,
+            "scan_debounce_seconds": scan_debounce_seconds,
+            "timeout_seconds": timeout_seconds,
+        }
+        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         try:
             self._in_writing_thread(self._connection.open)
         except BaseException:
             self._close()
             raise
-
-    def __reduce__(self) -> tuple[Callable[..., MongoLightningStore], tuple[Any, ...]]:
-        return _reopen, self._settings
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         self._connection.transaction(work)
@@ -97,12 +99,6 @@ def _connection_type() -> type[MongoConnection]:
             "a MongoLightningStore needs pymongo, which is not installed: pip install 'mini-agentic-rl[mongo]'"
         ) from error
     return MongoConnection
-
-
-def _reopen(url: str, database: str, scan_debounce_seconds: float, timeout_seconds: float) -> MongoLightningStore:
-    return MongoLightningStore(
-        url, database, scan_debounce_seconds=scan_debounce_seconds, timeout_seconds=timeout_seconds
-    )
 
 
 def _without_password(url: str) -> str:

@@ -14,7 +14,7 @@ WRITES: Final = "agl_writes"
 """Execution option of the connection that writes; its transactions begin by excluding other writers."""
 
 
-class SqlDatabase(ABC):
+class StoreDatabase(ABC):
     """One database of a `SqlLightningStore`.
 
     Args:

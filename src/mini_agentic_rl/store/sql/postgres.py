@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ..base import LightningStoreError, StoreUnreachableError
 from ..database import READERS
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 
 if TYPE_CHECKING:
     import psycopg
@@ -51,7 +51,7 @@ _ADVICE_BY_REASON: Final = (
 """Words of the server's message and advice, for errors of connecting, which have no state."""
 
 
-class PostgresDatabase(SqlDatabase):
+class PostgresDatabase(StoreDatabase):
     """PostgreSQL database in which a store keeps tables named `agl_…` beside those of others.
 
     Raises:

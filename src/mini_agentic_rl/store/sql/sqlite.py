@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ..base import LightningStoreError
 from ..database import READERS
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 
 Synchronous = Literal["normal", "full"]
 
@@ -28,7 +28,7 @@ _CHECKPOINT_PAGES: Final = 4_000
 """Number of pages of 4 KiB after which the log is moved into the file, with a flush of the disk."""
 
 
-class SqliteDatabase(SqlDatabase):
+class SqliteDatabase(StoreDatabase):
     """SQLite file, created with its folders if it is not there.
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.

@@ -9,7 +9,7 @@ plain columns and plain values, so what SQLAlchemy adds to running it (conversio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -36,7 +36,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from ...types import Attempt, Rollout
 from .. import lifecycle
-from ..rows import Row, Values, attempt_of, resources_of, rollout_of, span_of, worker_of
+from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
 from ..storage import Condition, Kind, Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
@@ -202,22 +202,9 @@ def rollout_and_latest(row: Row) -> tuple[Rollout, Attempt | None]:
     return rollout_of(row), None if row[_PREFIX + "attempt_id"] is None else attempt_of(row, _PREFIX)
 
 
-def _rollout_item(row: Row) -> Rollout:
-    return lifecycle.with_attempt(*rollout_and_latest(row))
-
-
-_ITEM_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
-    "rollout": _rollout_item,
-    "attempt": attempt_of,
-    "span": span_of,
-    "resources": resources_of,
-    "worker": worker_of,
-}
-
-
 def item_of(kind: Kind, row: Row) -> Any:
     """Return the object of a row of `page_of`."""
-    return _ITEM_OF[kind](row)
+    return lifecycle.with_attempt(*rollout_and_latest(row)) if kind == "rollout" else OBJECT_OF[kind](row)
 
 
 def page_of(query: Query) -> Select[Any]:

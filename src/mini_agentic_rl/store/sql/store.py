@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError
 from ..database import DatabaseStore
 from ..storage import Tables
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 from .postgres import PostgresDatabase
 from .schema import prepare
 from .sqlite import SqliteDatabase, Synchronous
@@ -59,19 +59,20 @@ class SqlLightningStore(DatabaseStore):
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
         """Path of the file; None if the store is in a PostgreSQL database."""
-        self._database: SqlDatabase
+        self._database: StoreDatabase
         if isinstance(target, Path):
             self._database = SqliteDatabase(target, busy_timeout_seconds, synchronous)
         else:
             self._database = PostgresDatabase(target, busy_timeout_seconds)
-        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds)
-        spelled = target if isinstance(target, Path) else target.render_as_string(hide_password=False)
-        self._settings = (spelled, scan_debounce_seconds, busy_timeout_seconds, synchronous)
+        arguments = {
+            "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
+            "scan_debounce_seconds": scan_debounce_seconds,
+            "busy_timeout_seconds": busy_timeout_seconds,
+            "synchronous": synchronous,
+        }
+        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         self._connection: Connection | None = None
         self._in_writing_thread(self._prepare)
-
-    def __reduce__(self) -> tuple[Callable[..., SqlLightningStore], tuple[Any, ...]]:
-        return _reopen, self._settings
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         def publishing(connection: Connection) -> None:
@@ -134,17 +135,6 @@ class SqlLightningStore(DatabaseStore):
             connection.invalidate()
             connection.close()
         return self._connection is None
-
-
-def _reopen(
-    path_or_url: str | Path, scan_debounce_seconds: float, busy_timeout_seconds: float, synchronous: Synchronous
-) -> SqlLightningStore:
-    return SqlLightningStore(
-        path_or_url,
-        scan_debounce_seconds=scan_debounce_seconds,
-        busy_timeout_seconds=busy_timeout_seconds,
-        synchronous=synchronous,
-    )
 
 
 def _path_or_url(path_or_url: str | Path) -> Path | URL:

@@ -43,7 +43,7 @@ def merge(settings: MergeSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work, the adapter does not fit, or the merged model is not the same model.
     """
-    source = find_source(settings.model, settings.adapter, "--adapter")
+    source = find_source(settings.model, settings.adapter, "adapter")
     target = target_folder(settings.output_dir, settings.adapter[-1], "-merged", overwrite=settings.overwrite)
     return merge_into(source, target, settings)
 
@@ -90,7 +90,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
     half = kept != torch.float32 and not source.scores  # a score's adapter is compared with a head of chance
     if half and found and effect and found[0].max_logit_difference > effect / 2:
         logger.warning(
-            "rounding to %s takes away much of what this adapter changes: --dtype float32 keeps all of it",
+            "rounding to %s takes away much of what this adapter changes: `dtype=float32` keeps all of it",
             str(kept).removeprefix("torch."),
         )
     return {
@@ -108,7 +108,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
 
 
 def _effect(wrapped: Any, observed: Observed, source: Source) -> float | None:
-    """By how much the adapters change a logit at most; None without a check."""
+    """Return the largest change of a logit that the adapters make; None without a check."""
     if not observed.sequences:
         return None
     with wrapped.disable_adapter():
@@ -126,14 +126,14 @@ def _save(model: PreTrainedModel, folder: Path, dtype: torch.dtype, max_shard_si
 
 
 def _rounded(model: PreTrainedModel, kept: torch.dtype, observed: Observed, source: Source) -> Observed:
-    """What the model says with its weights rounded to the format that it is kept in."""
+    """Return what the model says with its weights rounded to the format that it is kept in."""
     for parameter in model.parameters():  # not the buffers: those are computed anew when a model is loaded
         parameter.data.copy_(parameter.data.to(kept))
     return observe_again(model, observed, scores=source.scores)
 
 
 def _read_back(folder: Path, rounded: Observed, source: Source, working: torch.dtype, device: torch.device) -> Any:
-    """The model as anyone would load it, after it was compared with the rounded one in memory.
+    """Load the model as anyone would, after it was compared with the rounded one in memory.
 
     Raises:
         UserError: they differ.

@@ -1,4 +1,4 @@
-"""The forms in which people write agents and hooks, each run by a real runner on a real store."""
+"""The styles in which people write agents and hooks, each run by a real runner on a real store."""
 
 from __future__ import annotations
 
