@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..http import RequestLimits
 from ..policy import TorchThread
 from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ..algorithm import MiniGRPO, MiniPPO, ReinforcementLearning, WarmStart, peak_memory_bytes
 from ..errors import UserError
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks

@@ -20,7 +20,7 @@ import datasets
 from datasets import Dataset
 
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
+from ..gateway import ChatRenderer
 from ..logging import ignore_library_notices
 from .models import TrainedModel
 from .rows import Example, TokenRows

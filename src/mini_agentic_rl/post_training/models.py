@@ -31,8 +31,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import ChatRenderer, load_tokenizer
 from ..policy import (
     Dtype,
     ModelNotFoundError,

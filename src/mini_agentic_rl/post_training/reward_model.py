@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..gateway.render.renderer import ChatRenderer
+from ..gateway import ChatRenderer
 from ..trainer.statistics import accuracy_row
 from .method import Callbacks, Method, Rows, TrlTrainer
 from .models import load_for_training

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
+from ..gateway import ChatRenderer
 from ..http import BadRequestError
 from ..tokens import CompletionRecord
 

@@ -23,8 +23,7 @@ from datasets import Dataset
 from ..algorithm import peak_memory_bytes
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
 from ..policy import resolve_device

@@ -9,8 +9,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
 from ...config import Settings
-from ...gateway.render.thinking import ThinkingName
-from ...gateway.tool_formats import ToolFormatName
+from ...gateway import ThinkingName, ToolFormatName
 from ..base import OnFailure
 from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
 

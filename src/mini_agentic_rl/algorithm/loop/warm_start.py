@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from ...config import Settings
-from ...gateway.render.renderer import ChatRenderer
+from ...gateway import ChatRenderer
 from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
 from ...tokens import TokenTree, pack
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
-from ...gateway.served_policy import load_tokenizer
+from ...gateway import load_tokenizer
 from ...metrics import ConsoleLogger
 from ...policy import resolve_device
 from .base import Source, attach, find_source, load_base, merged

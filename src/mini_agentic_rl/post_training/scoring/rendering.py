@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from ...gateway.render.messages import Message, plain_messages
-from ...gateway.render.renderer import ChatRenderer
-from ...gateway.tool_formats import Tool
+from ...gateway import ChatRenderer, Message, Tool, plain_messages
 from ...http import BadRequestError
 from ..rows import prompt_and_answer
 from .settings import Truncation

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from ...gateway.served_policy import load_tokenizer
+from ...gateway import load_tokenizer
 from ...policy import (
     Dtype,
     ModelNotFoundError,

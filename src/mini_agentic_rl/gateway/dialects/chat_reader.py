@@ -15,7 +15,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 @dataclass(frozen=True)
-class CallPart:
+class CallDelta:
     """A tool call, or a further piece of one."""
 
     index: int
@@ -27,18 +27,18 @@ class CallPart:
 
 
 @dataclass(frozen=True)
-class Part:
+class AnswerDelta:
     """What was added to the answer."""
 
     reasoning: str = ""
     text: str = ""
-    calls: tuple[CallPart, ...] = ()
+    calls: tuple[CallDelta, ...] = ()
     logprobs: tuple[Json, ...] = ()
     """Entries of OpenAI's `logprobs.content`."""
 
 
 @dataclass
-class Completion:
+class ChatReader:
     """One answer as it arrives."""
 
     id: str = ""
@@ -51,7 +51,7 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     usage: Json = field(default_factory=dict)
 
-    def take(self, body: Json) -> Part:
+    def take(self, body: Json) -> AnswerDelta:
         """Read a `chat.completion` or a `chat.completion.chunk`; returns what it adds."""
         self.id = self.id or _text(body.get("id"))
         self.model = self.model or _text(body.get("model"))
@@ -61,14 +61,14 @@ class Completion:
         for choice in _objects(body.get("choices")):
             if not choice.get("index"):
                 return self._take_choice(choice)
-        return Part()
+        return AnswerDelta()
 
-    def _take_choice(self, choice: Json) -> Part:
+    def _take_choice(self, choice: Json) -> AnswerDelta:
         self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
         self.stop_string = _text(choice.get("stop_reason")) or self.stop_string
         self.token_ids += _ids(choice.get("token_ids"))
         said = _object(choice.get("message")) or _object(choice.get("delta"))
-        return Part(
+        return AnswerDelta(
             reasoning=next((text for text in (_text(said.get(name)) for name in _REASONING_FIELDS) if text), ""),
             text=_text(said.get("content")),
             calls=tuple(_calls(said.get("tool_calls"))),
@@ -96,11 +96,11 @@ class Completion:
         return _count(_object(self.usage.get("completion_tokens_details")).get("reasoning_tokens"))
 
 
-def _calls(value: Any) -> Iterator[CallPart]:
+def _calls(value: Any) -> Iterator[CallDelta]:
     for position, call in enumerate(_objects(value)):
         function = _object(call.get("function"))
         index = call.get("index")
-        yield CallPart(
+        yield CallDelta(
             index=index if isinstance(index, int) else position,
             id=_text(call.get("id")),
             name=_text(function.get("name")),
