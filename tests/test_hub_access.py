@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 from mini_agentic_rl import hub_access
-from mini_agentic_rl.datasets.hub import load_hub
+from mini_agentic_rl.datasets.records import load_hub
 from mini_agentic_rl.datasets.rows import DatasetError
 from mini_agentic_rl.policy import ModelNotFoundError
 from mini_agentic_rl.policy.load import resolve_model
@@ -40,7 +40,7 @@ def test_one_that_does_not_answer_is_told_at_once(endpoint, tmp_path, monkeypatc
     started = time.monotonic()
     with pytest.raises(ModelNotFoundError, match=r"'owner/model'.*no such folder.*does not answer"):
         resolve_model("owner/model")
-    with pytest.raises(DatasetError, match=r"owner/data: cannot be loaded from the Hub .which does not answer"):
+    with pytest.raises(DatasetError, match=r"owner/data cannot be loaded from the Hub .which does not answer"):
         load_hub("owner/data")
     assert time.monotonic() - started < 10
     assert huggingface_hub.constants.HF_HUB_OFFLINE  # what was fetched before is still found, without asking

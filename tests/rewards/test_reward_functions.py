@@ -30,7 +30,7 @@ from mini_agentic_rl.rewards import (
     normalise_answer,
     same_answer,
 )
-from mini_agentic_rl.rewards.equations import equations
+from mini_agentic_rl.rewards.steps import equations
 
 CALCULATOR = {
     "type": "function",
@@ -304,7 +304,7 @@ def test_rewards_are_loaded_by_name_url_and_path(tmp_path: Any, monkeypatch: pyt
     assert list(total.weights.values()) == [1.0, 0.2, -1.0, 1.0]
     assert isinstance(load_rewards(["accuracy"], normalise=True), NormalisedSum)
     for bad in ("acuracy", "my_rewards:whispering", "no_such:thing", "format=much", "format=nan"):
-        with pytest.raises(RewardError, match="--reward"):
+        with pytest.raises(RewardError, match="reward: "):
             load_rewards([bad])
 
 

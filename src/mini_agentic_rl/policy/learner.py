@@ -93,9 +93,9 @@ class Learner:
         self.steps = 0
         self.parameters = model.trainable(adapter)
         if not self.parameters:
-            raise PolicyError("nothing to train: no LoRA layer matches target_modules and full training is off")
+            raise PolicyError("nothing to train: no LoRA layer matches `target_modules`, and full training is off")
         if settings.schedule != "constant" and settings.total_steps <= 0:
-            raise PolicyError(f"schedule {settings.schedule!r} needs total_steps")
+            raise PolicyError(f"{settings.schedule!r} needs `total_steps`", setting="schedule")
         if settings.checkpointing:
             model.enable_checkpointing()
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
@@ -239,6 +239,8 @@ def _make_optimizer(
     except ImportError as error:
         if settings.optimizer == "auto":
             return torch.optim.AdamW(parameters, **options)
-        raise PolicyError("optimizer adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'") from error
+        raise PolicyError(
+            "adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'", setting="optimizer"
+        ) from error
     optimizer: torch.optim.Optimizer = AdamW8bit(parameters, **options)
     return optimizer
