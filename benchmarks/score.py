@@ -27,12 +27,9 @@ from transformers import AutoModelForSequenceClassification
 
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.served_policy import load_tokenizer
+from mini_agentic_rl.gateway import load_tokenizer
 from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
-from mini_agentic_rl.post_training.scoring.load import load_scorer
-from mini_agentic_rl.post_training.scoring.reward_model import RewardModel
-from mini_agentic_rl.post_training.scoring.server import ScoreServer
-from mini_agentic_rl.post_training.scoring.settings import BatchSettings
+from mini_agentic_rl.post_training.scoring import BatchSettings, RewardModel, ScoreServer, load_scorer
 from output import add_model_options, deliver, make_parser
 
 WAYS = ["shared prompts", "different prompts"]
@@ -64,7 +61,7 @@ def load(options: argparse.Namespace) -> RewardModel:
 
 
 def serve(pipe: Connection, options: argparse.Namespace) -> None:
-    """The server's process: tells its port, and runs until it is told to end."""
+    """Serve, in a process of its own: send the port, and run until told to end."""
     batches = BatchSettings(batch_size=options.batch_size, batch_wait_ms=options.batch_wait_ms)
     with ScoreServer(load(options), batches=batches) as server:
         pipe.send(server.port)

@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..gateway.render.thinking import ThinkingName
-from ..gateway.resources import resources_with_upstreams
-from ..gateway.served_policy import ServedPolicy
-from ..gateway.tool_formats import ToolFormatName
+from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..metrics import MetricsLogger
 from ..policy import EngineSettings
 from ..store import LightningStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ..config import SeedSettings, Settings
-from ..gateway.settings import AnswerSettings
+from ..gateway import AnswerSettings
 
 
 class RolloutSettings(AnswerSettings, SeedSettings):

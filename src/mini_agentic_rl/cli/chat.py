@@ -15,7 +15,7 @@ from openai import OpenAI, OpenAIError
 from rich.console import Console
 
 from ..errors import UserError
-from ..gateway.settings import ServerSettings
+from ..gateway import ServerSettings
 from ..jobs.settings import ChatSettings, ServeSettings
 from ..policy import AdaptedModelSettings
 from ..recipes.math import SYSTEM_PROMPT, TOOLS, use_tool

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings
 from ..config import JsonSettings, Settings
-from ..gateway.limits import RolloutLimits
+from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings, RunSettings
 

@@ -10,14 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
-from ..gateway.http.server import MiniLLMServer
-from ..gateway.limits import GatewayLimits
-from ..gateway.served_policy import ServedPolicy
+from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
 from ..http import RequestLimits
 from ..policy import LoraSettings, TorchThread
-from ..post_training.scoring.load import load_scorer
-from ..post_training.scoring.server import ScoreServer
-from ..post_training.scoring.settings import BatchSettings, ScoreServerSettings, TextLimits
+from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..gateway.settings import AnswerSettings, ServerSettings
+from ..gateway import AnswerSettings, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings

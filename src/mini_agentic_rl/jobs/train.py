@@ -9,7 +9,7 @@ from typing import Any
 from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart, read_progress
 from ..datasets import TaskRows
 from ..errors import UserError
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, read_metrics
 from ..policy import adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..algorithm import Backend
 from ..errors import UserError
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import load_tokenizer
 from ..jobs.checks import check_model
 from ..policy import ADAPTER_CONFIG
 from .config import TrainingConfig

@@ -181,7 +181,7 @@ def _look_at(work: asyncio.Future[None]) -> None:
 
 def _record_in(store: LightningStore, llm_proxy: Any) -> None:
     """A proxy of ours that has no store records in this one."""
-    from ..gateway.proxy import LLMProxy
+    from ..gateway import LLMProxy
 
     if isinstance(llm_proxy, LLMProxy) and llm_proxy.get_store() is None:
         llm_proxy.set_store(store)

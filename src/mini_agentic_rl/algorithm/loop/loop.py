@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...gateway.served_policy import ServedPolicy
+from ...gateway import ServedPolicy
 from ...policy import LearnerSettings
 from ...types import Dataset, NamedResources
 from ..base import ResultKind

@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ...gateway.limits import GatewayLimits
-from ...gateway.resources import resources_with_upstreams
-from ...gateway.served_policy import ServedPolicy
+from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...gateway.render.renderer import ChatRenderer
+from ...gateway import ChatRenderer
 from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
 from ...tokens import TokenTree, pack
 from ..settings import WarmStartSettings
