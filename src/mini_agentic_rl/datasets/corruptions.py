@@ -36,7 +36,7 @@ class Case:
 
     @property
     def steps(self) -> list[Operation]:
-        """The operations of the solution; none where the row has no expression."""
+        """Return the operations of the solution; none where the row has no expression."""
         expression = self.row.get("expression")
         return operations(str(expression)) if expression else []
 
@@ -45,7 +45,7 @@ Corruption: TypeAlias = Callable[[random.Random, Case], str | None]
 
 
 def wrong_operation(rng: random.Random, case: Case) -> str | None:
-    """One operation is another one, and the rest follows from it."""
+    """Replace one operation by another; the rest follows from it."""
     steps = case.steps
     if not steps:
         return None
@@ -56,7 +56,7 @@ def wrong_operation(rng: random.Random, case: Case) -> str | None:
 
 
 def misread_number(rng: random.Random, case: Case) -> str | None:
-    """A number of the problem is read with one digit wrong, and the rest follows from it."""
+    """Read a number of the problem with one digit wrong; the rest follows from it."""
     steps = case.steps
     places = [(place, side) for place, step in enumerate(steps) for side in ("left", "right")
               if isinstance(getattr(step, side), Fraction)]  # fmt: skip
@@ -73,7 +73,7 @@ def misread_number(rng: random.Random, case: Case) -> str | None:
 
 
 def calculation_slip(rng: random.Random, case: Case) -> str | None:
-    """One result has a wrong digit, and the rest follows from it."""
+    """Put a wrong digit into one result; the rest follows from it."""
     steps = case.steps
     if not steps:
         return _slip_in_text(rng, case)
@@ -82,13 +82,13 @@ def calculation_slip(rng: random.Random, case: Case) -> str | None:
 
 
 def wrong_final_answer(rng: random.Random, case: Case) -> str | None:
-    """The working is right, the answer another number than it gives."""
+    """Keep the right working, and give another number as the answer."""
     number = parse_number(case.right.answer)
     return None if number is None else Worked(case.right.lines, plain(_misread(rng, number.value))).text
 
 
 def unfinished(rng: random.Random, case: Case) -> str | None:
-    """The last step is missing: an intermediate result is given as the answer."""
+    """Leave out the last steps: an intermediate result is given as the answer."""
     steps = case.steps
     if len(steps) < 2:
         return None
@@ -98,18 +98,18 @@ def unfinished(rng: random.Random, case: Case) -> str | None:
 
 
 def off_topic(rng: random.Random, case: Case) -> str | None:
-    """The solution of another problem."""
+    """Return the solution of another problem."""
     return case.other.text
 
 
 def no_answer(rng: random.Random, case: Case) -> str | None:
-    """The working stops before there is an answer."""
+    """Stop the working before there is an answer."""
     lines = case.right.lines[: max(1, len(case.right.lines) - rng.randrange(1, 3))]
     return "\n".join(lines) if lines and lines != case.right.lines else None
 
 
 def contradictory(rng: random.Random, case: Case) -> str | None:
-    """Two different answers."""
+    """Give two different answers."""
     number = parse_number(case.right.answer)
     if number is None:
         return None
@@ -118,12 +118,12 @@ def contradictory(rng: random.Random, case: Case) -> str | None:
 
 
 def evasive(rng: random.Random, case: Case) -> str | None:
-    """Words in place of a solution."""
+    """Return words in place of a solution."""
     return rng.choice(_EVASIONS)
 
 
 def rambling(rng: random.Random, case: Case) -> str | None:
-    """The same line again and again, and no answer."""
+    """Repeat one line again and again, without an answer."""
     line = rng.choice(case.right.lines) if case.right.lines else "Let me think."
     return "\n".join((*case.right.lines[:1], *[line] * rng.randrange(5, 9)))
 
@@ -171,7 +171,7 @@ def _same_answer(text: str, case: Case) -> bool:
 
 
 def _misread(rng: random.Random, value: Fraction) -> Fraction:
-    """The number with another digit at one place; its first digit does not become 0."""
+    """Return the number with another digit at one place; its first digit does not become 0."""
     text = plain(value)
     places = [at for at, character in enumerate(text) if character.isdigit()]
     at = rng.choice(places)
@@ -181,7 +181,7 @@ def _misread(rng: random.Random, value: Fraction) -> Fraction:
 
 
 def _slip_in_text(rng: random.Random, case: Case) -> str | None:
-    """The last number of a worked solution, and the answer with it, gets a wrong digit."""
+    """Put a wrong digit into the last number of a worked solution, and into the answer with it."""
     number = parse_number(case.right.answer)
     if number is None or not case.right.lines:
         return None

@@ -1,4 +1,4 @@
-"""Rewards: what a reply is worth.
+"""Rewards: scores of replies.
 
 Pure functions of what a model said and what was right, and reward functions made of them, of a judge, of a reward model
 and of any callable; the latter are called alike, by TRL, by `RewardHook` and by hand (`base`).
