@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from ..rewards.values import parse_number, plain
+from ..rewards import parse_number, plain_number
 from .worked import Operation, Worked, operations, plan_of, results, working
 
 _SWAPPED = {"+": "-", "-": "+", "*": "+", "/": "*"}
@@ -84,7 +84,7 @@ def calculation_slip(rng: random.Random, case: Case) -> str | None:
 def wrong_final_answer(rng: random.Random, case: Case) -> str | None:
     """Keep the right working, and give another number as the answer."""
     number = parse_number(case.right.answer)
-    return None if number is None else Worked(case.right.lines, plain(_misread(rng, number.value))).text
+    return None if number is None else Worked(case.right.lines, plain_number(_misread(rng, number.value))).text
 
 
 def unfinished(rng: random.Random, case: Case) -> str | None:
@@ -94,7 +94,7 @@ def unfinished(rng: random.Random, case: Case) -> str | None:
         return None
     kept = steps[: rng.randrange(1, len(steps))]
     values = results(kept)
-    return Worked((*plan_of(case.row), *working(kept)), plain(values[-1])).text
+    return Worked((*plan_of(case.row), *working(kept)), plain_number(values[-1])).text
 
 
 def off_topic(rng: random.Random, case: Case) -> str | None:
@@ -113,7 +113,7 @@ def contradictory(rng: random.Random, case: Case) -> str | None:
     number = parse_number(case.right.answer)
     if number is None:
         return None
-    other = plain(_misread(rng, number.value))
+    other = plain_number(_misread(rng, number.value))
     return f"{case.right.text}\nNo, wait.\nAnswer: {other}"
 
 
@@ -163,7 +163,7 @@ def _recomputed(case: Case, steps: list[Operation], slips: Mapping[int, Fraction
         return None
     if any(value.denominator not in (1, 2, 4, 5, 10, 20, 25, 50, 100) for value in values):
         return None
-    return Worked((*plan_of(case.row), *lines), plain(values[-1])).text
+    return Worked((*plan_of(case.row), *lines), plain_number(values[-1])).text
 
 
 def _same_answer(text: str, case: Case) -> bool:
@@ -172,7 +172,7 @@ def _same_answer(text: str, case: Case) -> bool:
 
 def _misread(rng: random.Random, value: Fraction) -> Fraction:
     """Return the number with another digit at one place; its first digit does not become 0."""
-    text = plain(value)
+    text = plain_number(value)
     places = [at for at, character in enumerate(text) if character.isdigit()]
     at = rng.choice(places)
     leading = at == places[0] and len(places) > 1
@@ -185,6 +185,6 @@ def _slip_in_text(rng: random.Random, case: Case) -> str | None:
     number = parse_number(case.right.answer)
     if number is None or not case.right.lines:
         return None
-    wrong = plain(_misread(rng, number.value))
+    wrong = plain_number(_misread(rng, number.value))
     last = _FINAL_NUMBER.sub(wrong, case.right.lines[-1], count=1)
     return Worked((*case.right.lines[:-1], last), wrong).text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..rewards.values import plain
+from ..rewards import plain_number
 
 SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -107,8 +107,12 @@ def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = N
         ZeroDivisionError: a division by zero.
     """
     values = results(steps, slips)
+
+    def shown(side: Fraction | int) -> str:
+        return plain_number(operand(side, values))
+
     return tuple(
-        f"{plain(operand(step.left, values))} {step.symbol} {plain(operand(step.right, values))} = {plain(value)}"
+        f"{shown(step.left)} {step.symbol} {shown(step.right)} = {plain_number(value)}"
         for step, value in zip(steps, values, strict=True)
     )
 

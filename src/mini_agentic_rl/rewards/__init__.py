@@ -16,6 +16,7 @@ from .rubric import Criterion, Rubric
 from .steps import StepReward, count_steps
 from .symbolic import SymbolicError
 from .tool_use import ToolUseReward
+from .values import parse_number, plain_number
 
 __all__ = [
     "AccuracyReward",
@@ -45,6 +46,8 @@ __all__ = [
     "load_reward",
     "load_rewards",
     "normalise_answer",
+    "parse_number",
+    "plain_number",
     "same_answer",
     "samples_of",
     "weighted_sum",

@@ -153,10 +153,10 @@ def _number(value: Fraction, rest: str) -> NumberValue | None:
         rest = rest[percent.end() :]
     if not _UNIT.fullmatch(rest.rstrip(" .!")):
         return None
-    return NumberValue(value, percent is not None, plain(value) + ("%" if percent else ""))
+    return NumberValue(value, percent is not None, plain_number(value) + ("%" if percent else ""))
 
 
-def plain(value: Fraction) -> str:
+def plain_number(value: Fraction) -> str:
     """Return a fraction as text: an integer, a decimal where it ends within twelve places, else top/bottom."""
     scaled = value * 10**12
     if scaled.denominator != 1:

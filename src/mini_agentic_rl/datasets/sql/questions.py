@@ -92,7 +92,7 @@ class _Drawer:
         self._connection = connect_in_memory()
 
     def draw(self, round_: int, level: int, language: str) -> Row:
-        """Return a row of this level and language; each fourth round of val and test takes templates that train lacks."""
+        """Return a row of this level and language; each fourth round of val and test asks what train never asks."""
         held_out = self._split != "train" and round_ % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
         templates = [found for found in TEMPLATES if found.level == level and found.held_out == held_out]
         for _ in range(_MAX_DRAWS):

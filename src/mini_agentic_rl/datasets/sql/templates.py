@@ -18,7 +18,7 @@ class Template:
     level: int
     """1 one row of one table · 2 filters and figures over one table · 3 joins · 4 joins with conditions or figures."""
     takes: tuple[str, ...]
-    """Kinds of values to fill in, in this order: drug, other_drug, disease, other_disease, symptom, other_symptom, class,
+    """Values to fill in, in this order: drug, other_drug, disease, other_disease, symptom, other_symptom, class,
     form, department, year, severity."""
     english: tuple[str, ...]
     chinese: tuple[str, ...]
