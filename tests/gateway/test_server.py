@@ -12,9 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from mini_agentic_rl.gateway.errors import OverloadedError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.http.server import ServerStartError
 
 from .scripted import ScriptedBackend
