@@ -17,7 +17,7 @@ One chat request, from its arrival to its answer:
 10. Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
     complete at the agent (`completion/record.py`).
 11. It is remembered, so that the next call goes on from its ids (`completion/remember.py`).
-12. It is answered, in one piece or as server-sent events (`completion/answer.py`), in the words of its dialect.
+12. It is answered, whole or as server-sent events (`completion/answer.py`), in the words of its dialect.
 
 Text stops at the backend: what stands below knows token ids only. `ServedPolicy` is a policy behind this server.
 `LLMProxy` (`proxy/`) is the same endpoint over servers of others: it shares 1 to 3, 10 and the dialects, and hands the
