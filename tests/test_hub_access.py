@@ -36,7 +36,7 @@ def endpoint(monkeypatch, tmp_path):
 def test_one_that_does_not_answer_is_told_at_once(endpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     endpoint(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(ModelNotFoundError, match=r"'owner/model'.*no such folder.*does not answer"):
+    with pytest.raises(ModelNotFoundError, match=r"no folder 'owner/model'.*does not answer"):
         resolve_model("owner/model")
     with pytest.raises(DatasetError, match=r"owner/data cannot be loaded from the Hub .which does not answer"):
         load_hub("owner/data")
