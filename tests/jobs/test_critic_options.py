@@ -31,7 +31,7 @@ def test_options_of_the_critic_are_refused_without_one():
         ({"algorithm": "ppo", "baseline": "group"}, "baseline group compares rollouts"),
         ({"samples_per_prompt": 1}, "samples_per_prompt 1 leaves nothing to compare"),
         ({"algorithm": "rloo", "backend": "trl"}, "baseline='leave_one_out'"),
-        ({"algorithm": "ppo", "backend": "trl"}, "backend='trl' is MiniGRPO's"),
+        ({"algorithm": "ppo", "backend": "trl"}, "backend: 'trl' is MiniGRPO's"),
     ],
 )
 def test_what_cannot_go_together_is_one_line(options, complaint):

@@ -42,10 +42,12 @@ class Draw:
 
 def uniform(seed: int, position: int) -> float:
     """Return a number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
+    # Made from the two alone, and not by a generator that each draw advances: a preempted sequence draws the same.
     z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
     z ^= z >> 31
+    # 53 bits are all that a double holds; the half keeps 0 out, at which a token of probability 0 could be drawn.
     return ((z >> 11) + 0.5) / (1 << 53)
 
 
@@ -74,6 +76,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
 
     `logits_BV` may be overwritten.
     """
+    # In 16 bits the log-sum-exp over a vocabulary would no longer be the learner's.
     logits_BV = logits_BV.float()
     _adjust(logits_BV, rows)
     temperatures = [row.sampling.temperature for row in rows]
@@ -105,6 +108,7 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         for token, bias in params.logit_bias.items():
             logits_BV[i, token] += bias
         if (params.presence_penalty or params.frequency_penalty) and row.sampled:
+            # Of the answer alone: a prompt may repeat what it likes.
             for token, count in Counter(row.sampled).items():
                 logits_BV[i, token] -= params.presence_penalty + params.frequency_penalty * count
 
@@ -141,6 +145,7 @@ def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
     """
     batch, vocab = probs_BV.shape
     padded = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
+    # Doubles, because u has 53 bits.
     buckets = padded.sum(-1).double().cumsum(-1)
     target = u_B * buckets[:, -1]
     bucket = torch.searchsorted(buckets, target[:, None]).clamp_(max=buckets.shape[1] - 1)
@@ -154,13 +159,14 @@ def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
 
 
 def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
+    """Set to zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
     ordered, index = probs_BV.sort(-1, descending=True)
     rank = torch.arange(ordered.shape[1], device=ordered.device)[None, :]
     vocab = ordered.shape[1]
     k = torch.tensor([min(p.top_k or vocab, vocab) for p in params], device=ordered.device)[:, None]
     p = torch.tensor([q.top_p for q in params], device=ordered.device)[:, None]
     floor = torch.tensor([q.min_p for q in params], device=ordered.device)[:, None]
+    # Mass before a token, and not with it: the nucleus includes the token that passes top-p.
     before = ordered.cumsum(-1) - ordered
     keep = (rank < k) & ((before < p) | (rank == 0)) & (ordered >= floor * ordered[:, :1])
     return torch.zeros_like(probs_BV).scatter_(1, index, ordered * keep)
