@@ -23,7 +23,7 @@ Messages = Sequence[dict[str, Any]]
 
 
 class WarmStartSettings(Settings):
-    """How much is imitated."""
+    """Extent of the warm-up."""
 
     examples: int = Field(default=64, ge=0)
     """Written conversations to imitate; 0 leaves the warm-up out."""
@@ -37,7 +37,7 @@ class WarmStartSettings(Settings):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where examples come from: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
+    """Source of the examples: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
     tools: Sequence[dict[str, Any]] = ()
