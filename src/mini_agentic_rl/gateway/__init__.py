@@ -45,11 +45,14 @@ if TYPE_CHECKING:
         with_policy,
     )
     from .served_policy import ServedPolicy, load_tokenizer
+    from .settings import AddressSettings, AnswerSettings, ServerSettings
     from .tool_formats import Tool, ToolFormatName
 
 __all__ = [
     "LLM_RESOURCE",
     "MAIN_LLM_RESOURCE",
+    "AddressSettings",
+    "AnswerSettings",
     "Backend",
     "BackendLoad",
     "ChatRenderer",
@@ -60,6 +63,7 @@ __all__ = [
     "PolicyBackend",
     "RolloutLimits",
     "ServedPolicy",
+    "ServerSettings",
     "ThinkingName",
     "Tokenizer",
     "Tool",
@@ -85,6 +89,7 @@ _MODULES = {
         "with_policy",
     ),
     "served_policy": ("ServedPolicy", "load_tokenizer"),
+    "settings": ("AddressSettings", "AnswerSettings", "ServerSettings"),
     "tool_formats": ("Tool", "ToolFormatName"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

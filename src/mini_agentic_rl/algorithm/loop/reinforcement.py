@@ -90,8 +90,11 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         **overrides: Any,
     ) -> None:
         super().__init__()
-        given = {} if settings is None else settings.model_dump(exclude_unset=True)
-        self.settings: SettingsT = self.settings_class(**(given | overrides))
+        if isinstance(settings, self.settings_class) and not overrides:
+            self.settings: SettingsT = settings
+        else:
+            given = {} if settings is None else settings.model_dump(exclude_unset=True)
+            self.settings = self.settings_class(**(given | overrides))
         if self.settings.kl_coef > 0 and lora is None:
             raise PolicyError(
                 "needs LoRA: under full training no reference weights are left; set `kl_coef=0`", setting="kl_coef"
