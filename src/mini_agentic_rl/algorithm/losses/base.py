@@ -67,8 +67,8 @@ class Surrogate:
 
     objective_S: Tensor
     """J, to be maximised: its mean under the weights of the terms is the loss with the sign turned."""
-    clipped_S: Tensor
-    """Marks [S] of the terms whose gradient a bound changed; reported as `clip_fraction`."""
+    clipped_S: Tensor | None = None
+    """Marks [S] of the terms whose gradient a bound changed; reported as `clip_fraction`. None for no bound."""
 
 
 @dataclass(frozen=True)

@@ -217,8 +217,8 @@ def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
         raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator=gae, which compares no groups")
     if _clips_rollouts(grpo):
         raise UserError(
-            f"{ACTOR}.policy_loss.loss_mode={grpo['policy_loss']!r} cannot be honoured with algorithm.adv_estimator=gae: the ratio of a "
-            "whole rollout has no place beside advantages of single tokens"
+            f"{ACTOR}.policy_loss.loss_mode={grpo['policy_loss']!r} cannot be honoured with "
+            "algorithm.adv_estimator=gae: the ratio of a whole rollout has no place beside advantages of single tokens"
         )
     if own.get("use_kl_loss"):
         grpo["kl_in_reward"] = False
