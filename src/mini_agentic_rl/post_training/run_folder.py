@@ -23,6 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..errors import UserError
 from ..policy import ADAPTER_CONFIG
 from ..trainer import RunFolder, RunState
+from .models import RUN_FILE
 
 _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 _LAST_WRITTEN = "trainer_state.json"
@@ -36,7 +37,7 @@ class PostTrainingFolder(RunFolder):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
-        self.config_path = self.path / "run.json"
+        self.config_path = self.path / RUN_FILE
 
     def begin(self, config: Mapping[str, Any], **options: Any) -> RunState:
         state = super().begin(config, **options)
