@@ -159,7 +159,7 @@ def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, 
         (("--execution-weight", "0.5"), "--execution-weight: 0.5"),
         (("--answer-weight", "1"), "--answer-weight: 1.0"),
         (("--reward-model-url", "localhost:1"), "--reward-model-url: localhost:1"),
-        (("--agent", "math"), "--agent: this trains the SQL agent, and math"),
+        (("--agent", "math"), "--agent: this trains the SQL agent"),
         (("--database", "nowhere.db"), "nowhere.db cannot be"),
     ],
 )
