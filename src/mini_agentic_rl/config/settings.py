@@ -121,7 +121,7 @@ class JsonSettings(Settings):
     """Print the result as JSON on standard output."""
 
 
-def restated(kind: type[Settings], path: str, default: Any, help: str | None = None) -> Any:
+def restated(kind: type[Settings], path: str, default: Any, help: str | None = None, **bounds: float) -> Any:
     """Return the field of a setting that another class offers under a name of its own, with its bounds and description.
 
     Args:
@@ -129,11 +129,12 @@ def restated(kind: type[Settings], path: str, default: Any, help: str | None = N
         path: where it has it.
         default: the default under the other name.
         help: a description that differs.
+        bounds: those of `ge`, `gt`, `le` and `lt` that differ.
     """
     field = _field_at(kind, path.split("."))
-    bounds = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
+    usual = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
     extra: Any = {**extra_of(field), "restates": path}
-    return Field(default=default, description=help or field.description, json_schema_extra=extra, **bounds)
+    return Field(default=default, description=help or field.description, json_schema_extra=extra, **{**usual, **bounds})
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import MetricsLogger
 from ..metrics.base import EVAL
 from ..policy import resolve_device
-from ..trainer import RecordedRun, RunSettings, RunState, record_run
+from ..trainer import RecordedRun, RunState, record_run
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
 from .models import save_trained
 from .progress import TrainingProgress, held_out_metrics
@@ -125,12 +125,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
 
     summary = record_run(
         folder,
-        RunSettings(
-            output_dir=settings.output_dir,
-            loggers=settings.loggers,
-            resume=settings.resume,
-            overwrite=settings.overwrite,
-        ),
+        settings,
         settings.model_dump(mode="json"),
         train_and_measure,
         last_logged=lambda checkpoint: 0 if checkpoint is None else checkpoint[0],

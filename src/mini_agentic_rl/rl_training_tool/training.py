@@ -146,7 +146,7 @@ def _supervise(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     from ..rl.supervised import SETTINGS, supervise
 
     given = job.parameters
-    usual = SETTINGS[given.algorithm].model_fields["learning_rate"].default
+    usual = SETTINGS[given.algorithm].settings()["learning_rate"].default
     return supervise(
         given.algorithm,
         config_of(job, folder, float(usual)),
