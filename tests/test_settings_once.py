@@ -12,17 +12,19 @@ from mini_agentic_rl.config import Settings, extra_of
 
 HOMONYMS = {
     "adapter": "the one that a model is taken with; all that are merged into it",
+    "algorithm": "of reinforcement learning; of any training that the tool can start",
     "batch_size": "examples of the imitation; of post-training; texts to score at once",
     "beta": "of the divergence from the reference; of the odds ratio",
     "dataset": "tasks of an agent; the examples that `dataset` shows, and takes by its place",
     "deterministic": "of the engine, which the loop's setting sets",
+    "format": "of an exported model; of rows",
     "learning_rate": "of the policy's optimizer, of the value head, of the imitation",
     "max_attempts": "of a rollout that trains weights; of one that judges a prompt",
     "max_batch_tokens": "of a forward pass while sampling; of a forward-backward pass while learning",
     "max_grad_norm": "of the policy's gradients; of the value head's",
-    "max_length": "tokens of an example to train on; of a text to score",
+    "max_length": "tokens of an example to train on; of a text to score; characters that cost no reward",
     "max_new_tokens": "of a rollout's call; of a reply in `chat`",
-    "max_samples": "tasks to train on; examples to show, which may be none",
+    "max_samples": "tasks or examples to train on; examples to show, which may be none; rows of the tool's actions",
     "on_failure": "of a rollout that trains weights; of one that judges a prompt",
     "output": "file for the result of `eval`, `convert-dpo` and `dataset`, each in its own form",
     "preset": "a variant of the loss; what fits into some memory",
@@ -34,7 +36,7 @@ HOMONYMS = {
 }
 """Names that stand for different settings."""
 
-FLAT = ("rl_training_tool", "rl.", "cli.store")
+FLAT = ("cli.store",)
 """Rooms whose classes are flat, for their users type these names; what they share is still stated there again."""
 
 

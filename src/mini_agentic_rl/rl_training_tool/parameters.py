@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
-from ..config import Settings
+from ..config import Settings, extra_of, restated
 from ..errors import UserError
+from ..rl import TrainingConfig
+from ..trainer import RunSettings
 
 Action = Literal["train", "start", "status", "stop", "logs", "load_dataset", "create_reward", "evaluate"]
 ACTIONS: tuple[str, ...] = get_args(Action)
@@ -71,46 +73,46 @@ class TrainParameters(DataParameters, RewardParameters):
     algorithm: Algorithm = "sft"
     """Training: `sft`, `dpo`, `kto`, `orpo`, `reward` (a reward model), or reinforcement learning by `grpo`, `dr_grpo`,
     `dapo`, `gspo`, `cispo`, `rloo`, `reinforce++`, `ppo`."""
-    model_name: str = "embedded"
-    """Model: `embedded`, a Hugging Face id, a folder, or the output folder of an earlier training."""
-    output_dir: str = "output"
-    """Folder for the result, inside the folder of the tool."""
-    num_epochs: int = Field(default=3, ge=1)
-    """Passes over the rows."""
-    max_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps, in place of the passes."""
-    batch_size: int = Field(default=4, ge=1)
-    """Rows of a pass; in reinforcement learning, tasks."""
-    gradient_accumulation_steps: int = Field(default=1, ge=1)
-    """Passes per optimizer step."""
-    learning_rate: float | None = Field(default=None, gt=0)
-    """Peak learning rate; without it the usual one of the algorithm."""
-    use_lora: bool = True
-    """Train a low-rank adapter; otherwise every weight."""
-    lora_r: int = Field(default=16, ge=1)
-    """Rank of the adapter."""
-    lora_alpha: int = Field(default=32, ge=1)
-    """Scale of the adapter."""
-    samples_per_prompt: int = Field(default=8, ge=2)
-    """Reinforcement learning: answers to each task."""
-    max_new_tokens: int = Field(default=256, ge=1)
-    """Reinforcement learning: at most this many tokens of an answer."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Reinforcement learning: sampling temperature."""
+    model_name: str = restated(
+        TrainingConfig,
+        "model_name",
+        "embedded",
+        "Model: `embedded`, a Hugging Face id, a folder, or the output folder of an earlier training.",
+    )
+    output_dir: str = restated(
+        TrainingConfig, "output_dir", "output", "Folder for the result, inside the folder of the tool."
+    )
+    num_epochs: int = restated(TrainingConfig, "num_train_epochs", 3, "Passes over the rows.")
+    max_steps: int | None = restated(TrainingConfig, "max_steps", None, "Optimizer steps, in place of the passes.")
+    batch_size: int = restated(
+        TrainingConfig, "per_device_train_batch_size", 4, "Rows of a pass; in reinforcement learning, tasks."
+    )
+    gradient_accumulation_steps: int = restated(
+        TrainingConfig, "gradient_accumulation_steps", 1, "Passes per optimizer step."
+    )
+    learning_rate: float | None = restated(
+        TrainingConfig, "learning_rate", None, "Peak learning rate; without it the usual one of the algorithm."
+    )
+    use_lora: bool = restated(TrainingConfig, "use_lora", True)
+    lora_r: int = restated(TrainingConfig, "lora_r", 16, "Rank of the adapter.")
+    lora_alpha: int = restated(TrainingConfig, "lora_alpha", 32, "Scale of the adapter.")
+    samples_per_prompt: int = restated(
+        TrainingConfig, "samples_per_prompt", 8, "Reinforcement learning: answers to each task.", ge=2
+    )
+    max_new_tokens: int = restated(
+        TrainingConfig, "max_new_tokens", 256, "Reinforcement learning: at most this many tokens of an answer."
+    )
+    temperature: float = restated(TrainingConfig, "temperature", 1.0, "Reinforcement learning: sampling temperature.")
     eval_samples: int = Field(default=100, ge=0)
     """Reinforcement learning: held-out tasks that measure the reward before and after; 0 leaves that out."""
-    seed: int = Field(default=42, ge=0)
-    """Seed of the data, of sampling, and of new weights."""
-    use_wandb: bool = False
-    """Send figures to Weights & Biases."""
-    wandb_project: str | None = None
-    """The project there."""
-    use_tensorboard: bool = False
-    """Write figures for TensorBoard."""
-    resume: bool = False
-    """Go on with the training in the output folder from its last checkpoint."""
-    overwrite: bool = False
-    """Replace the training in the output folder."""
+    seed: int = restated(TrainingConfig, "seed", 42, "Seed of the data, of sampling, and of new weights.")
+    use_wandb: bool = restated(TrainingConfig, "use_wandb", False)
+    wandb_project: str | None = restated(TrainingConfig, "wandb_project", None)
+    use_tensorboard: bool = restated(TrainingConfig, "use_tensorboard", False, "Write figures for TensorBoard.")
+    resume: bool = restated(
+        RunSettings, "resume", False, "Go on with the training in the output folder from its last checkpoint."
+    )
+    overwrite: bool = restated(RunSettings, "overwrite", False, "Replace the training in the output folder.")
 
 
 class LoadDatasetParameters(DataParameters):
@@ -118,34 +120,43 @@ class LoadDatasetParameters(DataParameters):
 
     format: Form = "sft"
     """Form of the rows: `sft` (conversations), `rl` (a prompt and its right answer), `preference`, `unpaired`."""
-    model_name: str | None = None
-    """Taken, and not needed: prompts are messages, which every model gets in its own chat template."""
+    model_name: str | None = restated(
+        TrainingConfig,
+        "model_name",
+        None,
+        "Taken, and not needed: prompts are messages, which every model gets in its own chat template.",
+    )
 
 
 class EvaluateParameters(DataParameters, RewardParameters):
     """`evaluate`."""
 
-    model_name: str = "embedded"
-    """Model: `embedded`, a Hugging Face id, a folder, or the output folder of a training."""
+    defaults: ClassVar[Mapping[str, Any]] = {"split": "test", "max_samples": 100}
+
+    model_name: str = restated(
+        TrainingConfig,
+        "model_name",
+        "embedded",
+        "Model: `embedded`, a Hugging Face id, a folder, or the output folder of a training.",
+    )
     model_path: str | None = None
     """Another name of `model_name`."""
-    split: Literal["train", "val", "test"] = "test"
-    """Part of the data set."""
-    max_samples: int | None = Field(default=100, ge=1)
-    """At most this many rows."""
-    max_new_tokens: int = Field(default=256, ge=1)
-    """At most this many tokens of an answer."""
-    use_lora: bool = True
-    """Taken, and not needed: whether the folder is an adapter is seen from it."""
-    seed: int = Field(default=42, ge=0)
-    """Seed of the draw of rows."""
+    max_new_tokens: int = restated(TrainingConfig, "max_new_tokens", 256, "At most this many tokens of an answer.")
+    use_lora: bool = restated(
+        TrainingConfig, "use_lora", True, "Taken, and not needed: whether the folder is an adapter is seen from it."
+    )
+    seed: int = restated(TrainingConfig, "seed", 42, "Seed of the draw of rows.")
 
 
 class TrainingParameters(ActionParameters):
     """`status`, `stop` and `logs`: which training."""
 
-    output_dir: str | None = None
-    """Output folder of a training; without it `status` tells of all, `stop` and `logs` of the only one that runs."""
+    output_dir: str | None = restated(
+        TrainingConfig,
+        "output_dir",
+        None,
+        "Output folder of a training; without it `status` tells of all, `stop` and `logs` of the only one that runs.",
+    )
 
 
 class StopParameters(TrainingParameters):
@@ -253,7 +264,8 @@ def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
     found: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for action, kind in PARAMETERS.items():
         for name, schema in kind.model_json_schema()["properties"].items():
-            plain = {key: value for key, value in schema.items() if key != "title"}
+            unsaid = ("title", *extra_of(kind.model_fields[name]))
+            plain = {key: value for key, value in schema.items() if key not in unsaid}
             if name.startswith("custom_"):
                 plain["type"] = "string"
             found.setdefault(name, (_plain(plain), []))[1].append(action)
