@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
+from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
 from output import add_model_options, deliver, make_parser, tell
 
 HERE = Path(__file__).parent

@@ -17,9 +17,16 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_step import measure
-from mini_agentic_rl.policy import EngineSettings
-from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
-from mini_agentic_rl.policy.memory_plan import ModelShape, PlannedSettings, PlannedWork, plan_memory
+from mini_agentic_rl.policy import (
+    EngineSettings,
+    ModelShape,
+    PlannedSettings,
+    PlannedWork,
+    plan_memory,
+    resolve_device,
+    resolve_dtype,
+    resolve_model,
+)
 from output import add_model_options, deliver, make_parser
 
 

@@ -33,7 +33,7 @@ TRANSFORMERS = """
 import json, sys, time
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, logging
-from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
+from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
 
 kind, model, device, dtype, new = sys.argv[1:6]
 model, where, new = resolve_model(model), resolve_device(device), int(new)

@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForSequenceClassification
 
-from mini_agentic_rl.algorithm.serving import load_tokenizer
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.policy.load import resolve_device, resolve_dtype, resolve_model
+from mini_agentic_rl.gateway.served_policy import load_tokenizer
+from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
 from mini_agentic_rl.post_training.scoring.load import load_scorer
 from mini_agentic_rl.post_training.scoring.reward_model import RewardModel
 from mini_agentic_rl.post_training.scoring.server import ScoreServer

@@ -15,9 +15,8 @@ import argparse
 from importlib import import_module
 
 from mini_agentic_rl import LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.agents.gaia import FunctionTool, GaiaAgent, web_search_tool
-from mini_agentic_rl.datasets.gaia import LEVELS, load_gaia
 from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.recipes.gaia import LEVELS, FunctionTool, GaiaAgent, load_gaia, web_search_tool
 
 
 def search_tools(path: str | None) -> list[FunctionTool]:

@@ -14,12 +14,12 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import Hook, LitAgent, LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, demonstration
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.policy import LearnerSettings
-from mini_agentic_rl.rewards.math import is_correct
-from mini_agentic_rl.tools.calculator import CALCULATOR_TOOL, calculate
+from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, demonstration
+from mini_agentic_rl.rewards import is_correct
+from mini_agentic_rl.tools import CALCULATOR_TOOL, calculate
 
 
 class MathAgent(LitAgent):

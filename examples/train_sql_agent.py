@@ -14,12 +14,10 @@ import argparse
 from functools import partial
 
 from mini_agentic_rl import LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.agents.sql.agent import SqlAgent
-from mini_agentic_rl.agents.sql.reward import SqlReward
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
-from mini_agentic_rl.datasets.medical import MedicalQuestions
+from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration
 from mini_agentic_rl.policy import LearnerSettings
-from mini_agentic_rl.sql_conversation import SQL_TOOLS, demonstration
+from mini_agentic_rl.recipes.sql import SqlAgent, SqlReward
 
 
 def main() -> None:

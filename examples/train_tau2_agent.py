@@ -21,9 +21,8 @@ import argparse
 import json
 
 from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.agents.tau2 import Tau2Agent
-from mini_agentic_rl.datasets.tau2 import DOMAINS, load_tau2
 from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.recipes.tau2 import DOMAINS, Tau2Agent, load_tau2
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ Without `--dataset` it trains on GSM8K where that can be had, else on generated 
 from mini_agentic_rl.cli.script import run_script
 from mini_agentic_rl.rl.datasets import STAND_IN, usual_dataset
 
-WORKED_BY_THE_AGENT = "mini_agentic_rl.agents.math_examples:calculator"
+WORKED_BY_THE_AGENT = "mini_agentic_rl.recipes.math:calculator"
 
 
 def prepare(options: dict[str, str]) -> dict[str, str]:

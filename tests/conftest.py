@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from tiny import tiny_model, tiny_tokenizer
 # How long an example takes says nothing about the code on a machine that is shared.
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
+
+# A shell without job control starts its background commands with Ctrl-C ignored, and an ignored signal stays ignored in
+# every process that they start. The tests press Ctrl-C in theirs, so it is given back here: a handler is not inherited,
+# and the processes begin with the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -12,7 +12,6 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from mini_agentic_rl import env_var
 from mini_agentic_rl.config import (
     LightningEnvVar,
     Settings,
@@ -67,11 +66,6 @@ def test_a_missing_variable_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
     assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 80
     assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "runner"
-
-
-def test_the_older_module_name_gives_the_same_objects() -> None:
-    assert env_var.LightningEnvVar is LightningEnvVar
-    assert env_var.resolve_str_env_var is resolve_str_env_var
 
 
 def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logger_alone(tmp_path: Path) -> None:

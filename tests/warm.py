@@ -22,11 +22,11 @@ import torch
 
 _IMPORTED = (
     "mini_agentic_rl.jobs.train",
-    "mini_agentic_rl.algorithm.serving",
+    "mini_agentic_rl.gateway.served_policy",
     "mini_agentic_rl.algorithm.grpo.mini_grpo",
     "mini_agentic_rl.cli",
     "mini_agentic_rl.store.sql",
-    "mini_agentic_rl.gateway.server",
+    "mini_agentic_rl.gateway.http.server",
     "peft",
     "openai",
     "warm",

@@ -9,11 +9,11 @@ import argparse
 from typing import Any
 
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, demonstration
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
 from mini_agentic_rl.policy import LearnerSettings
-from mini_agentic_rl.tools.calculator import CALCULATOR_TOOL
+from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, demonstration
+from mini_agentic_rl.tools import CALCULATOR_TOOL
 from mini_agentic_rl.types import Dataset
 
 INSTRUCTIONS = SYSTEM_PROMPT

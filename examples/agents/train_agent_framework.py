@@ -14,7 +14,7 @@ from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
 from common import INSTRUCTIONS, MAX_TURNS, parser, problems, report, running, training
 
 from mini_agentic_rl import LLM, LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.tools import calculate
 
 

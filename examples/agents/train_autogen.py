@@ -12,7 +12,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from common import INSTRUCTIONS, MAX_TURNS, parser, problems, report, running, training
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.tools import calculate
 
 

@@ -14,7 +14,7 @@ from crewai import Agent, Crew, Task
 from crewai.tools import tool
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.tools import calculate
 
 logging.getLogger("crewai.llms.base_llm").setLevel(logging.ERROR)  # it warns of each call that it guesses the length

@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.errors import GraphRecursionError
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.tools import calculate
 
 LIMIT = {"recursion_limit": 2 * MAX_TURNS}

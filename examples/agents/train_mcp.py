@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 
 CALCULATOR = StdioServerParameters(command=sys.executable, args=["-m", "mini_agentic_rl.tools.mcp_calculator"])
 

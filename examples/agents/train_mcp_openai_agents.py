@@ -14,7 +14,7 @@ from common import INSTRUCTIONS, MAX_TURNS, parser, problems, report, running, t
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 
 set_tracing_disabled(True)  # the SDK would send its traces to OpenAI
 

@@ -13,7 +13,7 @@ from common import INSTRUCTIONS, MAX_TURNS, parser, problems, report, running, t
 from smolagents import LogLevel, OpenAIModel, ToolCallingAgent, tool
 
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, rollout
-from mini_agentic_rl.rewards.math import is_correct
+from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.tools import calculate
 
 

@@ -1,7 +1,7 @@
 """The older import name of `mini_agentic_rl`.
 
 `import mini_agent_lighting` gives that very package, and every module under this name is the module object of the same
-name there, imported when it is asked for. Names that only the older package had are in `finder.OLDER_NAMES`.
+name there, imported when it is asked for; `mini_agentic_rl.compat` finds it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,4 @@ import sys
 
 import mini_agentic_rl
 
-from . import finder
-
-finder.install()
 sys.modules[__name__] = mini_agentic_rl

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .compat import install as _find_older_names
+
 __version__ = "0.1.0"
 
 _ROOMS: dict[str, tuple[str, ...]] = {
@@ -50,26 +52,27 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "get_rewards_from_span",
         "is_reward_span",
         "operation",
+        "reward",
     ),
     "execution": ("ExecutionEvent", "ExecutionStrategy", "SharedMemoryExecutionStrategy", "ThreadingEvent"),
     "execution.client_server": ("ClientServerExecutionStrategy",),
     "execution.events": ("MultiprocessingEvent",),
-    "gateway.server": ("MiniLLMServer",),
+    "gateway.http.server": ("MiniLLMServer",),
     "litagent": ("LitAgent", "llm_rollout", "prompt_rollout", "rollout"),
-    "llm_proxy": ("LLMProxy",),
+    "gateway.proxy": ("LLMProxy",),
     "logging": ("setup_logging",),
-    "reward": ("reward",),
     "runner": ("LitAgentRunner", "LoggingHook", "RewardHook", "Runner"),
     "store": (
         "InMemoryLightningStore",
         "LightningStore",
         "LightningStoreCapabilities",
+        "LightningStoreClient",
+        "LightningStoreServer",
         "LightningStoreStatistics",
         "LightningStoreThreaded",
+        "MongoLightningStore",
         "SqlLightningStore",
     ),
-    "store.client_server": ("LightningStoreClient", "LightningStoreServer"),
-    "store.mongo": ("MongoLightningStore",),
     "tokens": ("CompletionRecord", "TokenTree"),
     "tracer": (
         "DummyTracer",
@@ -106,6 +109,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = sorted(_HOME)
+
+_find_older_names()
 
 if TYPE_CHECKING:
     from .algorithm import MiniGRPO as MiniGRPO

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
-from mini_agentic_rl.agents.tau2 import Tau2Agent
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.recipes.tau2 import Tau2Agent
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tokens import TokenRequest

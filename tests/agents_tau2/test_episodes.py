@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from mini_agentic_rl.adapter.selection import TrainedCalls
-from mini_agentic_rl.agents.tau2 import ASSISTANT_AGENT_ID
-from mini_agentic_rl.agents.tau2.episode import read_row
-from mini_agentic_rl.datasets.tau2 import load_tau2
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.recipes.tau2 import ASSISTANT_AGENT_ID
+from mini_agentic_rl.recipes.tau2.episode import read_row
+from mini_agentic_rl.recipes.tau2.tasks import load_tau2
 from mini_agentic_rl.types import LLM
 
 from .conftest import call

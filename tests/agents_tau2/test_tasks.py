@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mini_agentic_rl.agents.tau2.episode import read_row
-from mini_agentic_rl.datasets.tau2 import DOMAINS, load_tau2
+from mini_agentic_rl.recipes.tau2.episode import read_row
+from mini_agentic_rl.recipes.tau2.tasks import DOMAINS, load_tau2
 
 
 @pytest.mark.parametrize(

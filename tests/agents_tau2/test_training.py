@@ -13,10 +13,10 @@ import pytest
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl import LLM, MiniGRPO, Trainer
-from mini_agentic_rl.agents.tau2 import Tau2Agent
-from mini_agentic_rl.datasets.tau2 import load_tau2
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.recipes.tau2 import Tau2Agent
+from mini_agentic_rl.recipes.tau2.tasks import load_tau2
 from tiny import tiny_model, tiny_tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -26,7 +26,7 @@ from mini_agentic_rl import (
     prompt_rollout,
 )
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.llm_proxy import LLMProxy
+from mini_agentic_rl.gateway.proxy import LLMProxy
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
 

@@ -18,7 +18,7 @@ from mini_agentic_rl import (
     emit_message,
     rollout,
 )
-from mini_agentic_rl.llm_proxy import LLMProxy
+from mini_agentic_rl.gateway.proxy import LLMProxy
 
 LOG = "mini_agentic_rl.algorithm.baseline"
 

@@ -19,9 +19,9 @@ from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
-from mini_agentic_rl.gateway.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings, PolicyError, load_model
 from mini_agentic_rl.policy.load import save_weights

@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from openai import OpenAI
 from rich.console import Console
 
-from mini_agentic_rl.agents.math_protocol import SYSTEM_PROMPT, TOOLS
 from mini_agentic_rl.cli.chat import Conversation, talk
+from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}
 REST = {"index": 0, "function": {"arguments": 'sion": "12*12"}'}}

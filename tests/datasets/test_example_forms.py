@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from mini_agentic_rl.agents.math_examples import calculator
-from mini_agentic_rl.agents.math_protocol import TOOLS
 from mini_agentic_rl.datasets import DatasetError, divide_examples, load_examples, load_task_dataset
 from mini_agentic_rl.datasets.forms import FORMS, prompt_key
+from mini_agentic_rl.recipes.math import TOOLS, calculator
 from mini_agentic_rl.rewards import is_correct
 
 COLUMNS = {
@@ -72,12 +71,12 @@ def test_levels_are_part_of_the_name() -> None:
 
 
 def test_the_calculator_conversations_of_the_agent_are_a_data_set_by_their_function() -> None:
-    rows = load_examples("mini_agentic_rl.agents.math_examples:calculator", "sft", max_samples=4)
+    rows = load_examples("mini_agentic_rl.recipes.math:calculator", "sft", max_samples=4)
     assert rows == calculator("sft", max_samples=4)
     assert [message["role"] for message in rows[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert rows[0]["tools"] == TOOLS
     with pytest.raises(DatasetError, match="forms sft and rl"):
-        load_examples("mini_agentic_rl.agents.math_examples:calculator", "preference")
+        load_examples("mini_agentic_rl.recipes.math:calculator", "preference")
 
 
 def test_a_function_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

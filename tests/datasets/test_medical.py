@@ -9,10 +9,10 @@ import pytest
 
 from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
 from mini_agentic_rl.datasets.forms import prompt_key
-from mini_agentic_rl.datasets.medical import LEVELS, NOTICE, MedicalQuestions, connect_in_memory, medical_database
-from mini_agentic_rl.datasets.medical.questions import MAX_ROWS
-from mini_agentic_rl.datasets.medical.templates import TEMPLATES
 from mini_agentic_rl.datasets.rows import digest
+from mini_agentic_rl.datasets.sql import LEVELS, NOTICE, MedicalQuestions, connect_in_memory, medical_database
+from mini_agentic_rl.datasets.sql.questions import MAX_ROWS
+from mini_agentic_rl.datasets.sql.templates import TEMPLATES
 
 TABLES = (
     *("meta", "drug", "disease", "symptom", "disease_symptom", "indication", "contraindication", "interaction"),

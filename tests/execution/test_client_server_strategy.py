@@ -29,7 +29,7 @@ from mini_agentic_rl.execution import (
 from mini_agentic_rl.litagent import LitAgent, rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store.base import LightningStore
-from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.store.http import LightningStoreClient, LightningStoreServer
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer
 from mini_agentic_rl.trainer import Trainer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.store import InMemoryLightningStore
 
 from .scripted import ScriptedBackend

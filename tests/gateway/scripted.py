@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from mini_agentic_rl.gateway.backend import BackendLoad
+from mini_agentic_rl.gateway.backends.base import BackendLoad
 from mini_agentic_rl.gateway.errors import ContextLengthError
 from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
-from mini_agentic_rl.gateway.server import MiniLLMServer
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 from tiny import tiny_model, tiny_tokenizer
@@ -29,7 +29,7 @@ class TinyServer:
         found = {
             "sequences": sum(self.policy.engine.load),
             "blocks": cache.total - cache.available,
-            "requests": self.server.gate.active,
+            "requests": self.server.admission.active,
             "calls": counters.active,
         }
         return ", ".join(f"{count} {name}" for name, count in found.items() if count)

@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import InMemoryLightningStore
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy, load_model
 from mini_agentic_rl.policy.engine import Engine
 from mini_agentic_rl.tokens import TokenTree, pack

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mini_agentic_rl.emitter import find_marked_agents
+from mini_agentic_rl.emitter import find_trainable_agents
 from mini_agentic_rl.litagent import LitAgent
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
@@ -33,7 +33,7 @@ async def test_a_mark_is_on_the_rollout_and_in_the_trace(tracer: Tracer) -> None
         rollout.mark_agent_as_trainable("planner")
         rollout.mark_agent_as_trainable("assistant")
     assert rollout.metadata["trainable_agents"] == ["assistant", "planner"]
-    assert find_marked_agents(tracer.get_last_trace()) == ["assistant", "planner"]
+    assert find_trainable_agents(tracer.get_last_trace()) == ["assistant", "planner"]
 
 
 def test_a_mark_outside_of_a_rollout_says_who_knows_of_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,4 +55,4 @@ async def test_a_mark_reaches_the_store_from_wherever_the_agent_runs(isolation: 
         await runner.iter()
     (ended,) = await store.query_rollouts()
     assert ended.status == "succeeded"
-    assert find_marked_agents(await store.query_spans(ended.rollout_id, "latest")) == ["assistant"]
+    assert find_trainable_agents(await store.query_spans(ended.rollout_id, "latest")) == ["assistant"]

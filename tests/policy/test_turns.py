@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.gateway.policy_backend import PolicyBackend
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, QueueFullError
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
 from tiny import tiny_tokenizer

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.policy.embedded import FOLDER
+from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
 from mini_agentic_rl.post_training.export.base import portable_name
 from mini_agentic_rl.post_training.export.export import export
 from mini_agentic_rl.post_training.export.settings import ExportSettings
@@ -117,7 +117,7 @@ def test_several_adapters_become_folders_of_their_names(adapter, tiny_folder, tm
     [
         ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
         ("/home/x/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B/snapshots/ab12", "Qwen/Qwen3-0.6B"),
-        (f"/home/x/.cache/mini-agentic-rl/models/{FOLDER}", FOLDER),
+        (f"/home/x/.cache/mini-agentic-rl/models/{EMBEDDED_FOLDER}", EMBEDDED_FOLDER),
         ("./models/mine", "mine"),
         ("embedded", "embedded"),
     ],

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mini_agentic_rl.gateway.chat_template import ChatRenderer
+from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.post_training import (
     DPOSettings,
     KTOSettings,

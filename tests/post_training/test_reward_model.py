@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.chat_template import ChatRenderer
+from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.policy import load_model
 from mini_agentic_rl.post_training import (
     RewardModelSettings,

@@ -16,7 +16,7 @@ from gateway.small_tokenizer import (
     small_tokenizer,
 )
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.chat_template import ChatRenderer
+from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.post_training.rows import IGNORED, preference_rows, sft_rows, unpaired_rows
 from post_training.samples import pairs, verdicts
 

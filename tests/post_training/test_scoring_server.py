@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.http.server import ServerStartError
 from mini_agentic_rl.post_training.scoring.server import ScoreServer
 from mini_agentic_rl.post_training.scoring.settings import BatchSettings
 from mini_agentic_rl.rewards import RemoteReward
-from mini_agentic_rl.serving import ServerStartError
 from post_training.scorers import alone, gated_server, reward_model, tiny_scorer
 
 PROMPT, GOOD, BAD = "What is 7 x 6?", "7 x 6 = 42.", "About forty."
@@ -243,7 +243,7 @@ def test_stopping_finishes_what_is_under_way_and_refuses_newcomers():
         url = server.url
         stopping = threading.Thread(target=server.stop)
         stopping.start()
-        _wait_for(lambda: server.gate.draining)
+        _wait_for(lambda: server.admission.draining)
         refused = httpx.post(f"{url}/score", json=TEXT)
         health = httpx.get(f"{url}/health")
         assert (refused.status_code, health.status_code, health.json()["ready"]) == (503, 503, False)
@@ -304,8 +304,9 @@ def test_other_paths_answer_in_the_same_error_shape(server, method, path, status
 
 def test_a_port_in_use_is_one_clear_error(server):
     second = ScoreServer(reward_model(), port=server.port)
-    with pytest.raises(ServerStartError, match=r"already in use.*--port"):
+    with pytest.raises(ServerStartError, match=r"already in use") as raised:
         second.start()
+    assert raised.value.setting == "port"
     second.stop()
 
 

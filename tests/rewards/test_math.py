@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.line_process import LineProcess
+from mini_agentic_rl.deadline_process import DeadlineProcess
 from mini_agentic_rl.rewards import extract_answer, is_correct, symbolic
 
 
@@ -220,6 +220,6 @@ def test_expressions_are_compared_from_any_thread() -> None:
 
 
 def test_a_helper_that_cannot_start_is_an_error_and_no_silent_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbolic, "_helper", LineProcess("no_such_package.worker"))
+    monkeypatch.setattr(symbolic, "_helper", DeadlineProcess("no_such_package.worker"))
     with pytest.raises(symbolic.SymbolicError):
         is_correct("z+3", "3+z")

@@ -12,9 +12,8 @@ from openai import AsyncOpenAI
 
 from gateway.scripted import ScriptedBackend
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
-from mini_agentic_rl.agents import SimpleAgent
-from mini_agentic_rl.core import LLMConfig
-from mini_agentic_rl.gateway.server import MiniLLMServer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.rl import LLMConfig, SimpleAgent
 from mini_agentic_rl.rl_training_tool.mcp_server import training_server
 from mini_agentic_rl.rl_training_tool.openai_agents import openai_agents_tool
 from mini_agentic_rl.tools import RLTrainingTool

@@ -12,12 +12,13 @@ import pytest
 from mini_agentic_rl.store import (
     InMemoryLightningStore,
     LightningStore,
+    LightningStoreClient,
+    LightningStoreServer,
     LightningStoreThreaded,
     MongoLightningStore,
     SqlLightningStore,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
-from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
 
 from .mongo_server import mongo_url, needs_mongo, new_database
 from .postgres import emptied_database, needs_postgres

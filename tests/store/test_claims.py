@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, SqlLightningStore
-from mini_agentic_rl.store.client_server import LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.types import EnqueueRolloutRequest
 
 PROCESSES = 4

@@ -18,9 +18,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError
-from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
-from mini_agentic_rl.store.http import route
+from mini_agentic_rl.store import (
+    InMemoryLightningStore,
+    LightningStore,
+    LightningStoreClient,
+    LightningStoreError,
+    LightningStoreServer,
+    route,
+)
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
 
 from .test_contract import span_of
@@ -337,7 +342,7 @@ async def test_a_server_run_for_ever_stops_when_the_process_is_asked_to_end() ->
     code = """
 import asyncio
 from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.store.client_server import LightningStoreClient, LightningStoreServer
+from mini_agentic_rl.store import LightningStoreClient, LightningStoreServer
 
 async def main():
     server = LightningStoreServer(InMemoryLightningStore(), port=0)

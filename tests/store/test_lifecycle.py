@@ -59,11 +59,11 @@ def test_limits_count_from_the_start_and_from_the_last_sign_of_life() -> None:
     config = RolloutConfig(timeout_seconds=50, unresponsive_seconds=10)
     assert lifecycle.deadline(_attempt(), config) == 110.0
     assert lifecycle.deadline(_attempt(heard=145.0), config) == 150.0
-    assert lifecycle.verdict(_attempt(), config, 109.9) is None
-    assert lifecycle.verdict(_attempt(), config, 110.0) == "unresponsive"
-    assert lifecycle.verdict(_attempt(heard=149.0), config, 150.0) == "timeout"
+    assert lifecycle.overdue_status(_attempt(), config, 109.9) is None
+    assert lifecycle.overdue_status(_attempt(), config, 110.0) == "unresponsive"
+    assert lifecycle.overdue_status(_attempt(heard=149.0), config, 150.0) == "timeout"
     assert lifecycle.deadline(_attempt("succeeded"), config) is None
-    assert lifecycle.verdict(_attempt("unresponsive"), config, 1e9) is None
+    assert lifecycle.overdue_status(_attempt("unresponsive"), config, 1e9) is None
     assert lifecycle.deadline(_attempt(), RolloutConfig()) is None
 
 

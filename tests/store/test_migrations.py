@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.store.sql.migrations import SCHEMA_VERSION
+from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 
 from .postgres import needs_postgres, new_database
 

@@ -23,8 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link as OtelLink
 from opentelemetry.trace import Status, StatusCode
 
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError
-from mini_agentic_rl.store.client_server import LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.store.http.otlp import status_message
 from mini_agentic_rl.types import AttemptedRollout, Span

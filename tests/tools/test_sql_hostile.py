@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hostile_sql import fuzzed, hostile_queries
 
-from mini_agentic_rl.datasets.medical import medical_database
+from mini_agentic_rl.datasets.sql import medical_database
 from mini_agentic_rl.tools.sql import QueryError, QueryLimits, SqlDatabase
 from mini_agentic_rl.tools.sql.database import GRACE
 

@@ -1,10 +1,9 @@
 """Adapters: from the spans of a rollout to what an algorithm learns from. Pure: no store, no model."""
 
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
-from .messages import OpenAIMessages, TraceToMessages
+from .messages import OpenAIMessages, TraceToMessages, parsed_messages
 from .records import TraceToRecords, spans_to_records
-from .selection import Selection, TrainedCalls
-from .trees import TraceToTokenTree
+from .selection import Selection, TraceToTokenTree, TrainedCalls
 from .triplet import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTripletBase
 
 __all__ = [
@@ -21,5 +20,6 @@ __all__ = [
     "TraceToTripletBase",
     "TracerTraceToTriplet",
     "TrainedCalls",
+    "parsed_messages",
     "spans_to_records",
 ]

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..emitter.marks import find_marked_agents
-from ..emitter.readers import is_reward_span
+from ..emitter import find_trainable_agents, is_reward_span
 from ..errors import UserError
 from ..semconv import AGL_REWARD, LightningSpanAttributes
-from ..tokens import CompletionRecord
+from ..tokens import CompletionRecord, TokenTree
 from ..types import Span
-from .base import by_attempt
+from .base import TraceAdapter, by_attempt
 from .hierarchy import Hierarchy
 from .records import attempt_records, is_completion
 
@@ -68,7 +67,7 @@ class TrainedCalls:
             spans: of one rollout.
             marked: agents that are marked elsewhere than in the spans (in the rollout's metadata).
         """
-        names = list(dict.fromkeys([*marked, *find_marked_agents(spans)]))
+        names = list(dict.fromkeys([*marked, *find_trainable_agents(spans)]))
         kept: list[CompletionRecord] = []
         left_out: Counter[str] = Counter()
         for group in by_attempt(spans).values():
@@ -104,3 +103,23 @@ def computes_reward(span: Span) -> bool:
     """Whether LLM calls inside the span belong to a reward."""
     operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
     return operation == AGL_REWARD or is_reward_span(span)
+
+
+class TraceToTokenTree(TraceAdapter[TokenTree]):
+    """One tree of every LLM call among the spans; each attempt is a trajectory, numbered in the order of first sight.
+
+    Give it the spans of one rollout for its tree, or those of a group for the tree that the group is trained as.
+
+    Args:
+        trained: which calls go into the tree; by default all but those made while a reward was computed.
+    """
+
+    def __init__(self, trained: TrainedCalls | None = None) -> None:
+        self.trained = trained or TrainedCalls()
+
+    def adapt(self, source: Sequence[Span], /) -> TokenTree:
+        tree = TokenTree()
+        for number, group in enumerate(by_attempt(source).values()):
+            for record in self.trained.select(group).records:
+                tree.insert(record, number)
+        return tree

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from ..emitter.readers import find_reward_spans, get_reward_value
+from ..emitter import find_reward_spans, get_reward_value
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span, Triplet
 from .base import TraceAdapter, by_attempt

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..adapter import TraceAdapter
 from ..metrics import MetricsLogger
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Dataset, NamedResources
 
 OnFailure: TypeAlias = Literal["drop", "zero", "retry"]

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..emitter import find_final_reward
+from ..gateway.resources import resources_with_proxy
 from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm
-from .proxy import resources_with_proxy
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Baseline(FastAlgorithm):
             return
         self._statuses, self._rewards = Counter(), {}
         epochs = context.num_epochs or self.n_epochs
-        async with resources_with_proxy(context) as resources:
+        async with resources_with_proxy(context.initial_resources, context.llm_proxy, context.store) as resources:
             resources_id = (await context.store.add_resources(resources)).resources_id if resources else None
             context.logger.phase("baseline", epochs * len(tasks))
             for _ in range(epochs):

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..litagent.arguments import arguments_for
+from ..litagent import arguments_for
 from ..types import Dataset
 from .base import Algorithm
 

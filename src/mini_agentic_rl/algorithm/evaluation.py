@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..metrics import MetricsLogger
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .rollouts import FinishedRollout, count_untrainable, run_rollouts
 from .seeds import derive_seed

@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..gateway.thinking import ThinkingName
+from ..gateway.render.thinking import ThinkingName
+from ..gateway.resources import resources_with_upstreams
+from ..gateway.served_policy import ServedPolicy
 from ..gateway.tool_formats import ToolFormatName
 from ..policy import EngineSettings
 from ..types import Dataset
 from .base import Algorithm
 from .evaluation import Evaluation, evaluate
-from .proxy import resources_with_upstreams
-from .serving import ServedPolicy
 
 
 class Measure(Algorithm):
@@ -83,7 +83,10 @@ class Measure(Algorithm):
                 served.serve, store=self.context.store, tool_format=self._tool_format, thinking=self._thinking
             )
             loaded = time.perf_counter()
-            async with resources_with_upstreams(self.context, served.model_names, served.put_behind) as initial:
+            held, proxy = self.context.initial_resources, self.context.llm_proxy
+            async with resources_with_upstreams(
+                held, proxy, self.context.store, served.model_names, served.put_behind
+            ) as initial:
                 resources = await self.context.store.add_resources(served.resources(initial, self._sampling))
                 self.evaluation = await evaluate(
                     self.context.store,

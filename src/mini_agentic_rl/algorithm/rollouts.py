@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from ..adapter import TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..tokens import CompletionRecord
-from ..types import TERMINAL_ROLLOUT_STATUSES, Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Span
-from ..types.marks import marked_in
+from ..types import (
+    TERMINAL_ROLLOUT_STATUSES,
+    Attempt,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    Span,
+    trainable_agents_in,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +125,7 @@ def count_untrainable(rollouts: Sequence[FinishedRollout], consequence: str = "n
 async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCalls) -> FinishedRollout:
     spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    selection = trained.select(spans, marked_in(rollout.metadata or {}))
+    selection = trained.select(spans, trainable_agents_in(rollout.metadata or {}))
     over_budget = _over_budget(spans)
     error = None if attempt is None else _why(attempt, rollout.config)
     finished = FinishedRollout(

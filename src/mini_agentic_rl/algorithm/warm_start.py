@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from ..config import Settings
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
 from ..policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy
 from ..tokens import TokenTree, pack
 

@@ -102,9 +102,9 @@ def models_pull(
     """Fetch and convert the embedded model, unless that was done before; print its folder."""
 
     def run() -> None:
-        from ..policy.embedded import pull
+        from ..policy import pull_embedded
 
-        typer.echo(pull(progress=lambda line: typer.echo(line, err=True)))
+        typer.echo(pull_embedded(progress=lambda line: typer.echo(line, err=True)))
 
     with_errors(run, debug=debug)
 
@@ -112,9 +112,9 @@ def models_pull(
 @models_app.command("list")
 def models_list() -> None:
     """Say which models are here."""
-    from ..policy.embedded import embedded_path, is_pulled
+    from ..policy import embedded_is_pulled, embedded_path
 
-    state = f"in {embedded_path()}" if is_pulled() else "not here yet: mini-agentic-rl models pull"
+    state = f"in {embedded_path()}" if embedded_is_pulled() else "not here yet: mini-agentic-rl models pull"
     typer.echo(f"embedded  SmolLM2-135M-Instruct  {state}")
 
 

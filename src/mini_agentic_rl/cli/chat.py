@@ -14,9 +14,9 @@ from typing import Any
 from openai import OpenAI, OpenAIError
 from rich.console import Console
 
-from ..agents.math_protocol import SYSTEM_PROMPT, TOOLS, use_tool
 from ..errors import UserError
 from ..jobs.settings import ChatSettings
+from ..recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 _HELP = "Type a message. /new starts over, /quit (or Ctrl-D) ends. Ctrl-C stops a reply."
 

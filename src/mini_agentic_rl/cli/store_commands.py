@@ -26,7 +26,7 @@ from .store_settings import (
 from .store_tables import as_json, attempt_table, rollout_facts, rollout_table, span_table, worker_table
 
 if TYPE_CHECKING:
-    from ..store.base import LightningStore
+    from ..store import LightningStore
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def show_rollout(settings: RolloutShowSettings) -> None:
     """Show one rollout: its task, its attempts, its reward, and why it failed."""
 
     async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], float | None]:
-        from ..reward import find_final_reward
+        from ..emitter import find_final_reward
 
         rollout = await _find(store, settings.rollout)
         attempts, reward = [], None
@@ -82,7 +82,7 @@ def retry_rollouts(settings: RolloutRetrySettings) -> None:
     """
 
     async def retry(store: LightningStore) -> list[Rollout]:
-        from ..store.retry import retry_rollouts
+        from ..store import retry_rollouts
 
         ids = [(await _find(store, part)).rollout_id for part in settings.rollouts]
         try:
@@ -150,7 +150,7 @@ def _ask(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]
     Raises:
         UserError: the store cannot be reached, or does not hold what was asked for.
     """
-    from ..store.open import open_store
+    from ..store import open_store
 
     spec = settings.store or _server_address()
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)

@@ -9,8 +9,7 @@ import typer
 
 from ..config import LightningEnvVar, resolve_str_env_var
 from ..errors import UserError
-from ..store.client_server import LightningStoreServer
-from ..store.open import MEMORY, open_store
+from ..store import MEMORY, LightningStoreServer, open_store
 from .store_settings import Backend, ServeStoreSettings
 
 _EVERYWHERE = ("0.0.0.0", "::")

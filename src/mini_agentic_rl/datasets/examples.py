@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from .forms import FORMS, Example, Form, examples_of, prompt_key
 from .hub import is_hub_name
 from .load import MEDICAL, NAMES, load_task_dataset
-from .medical import medical_examples
 from .messages import ShapeError
 from .records import Located, is_data_file, stem
 from .rows import DatasetError, digest, meant
 from .splits import select
+from .sql import medical_examples
 from .synthetic import examples_of_tasks, is_worked
 from .tasks import load_parts, task_rows
 

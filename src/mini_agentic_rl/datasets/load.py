@@ -9,9 +9,9 @@ from .arithmetic import LEVELS, ArithmeticDataset
 from .gsm8k import load_gsm8k
 from .gsm_symbolic import load_gsm_symbolic
 from .hub import is_hub_name
-from .medical import MedicalQuestions
 from .records import SUFFIXES, is_data_file
 from .rows import DatasetError, TaskRows, check_split, meant
+from .sql import MedicalQuestions
 from .tasks import load_tasks_of
 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")

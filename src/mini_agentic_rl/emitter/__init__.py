@@ -4,7 +4,7 @@ Without `propagate=False` an emitter needs an open trace in its task and raises 
 """
 
 from .annotation import OperationContext, emit_annotation, operation
-from .exception import emit_exception
+from .emit import emit_exception, emit_message, emit_object, emit_trainable_agent, find_trainable_agents
 from .links import (
     SpanLink,
     extract_links_from_attributes,
@@ -13,9 +13,6 @@ from .links import (
     make_tag_attributes,
     query_linked_spans,
 )
-from .marks import find_marked_agents
-from .message import emit_message
-from .object import emit_object
 from .readers import (
     RewardDimension,
     find_final_reward,
@@ -38,11 +35,12 @@ __all__ = [
     "emit_message",
     "emit_object",
     "emit_reward",
+    "emit_trainable_agent",
     "extract_links_from_attributes",
     "extract_tags_from_attributes",
     "find_final_reward",
-    "find_marked_agents",
     "find_reward_spans",
+    "find_trainable_agents",
     "get_message_value",
     "get_object_value",
     "get_reward_value",

@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
-from ..tracer.base import SpanRecordingContext
+from ..tracer import SpanRecordingContext
 from ..types import Attributes, SpanCoreFields, TraceStatus
-from .attributes import flatten
-from .emit import Links, Tags, described, emit, require_tracer
+from .emit import Links, Tags, described, emit, flatten, require_tracer
 
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import logging
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..tracer.base import Tracer, get_active_tracer
+from pydantic import BaseModel
+
+from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes
+from ..tracer import Tracer, get_active_tracer
 from ..types import Attributes, SpanCoreFields, TraceStatus
-from .attributes import flatten
 from .links import make_link_attributes, make_tag_attributes
+from .readers import SpanLike
 
 Links = Mapping[str, Any]
 Tags = Iterable[str]
@@ -43,3 +50,129 @@ def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus
     return SpanCoreFields(
         name=name, attributes=attributes, status=status or TraceStatus(), start_time=now, end_time=now
     )
+
+
+_SCALARS = (str, bool, int, float)
+
+
+def flatten(values: Mapping[str, Any]) -> Attributes:
+    """Nested mappings and lists of mappings become dotted names; None is left out; what is left over becomes JSON.
+
+    `{"a": {"b": 1}, "c": [{"d": 2}]}` becomes `{"a.b": 1, "c.0.d": 2}`.
+    """
+    flat: Attributes = {}
+    for key, value in values.items():
+        flat.update(_flatten_one(str(key), value))
+    return flat
+
+
+def _flatten_one(key: str, value: Any) -> Attributes:
+    if value is None:
+        return {}
+    if isinstance(value, _SCALARS):
+        return {key: value}
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return flatten({f"{key}.{name}": item for name, item in value.items()})
+    if isinstance(value, list | tuple):
+        if any(isinstance(item, Mapping | BaseModel) for item in value):
+            return flatten({f"{key}.{index}": item for index, item in enumerate(value)})
+        for kind in _SCALARS:
+            if all(type(item) is kind for item in value):
+                return {key: list(value)}
+    return {key: json.dumps(value, default=repr)}
+
+
+def emit_exception(
+    exception: BaseException,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+    *,
+    links: Links | None = None,
+    tags: Tags | None = None,
+) -> SpanCoreFields:
+    """Record an exception as a span with status ERROR: its type, its message and its stack.
+
+    Raises:
+        TypeError: `exception` is none.
+    """
+    if not isinstance(exception, BaseException):
+        raise TypeError(f"emit_exception takes an exception, not {type(exception).__name__}")
+    facts = {
+        "exception.type": type(exception).__qualname__,
+        "exception.message": str(exception),
+        "exception.stacktrace": "".join(
+            traceback.format_exception(type(exception), exception, exception.__traceback__)
+        ),
+        "exception.escaped": True,
+    }
+    status = TraceStatus(status_code="ERROR", description=f"{type(exception).__name__}: {exception}")
+    return emit(AGL_EXCEPTION, {**described(attributes, links, tags), **facts}, propagate, status)
+
+
+def emit_message(
+    message: str,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+    *,
+    links: Links | None = None,
+    tags: Tags | None = None,
+) -> SpanCoreFields:
+    """Record a text.
+
+    Raises:
+        TypeError: the message is no string.
+    """
+    if not isinstance(message, str):
+        raise TypeError(f"emit_message takes a string, not {type(message).__name__}: use emit_object for anything else")
+    body = {LightningSpanAttributes.MESSAGE_BODY.value: message}
+    return emit(AGL_MESSAGE, {**described(attributes, links, tags), **body}, propagate)
+
+
+def emit_object(
+    object: Any,
+    attributes: dict[str, Any] | None = None,
+    propagate: bool = True,
+    *,
+    links: Links | None = None,
+    tags: Tags | None = None,
+) -> SpanCoreFields:
+    """Record a value; `get_object_value` gives an equal one back.
+
+    Raises:
+        TypeError: the value is neither bytes nor JSON.
+    """
+    return emit(AGL_OBJECT, {**described(attributes, links, tags), **_encode(object)}, propagate)
+
+
+def _encode(value: Any) -> Attributes:
+    kind, literal = LightningSpanAttributes.OBJECT_TYPE.value, LightningSpanAttributes.OBJECT_LITERAL.value
+    if isinstance(value, str | bool | int | float):
+        return {kind: type(value).__name__, literal: str(value)}
+    if isinstance(value, bytes):
+        return {kind: "bytes", literal: base64.b64encode(value).decode("ascii")}
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"emit_object takes bytes or a JSON value, not {type(value).__name__}: {error}") from error
+    return {kind: type(value).__name__, LightningSpanAttributes.OBJECT_JSON.value: text}
+
+
+logger = logging.getLogger(__name__)
+
+_KEY = LightningSpanAttributes.TRAINABLE_AGENT.value
+
+
+def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:
+    """The agents that `Rollout.mark_agent_as_trainable` named, in the order of the spans."""
+    names = [str((span.attributes or {})[_KEY]) for span in spans if _KEY in (span.attributes or {})]
+    return list(dict.fromkeys(names))
+
+
+def emit_trainable_agent(agent_id: str) -> None:
+    """Annotate the open trace with the mark; outside of every trace, log that nobody else learns of it."""
+    if get_active_tracer() is None:
+        logger.warning("agent %r is marked outside of its rollout: only the rollout object knows of it", agent_id)
+        return
+    emit(AGL_ANNOTATION, {_KEY: agent_id}, propagate=True)

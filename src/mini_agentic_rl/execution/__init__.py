@@ -1,4 +1,11 @@
-"""Execution strategies: where the algorithm and its runners run."""
+"""Execution strategies: where the algorithm and its runners run.
+
+An `ExecutionStrategy` runs an `AlgorithmBundle` and some `RunnerBundle`s against one store until an `ExecutionEvent` is
+set: in this process (`SharedMemoryExecutionStrategy`, "shm"), or each in a process of its own, on one computer or many
+(`ClientServerExecutionStrategy`, "cs"; it brings the store's server along, so it is loaded when it is asked for).
+"""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +14,7 @@ from .events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
 from .shared_memory import SharedMemoryExecutionStrategy
 
 if TYPE_CHECKING:
-    from .client_server import ClientServerExecutionStrategy
+    from .client_server import ClientServerExecutionStrategy, Role
 
 __all__ = [
     "AlgorithmBundle",
@@ -15,6 +22,7 @@ __all__ = [
     "ExecutionEvent",
     "ExecutionStrategy",
     "MultiprocessingEvent",
+    "Role",
     "RunnerBundle",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
@@ -22,8 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "ClientServerExecutionStrategy":  # loaded when asked for: it brings the store server along
+    if name not in ("ClientServerExecutionStrategy", "Role"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .client_server import ClientServerExecutionStrategy
+    from . import client_server
 
-    return ClientServerExecutionStrategy
+    return getattr(client_server, name)

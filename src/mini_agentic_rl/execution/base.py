@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .events import ExecutionEvent
 
 AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
@@ -15,7 +15,7 @@ AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitabl
 RunnerBundle: TypeAlias = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
 """Runs one runner, of the given number, until the event is set.
 
-Its worker has the name that `runner.worker_names` gives to the number, as with `run_context(worker_id=number)`; by that
+Its worker has the name that `runner.worker_name` gives to the number, as with `run_context(worker_id=number)`; by that
 name a strategy finds what a runner was running whose process has died.
 """
 

@@ -22,17 +22,14 @@ from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
+from ..runner import set_worker_label
 from ..runner.processes import describe_exit, dumps
-from ..runner.worker_names import set_worker_label
-from ..store.base import LightningStore
-from ..store.client_server import LightningStoreClient, LightningStoreServer
-from .algorithm_process import AlgorithmProcess
+from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ExecutionEvent, ThreadingEvent
-from .runner_processes import RunnerProcesses
-from .side_process import SideSetup, run_until_set
-from .sides import Side, run_here
-from .stopping import Patience
+from .role_main import RoleSetup, run_until_set
+from .role_processes import AlgorithmProcess, Patience, RunnerProcesses
+from .roles import RoleThread, run_here
 
 Role = Literal["algorithm", "runner", "both"]
 
@@ -171,7 +168,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             finally:
                 event.set()
 
-        self._run_sides(mine, processes, event)
+        self._run_roles(mine, processes, event)
         self._check(processes.exit_codes)
 
     def _run_both_the_other_way_round(
@@ -185,17 +182,17 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             await event.wait_async()
 
         with _labelled(label):
-            self._run_sides(mine, process, event)
+            self._run_roles(mine, process, event)
         self._check({} if process.exit_code is None else {0: process.exit_code})
 
-    def _run_sides(
+    def _run_roles(
         self,
         mine: Callable[[], Coroutine[Any, Any, None]],
         other: RunnerProcesses | AlgorithmProcess,
         event: ExecutionEvent,
     ) -> None:
         """Run `mine` here and the processes from another thread, and end both however either ends."""
-        side = Side("processes", lambda: other.run(event))
+        side = RoleThread("processes", lambda: other.run(event))
         try:
             side.start()
             asyncio.run(mine())
@@ -214,8 +211,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if side.error is not None:
             raise side.error
 
-    def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> SideSetup:
-        return SideSetup(
+    def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
+        return RoleSetup(
             bundle=dumps(bundle, name, _BUNDLE_ADVICE),
             store=dumps(store, "the store", _STORE_ADVICE),
             orphan_seconds=self.patience.graceful_timeout,

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from typing import Literal
 
-from ..store.base import LightningStore
+from ..store import LightningStore
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from .events import ThreadingEvent
-from .sides import Side, run_here
+from .roles import RoleThread, run_here
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             await run_here(runner, store, self.n_runners, event)
 
         if self.main_thread == "algorithm":
-            mine, other = algorithm_side, Side("runners", runner_side)
+            mine, other = algorithm_side, RoleThread("runners", runner_side)
         else:
-            mine, other = runner_side, Side("algorithm", algorithm_side)
+            mine, other = runner_side, RoleThread("algorithm", algorithm_side)
         try:
             other.start()
             asyncio.run(mine())

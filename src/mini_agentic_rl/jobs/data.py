@@ -10,10 +10,8 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..datasets.convert import convert_preferences
-from ..datasets.examples import load_examples
-from ..datasets.preferences import PreferenceFields
-from ..durable import write_json, write_text
+from ..atomic_files import write_json, write_text
+from ..datasets import PreferenceFields, convert_preferences, load_examples
 from ..errors import UserError
 from ..metrics import shared_console
 from .data_settings import ConvertSettings, DatasetSettings

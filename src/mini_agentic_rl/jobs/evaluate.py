@@ -10,13 +10,14 @@ from typing import Any
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.measure import Measure
 from ..algorithm.memory import peak_memory_bytes
-from ..datasets.records import is_data_file
-from ..durable import write_json
+from ..atomic_files import write_json
+from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
+from ..recipes import load_recipe, load_tasks
 from ..trainer import Trainer
 from ..trainer.statistics import accuracy_row, mean_pass_at_k
-from .pieces import load_agent, load_tasks, transcripts, versions
+from .pieces import transcripts, versions
 from .settings import EvalSettings
 from .sql_settings import SqlTrainSettings
 
@@ -27,7 +28,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work.
     """
-    kit = load_agent(settings.agent)
+    recipe = load_recipe(settings.agent)
     settings = _with_defaults_of_agent(settings)
     split = "all" if is_data_file(Path(settings.dataset)) and settings.split == "test" else settings.split
     tasks = load_tasks(settings.dataset, split, settings.size, settings.seed, settings.difficulty)
@@ -53,8 +54,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         },
     )
     with ConsoleLogger() as logger:
-        Trainer(algorithm=algorithm, hooks=kit.hooks, n_runners=settings.n_runners, logger=logger).fit(
-            kit.agent, None, val_dataset=tasks
+        Trainer(algorithm=algorithm, hooks=recipe.hooks, n_runners=settings.n_runners, logger=logger).fit(
+            recipe.agent, None, val_dataset=tasks
         )
     if algorithm.evaluation is None:
         raise UserError("the evaluation was stopped before it ended")

@@ -1,23 +1,18 @@
-"""What several jobs need: the agent by name, its hook, its tasks, and what to tell about the machine."""
+"""What several jobs need: a look at the model, the warm start, and what to tell about the run."""
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
-from importlib import import_module, metadata
-from typing import Any, Literal
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
 
 from ..adapter import TraceToMessages
 from ..algorithm.evaluation import Evaluation
 from ..algorithm.warm_start import WarmStart, WarmStartSettings
-from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
-from ..datasets.medical import MedicalQuestions
+from ..datasets import TaskRows
 from ..errors import UserError
-from ..litagent import LitAgent
-from .kits import AgentKit, Imitation
+from ..recipes import Recipe
 
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
 
@@ -30,7 +25,7 @@ def check_model(model: str, device: str) -> None:
     """
     from transformers import AutoConfig
 
-    from ..policy.load import resolve_device, resolve_model
+    from ..policy import resolve_device, resolve_model
 
     resolve_device(device)
     path = resolve_model(model)
@@ -43,66 +38,13 @@ def check_model(model: str, device: str) -> None:
         ) from error
 
 
-def load_agent(name: str) -> AgentKit:
-    """`math`, `sql`, or `module:ClassName` of a LitAgent. A class of the user's is scored by what its rollouts return,
-    by what they emit, and by the hooks in its attribute `hooks`.
-
-    Raises:
-        UserError: there is no such agent.
-    """
-    if name == "math":
-        from ..agents.math_agent import MathAgent, MathRewardHook
-        from ..agents.math_protocol import TOOLS, demonstration
-
-        return AgentKit(
-            MathAgent(), [MathRewardHook()], Imitation(partial(demonstration, think=False), TOOLS, "expression")
-        )
-    if name == "sql":
-        from .sql import sql_kit
-
-        return sql_kit()
-    module_name, _, class_name = name.partition(":")
-    if not class_name:
-        raise UserError(f"--agent {name!r} is unknown: give 'math', 'sql', or module:ClassName of a LitAgent")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the module beside which the command is run, as with `python -m`
-    try:
-        found = getattr(import_module(module_name), class_name)
-        agent = found() if isinstance(found, type) else found
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise UserError(f"--agent {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not isinstance(agent, LitAgent):
-        raise UserError(f"--agent {name!r} is a {type(agent).__name__}, not a LitAgent")
-    return AgentKit(agent, list(getattr(agent, "hooks", ())))
-
-
-def load_tasks(
-    dataset: str, split: Split | Literal["all"], size: int | None, seed: int, difficulty: Sequence[int]
-) -> TaskRows:
-    """The tasks of a split.
-
-    Raises:
-        UserError: no such data set, or its extra is not installed.
-    """
-    if dataset in ("arithmetic", "medical") and split != "all":
-        if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
-            raise UserError(f"--difficulty {list(difficulty)}: the levels are 1, 2, 3 and 4")
-        if dataset == "medical":
-            return MedicalQuestions(split, 2000 if size is None else size, seed, difficulty=tuple(difficulty))
-        return ArithmeticDataset(split, 10_000 if size is None else size, seed, difficulty=tuple(difficulty))
-    try:
-        return load_task_dataset(dataset, split, size, seed)
-    except ImportError as error:
-        raise UserError(f"--dataset {dataset}: {error}") from error
-
-
-def warm_start(kit: AgentKit, tasks: TaskRows, examples: int, learning_rate: float) -> WarmStart | None:
+def warm_start(recipe: Recipe, tasks: TaskRows, examples: int, learning_rate: float) -> WarmStart | None:
     """Imitation of tasks done well; None where there is nothing to imitate."""
-    found = kit.imitation
+    found = recipe.demonstrations
     if found is None or examples == 0 or found.needs not in tasks[0]:
         return None
     settings = WarmStartSettings(examples=examples, learning_rate=learning_rate)
-    return WarmStart(found.demonstration, found.tools, settings)
+    return WarmStart(found.demonstrate, found.tools, settings)
 
 
 def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:

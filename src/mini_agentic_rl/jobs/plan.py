@@ -10,8 +10,17 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..policy.load import resolve_device, resolve_dtype, resolve_model
-from ..policy.memory_plan import MemoryPlan, ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
+from ..policy import (
+    MemoryPlan,
+    ModelShape,
+    PlannedSettings,
+    PlannedWork,
+    fitting_plan,
+    plan_memory,
+    resolve_device,
+    resolve_dtype,
+    resolve_model,
+)
 from .settings import PlanSettings, TrainSettings
 
 logger = logging.getLogger(__name__)

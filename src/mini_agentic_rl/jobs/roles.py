@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from ..config import LightningEnvVar, resolve_str_env_var
 from ..errors import UserError
-from ..execution.client_server import Role
+from ..execution import Role
 
 
 def current_role() -> Role:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..gateway.limits import GatewayLimits
-from ..gateway.limits.settings import RequestLimits
-from ..policy.torch_thread import TorchThread
+from ..http import RequestLimits
+from ..policy import TorchThread
 from ..post_training.scoring.load import load_scorer
 from ..post_training.scoring.server import ScoreServer
 from ..post_training.scoring.settings import BatchSettings, ScoreServerSettings, TextLimits

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..algorithm.serving import ServedPolicy
 from ..errors import UserError
+from ..gateway.http.server import MiniLLMServer
 from ..gateway.limits import GatewayLimits
-from ..gateway.limits.settings import RequestLimits
-from ..gateway.server import MiniLLMServer
-from ..gateway.thinking import ThinkingName
+from ..gateway.render.thinking import ThinkingName
+from ..gateway.served_policy import ServedPolicy
 from ..gateway.tool_formats import ToolFormatName
-from ..policy import EngineSettings, LoraSettings
-from ..policy.load import Dtype, Quantization
+from ..http import RequestLimits
+from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)

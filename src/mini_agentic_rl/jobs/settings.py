@@ -12,9 +12,10 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ..config import Settings
-from ..gateway.limits.settings import RequestLimits, RolloutLimits
-from ..gateway.thinking import ThinkingName
+from ..gateway.limits import RolloutLimits
+from ..gateway.render.thinking import ThinkingName
 from ..gateway.tool_formats import ToolFormatName
+from ..http import RequestLimits
 from ..metrics import LoggerName
 from .critic_settings import CriticSettings
 

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..gateway.proxy import LLMProxy
+from ..recipes import Recipe
+from ..recipes.sql import sql_recipe
 from ..rewards import RemoteReward
-from ..sql_conversation import SQL_TOOLS, demonstration
-from .kits import AgentKit, Imitation
 from .roles import current_role
 from .sql_settings import SqlTrainSettings
 
 logger = logging.getLogger(__name__)
 
 
-def sql_kit(database: Path | None = None, **reward: Any) -> AgentKit:
-    """The SQL agent, over the medical database unless there is another; `reward` is the settings of `SqlReward`.
-
-    Raises:
-        UserError: the extra is not installed, or a setting cannot work.
-    """
-    try:
-        from ..agents.sql.agent import SqlAgent
-        from ..agents.sql.reward import SqlReward
-    except ImportError as error:
-        raise UserError(f"--agent sql: {error}") from error
-    agent = SqlAgent(database=database, reward=SqlReward(**reward))
-    return AgentKit(agent, [], Imitation(partial(demonstration, prompt=agent.system_prompt), SQL_TOOLS, "rows"))
-
-
-def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, AgentKit, dict[str, Any]]:
+def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, Recipe, dict[str, Any]]:
     """(the settings, smaller where they ask for it; the agent; store, strategy and proxy of the trainer).
 
     Raises:
@@ -44,13 +27,13 @@ def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, AgentKit,
     if settings.agent != "sql":
         raise UserError(f"--agent {settings.agent}: this trains the SQL agent; others are trained by `train`")
     settings = _sized(settings)
-    kit = sql_kit(
+    recipe = sql_recipe(
         settings.database,
         execution_weight=settings.execution_weight,
         answer_weight=settings.answer_weight,
         reward_model=_reward_model(settings.reward_model_url),
     )
-    return settings, kit, _parts(settings)
+    return settings, recipe, _parts(settings)
 
 
 def _sized(settings: SqlTrainSettings) -> SqlTrainSettings:

@@ -15,15 +15,14 @@ from ..algorithm.warm_start import WarmStart
 from ..errors import UserError
 from ..gateway.limits import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
-from ..policy import EngineSettings, LearnerSettings, LoraSettings
-from ..policy.adapter_folder import adapter_folder
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
+from ..recipes import Recipe, load_recipe, load_tasks
 from ..trainer import Trainer
 from ..trainer.parts import asks_for_processes
 from ..trainer.report import write_report
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row
-from .kits import AgentKit
-from .pieces import check_model, load_agent, load_tasks, transcripts, versions, warm_start
+from .pieces import check_model, transcripts, versions, warm_start
 from .plan import apply_preset
 from .roles import current_role
 from .settings import TrainSettings
@@ -61,16 +60,16 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     settings = with_agent_defaults(settings)
     parts: dict[str, Any] = {}
     if isinstance(settings, SqlTrainSettings):
-        settings, kit, parts = prepare_sql(settings)
+        settings, recipe, parts = prepare_sql(settings)
     else:
-        kit = load_agent(settings.agent)
+        recipe = load_recipe(settings.agent)
     if current_role() == "runner":
-        return _run_agent(settings, kit, parts)
+        return _run_agent(settings, recipe, parts)
     check_model(settings.model, settings.device)
     settings = apply_preset(settings)
     train = load_tasks(settings.dataset, "train", settings.max_samples, settings.seed, settings.difficulty)
     held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
-    algorithm = _algorithm(settings, warm_start(kit, train, settings.sft_examples, settings.sft_learning_rate))
+    algorithm = _algorithm(settings, warm_start(recipe, train, settings.sft_examples, settings.sft_learning_rate))
     folder = RunFolder(settings.output_dir)
     state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
     if state == "finished":
@@ -81,14 +80,14 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     with make_logger(settings.loggers, folder.path, resume_step=resume_step) as logger:
         trainer = Trainer(
             algorithm=algorithm,
-            hooks=kit.hooks,
+            hooks=recipe.hooks,
             n_runners=_runners(settings, parts),
             output_dir=settings.output_dir,
             logger=logger,
             resume=state == "resumed",
             **parts,
         )
-        trainer.fit(kit.agent, train, val_dataset=held_out)
+        trainer.fit(recipe.agent, train, val_dataset=held_out)
     summary = _summary(algorithm, settings, time.perf_counter() - started)
     with folder.writing(folder.report_path):
         write_report(
@@ -101,12 +100,12 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     return summary
 
 
-def _run_agent(settings: TrainSettings, kit: AgentKit, parts: Mapping[str, Any]) -> dict[str, Any]:
+def _run_agent(settings: TrainSettings, recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, Any]:
     """The side of the runners. The output folder is the algorithm's, who may use it at the same time."""
     trainer = Trainer(
-        hooks=kit.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
+        hooks=recipe.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
     )
-    trainer.fit(kit.agent)
+    trainer.fit(recipe.agent)
     return {}
 
 

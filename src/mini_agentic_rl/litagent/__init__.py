@@ -1,11 +1,12 @@
 """Agents: a class with a `rollout` method, or a decorated function."""
 
-from .agent import LitAgent, RolloutResult
+from .agent import ROLLOUT_ARGUMENTS, LitAgent, RolloutResult
 from .arguments import arguments_for, names_argument
 from .decorator import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
 from .results import RolloutOutcome, read_hook_result, read_result
 
 __all__ = [
+    "ROLLOUT_ARGUMENTS",
     "FunctionalLitAgent",
     "LitAgent",
     "RolloutOutcome",

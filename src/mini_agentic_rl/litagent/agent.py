@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ..emitter.marks import record_mark
-from ..tracer.base import Tracer, get_active_tracer
-from ..types import NamedResources, Rollout, RolloutMode, Span
-from ..types.marks import record_marks_with
+from ..emitter import emit_trainable_agent
+from ..tracer import Tracer, get_active_tracer
+from ..types import NamedResources, Rollout, RolloutMode, Span, on_trainable_agent
 from .arguments import names_argument
 
 TaskT = TypeVar("TaskT")
@@ -25,7 +24,7 @@ ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
 
 _runner: ContextVar[Any] = ContextVar("runner", default=None)
 
-record_marks_with(record_mark)  # here, because every process that runs an agent imports this module
+on_trainable_agent(emit_trainable_agent)  # here, because every process that runs an agent imports this module
 
 
 class LitAgent(Generic[TaskT]):

@@ -16,8 +16,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ..types import Rollout, Span
-from ..types.core import REWARD_KEY, TRACES_KEY
+from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span
 
 
 @dataclass(frozen=True)

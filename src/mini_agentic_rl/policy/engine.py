@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import ConstraintError, TokenDelta, TokenRequest
 
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
@@ -24,27 +22,11 @@ from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, sample
 from .scheduler import Piece, RunningSequence, Scheduler
+from .settings import EngineSettings
 from .step_batch import StepBatch, pack_step
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)
-
-
-class EngineSettings(Settings):
-    """How the engine batches and how much it caches."""
-
-    block_size: int = Field(default=8, ge=1)
-    """Tokens per cache block."""
-    cache_mib: int = Field(default=768, ge=1)
-    """Size of the key/value cache in MiB."""
-    max_batch_tokens: int = Field(default=1024, ge=1)
-    """At most this many tokens in one forward pass."""
-    max_running: int = Field(default=256, ge=1)
-    """At most this many sequences at once."""
-    max_waiting: int = Field(default=4096, ge=1)
-    """At most this many requests wait for their turn; more are refused."""
-    deterministic: bool = False
-    """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
 
 @dataclass

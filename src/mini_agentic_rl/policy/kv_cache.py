@@ -112,7 +112,7 @@ class BlockTable:
 
 
 @dataclass
-class _Block:
+class _BlockState:
     references: int = 0
     key: Key | None = None
 
@@ -124,7 +124,7 @@ class BlockCache:
         """`share` False finds no prefix again: every sequence computes all of its keys."""
         self.block_size = block_size
         self._share = share
-        self._blocks = [_Block() for _ in range(blocks)]
+        self._blocks = [_BlockState() for _ in range(blocks)]
         self._free = list(range(blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._tree: dict[Key, tuple[int, int]] = {}

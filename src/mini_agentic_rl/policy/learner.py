@@ -10,45 +10,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import PackedTrees
 
 from .errors import PolicyError
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import LearnerSettings
 from .tree_pass import ChunkTerms, TreePass
-
-
-class LearnerSettings(Settings):
-    """The optimizer and what bounds its memory."""
-
-    learning_rate: float = Field(default=5e-4, gt=0)
-    """Peak learning rate; LoRA wants about ten times that of full training."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's decay rates of the first and second moment."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients are scaled down to this norm."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly from 0."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls after the warm-up, to 0 at `total_steps`."""
-    total_steps: int = Field(default=0, ge=0)
-    """Optimizer steps of the whole run; needed for a schedule that falls."""
-    optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
-    """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
-    max_batch_tokens: int = Field(default=450, ge=1)
-    """Packed tokens per forward-backward pass; bounds the memory of learning."""
-    head_rows: int = Field(default=256, ge=1)
-    """Positions whose logits exist at once."""
 
 
 @dataclass(frozen=True)

@@ -8,79 +8,21 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from mini_agentic_rl.config import Settings
-from mini_agentic_rl.hub_access import ask_hub, cached
 from mini_agentic_rl.logging import ignore_library_notices
 
-from .adapter_folder import adapter_folder, base_model_of
 from .attention import ATTENTION_NAME
-from .embedded import EMBEDDED_NAMES, pull
 from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .model_files import adapter_folder, resolve_model
+from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "8bit", "4bit"]
-
-
-class LoraSettings(Settings):
-    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
-
-    r: int = Field(default=8, ge=1)
-    """Rank of the adapter."""
-    alpha: int = Field(default=16, ge=1)
-    """Scale of the adapter, divided by the rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
-    target_modules: str | tuple[str, ...] = "all-linear"
-    """Which layers get an adapter."""
-
-
-def resolve_model(name: str) -> str:
-    """A path or hub id that transformers can load; pulls the embedded model when it is meant. The folder of an adapter
-    stands for the base that the adapter was trained on.
-
-    Raises:
-        ModelNotFoundError: a path that looks local does not exist, a folder holds no model, or the Hub is needed and
-            does not answer.
-    """
-    if name.lower() in EMBEDDED_NAMES:
-        return str(pull())
-    adapter = adapter_folder(name)
-    if adapter is not None:
-        return _resolve_base(name, adapter)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json; check --model")
-        return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelNotFoundError(f"no model folder at {name!r}; check --model")
-    if not ask_hub() and not cached(name, "config.json"):
-        raise ModelNotFoundError(
-            f"--model {name!r}: there is no such folder, and the Hugging Face Hub does not answer "
-            "(give 'embedded' or a local folder)"
-        )
-    return name
-
-
-def _resolve_base(name: str, adapter: Path) -> str:
-    base = base_model_of(adapter)
-    try:
-        return resolve_model(base)
-    except ModelNotFoundError as error:
-        raise ModelNotFoundError(
-            f"--model {name!r} is an adapter of {base!r}, which is not here: "
-            "give that model with --model, and this folder with --adapter"
-        ) from error
 
 
 def resolve_device(device: str) -> torch.device:

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
 
 from .frozen_head import VOCAB_BLOCK
-from .load import Quantization
 from .packed_linear import is_packed
+from .settings import Quantization
 
 Phase = Literal["always", "sampling", "learning"]
 
@@ -114,7 +114,7 @@ class PlannedSettings:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """One thing that takes memory, and when."""
 
     name: str
@@ -127,7 +127,7 @@ class MemoryPlan:
     """The parts of a run under certain settings."""
 
     settings: PlannedSettings
-    parts: Sequence[Part]
+    parts: Sequence[MemoryPart]
 
     @property
     def peak(self) -> int:
@@ -144,21 +144,21 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     lora = settings.lora_r * shape.lora_sides
     per_moment = 1 if settings.optimizer_8bit else 4
     parts = [
-        Part("weights", _weight_bytes(shape, settings), "always"),
-        Part("adapter and its gradients", 2 * 4 * lora, "always"),
-        Part("optimizer", 2 * per_moment * lora, "always"),
-        Part("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), "sampling"),
-        Part("activations of sampling", _sampling_bytes(shape, work, item), "sampling"),
-        Part("activations of learning", _learning_bytes(shape, work, settings), "learning"),
-        Part("head", _head_bytes(shape, settings), "learning"),
+        MemoryPart("weights", _weight_bytes(shape, settings), "always"),
+        MemoryPart("adapter and its gradients", 2 * 4 * lora, "always"),
+        MemoryPart("optimizer", 2 * per_moment * lora, "always"),
+        MemoryPart("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), "sampling"),
+        MemoryPart("activations of sampling", _sampling_bytes(shape, work, item), "sampling"),
+        MemoryPart("activations of learning", _learning_bytes(shape, work, settings), "learning"),
+        MemoryPart("head", _head_bytes(shape, settings), "learning"),
     ]
     if on_cpu:
         holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
-        parts.append(Part("holes in the heap", holes, "learning"))
-        parts.insert(0, Part("process", _PROCESS_BYTES, "always"))
+        parts.append(MemoryPart("holes in the heap", holes, "learning"))
+        parts.insert(0, MemoryPart("process", _PROCESS_BYTES, "always"))
         if is_packed(settings.dtype) and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
-            parts.append(Part("weights laid out for sampling", packed, "sampling"))
+            parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     return MemoryPlan(settings, parts)
 
 

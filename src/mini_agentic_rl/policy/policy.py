@@ -7,19 +7,21 @@ afterwards invalidates what was cached with older ones: that turn-taking happens
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
-from .allocator import release_free_memory
-from .engine import Engine, EngineSettings
-from .learner import Learner, LearnerSettings
+from .engine import Engine
+from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import EngineSettings, LearnerSettings, ValueSettings
 from .torch_thread import TorchThread
-from .value_learner import ValueLearner, ValueSettings
+from .value_learner import ValueLearner
 
 T = TypeVar("T")
 
@@ -113,3 +115,10 @@ class Policy:
                 if before.get(adapter) != version:
                     self.engine.weights_changed(adapter)
                     release_free_memory()
+
+
+def release_free_memory() -> None:
+    """Hand the heap's free pages back. glibc keeps them otherwise, and buffers of ever different sizes make the heap
+    grow by gigabytes over a run. Does nothing without glibc."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

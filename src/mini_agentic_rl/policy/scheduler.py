@@ -73,7 +73,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """One forward pass: all pieces share an adapter."""
 
     adapter: str | None
@@ -116,7 +116,7 @@ class Scheduler:
     def add(self, sequence: RunningSequence) -> None:
         self._waiting.append(sequence)
 
-    def schedule(self) -> Plan | None:
+    def schedule(self) -> StepPlan | None:
         """The next forward pass; None when there is nothing to compute."""
         self._drop_cancelled()
         for adapter in self._adapters_in_turn():
@@ -126,7 +126,7 @@ class Scheduler:
                 return plan
         return None
 
-    def _plan(self, adapter: str | None) -> Plan | None:
+    def _plan(self, adapter: str | None) -> StepPlan | None:
         """The next forward pass with `adapter`; None where none of its sequences can go on now."""
         self._firsts.clear()
         decode = self._decodes(adapter)
@@ -143,9 +143,9 @@ class Scheduler:
             self._running.append(sequence)
             one_token = len(sequence.tokens) - sequence.computed == 1
             budget -= self._take(sequence, budget, decode if one_token else prefill)
-        return Plan(adapter, prefill, decode) if prefill or decode else None
+        return StepPlan(adapter, prefill, decode) if prefill or decode else None
 
-    def postprocess(self, plan: Plan, drawing: Sequence[Piece], draws: Sequence[Draw]) -> None:
+    def postprocess(self, plan: StepPlan, drawing: Sequence[Piece], draws: Sequence[Draw]) -> None:
         """Book one forward pass: `draws` are the tokens drawn for the pieces in `drawing`."""
         for piece in (*plan.prefill, *plan.decode):
             piece.sequence.computed += piece.count

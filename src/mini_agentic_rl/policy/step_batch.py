@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .decode_attention import DecodeTables, SharedKeys, shared_runs
 from .kv_cache import KVPool
-from .paged_attention import Chunk, PagedTables
-from .scheduler import Piece, Plan
+from .sampling_attention import Chunk, DecodeTables, PagedTables, SharedKeys, shared_runs
+from .scheduler import Piece, StepPlan
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class StepBatch:
         return _index(self.starts, piece, piece.stop - 1)
 
 
-def pack_step(plan: Plan, pool: KVPool, block_size: int) -> StepBatch:
+def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
     """Lay out the pieces of `plan`, whose cache slots are in `pool`."""
     device = pool.device
     tokens: list[int] = []

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import PackedTrees, TreeChunk, cut
 
+from .learning_attention import KeptKeys, TreeTables
 from .logprobs import read_logprobs, targets
 from .model import PolicyModel
-from .tree_attention import KeptKeys, TreeTables
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""A learner with a critic: the value head of one adapter, its own optimizer, and what it says of packed trees."""
+"""A learner with a critic: the value head of one adapter, its own optimizer, and the values it gives to packed trees.
+
+The critic reads the return to expect from a state off the policy's own last hidden states. A state is all that stands
+before a token, so the value of the state in which a token was sampled is read at the position that predicts it; where
+rollouts share tokens they share states, and values.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from mini_agentic_rl.config import Settings
 from mini_agentic_rl.tokens import PackedTrees
 
-from .learner import Learner, LearnerSettings
+from .learner import Learner
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .settings import LearnerSettings, ValueSettings
 from .tree_pass import ChunkTerms
-from .value_head import ValueHead
+
+_EPSILON = 1e-6
 
 
-class ValueSettings(Settings):
-    """The value head and its optimizer."""
+class ValueHead(nn.Module):
+    """v = w · h / (rms(h) sqrt(M)) + b, for hidden states h of M numbers; in float32, zero at first.
 
-    learning_rate: float = Field(default=1e-2, gt=0)
-    """Learning rate of the value head, which has its own AdamW."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients of the value head are scaled down to this norm."""
-    trains_adapter: bool = False
-    """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""
+    Hidden states are brought to one size, so that one learning rate fits any model.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(hidden_size))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, hidden_TM: Tensor) -> Tensor:
+        """Values [T]."""
+        x_TM = hidden_TM.float()
+        inverse_rms_T = torch.rsqrt(x_TM.square().mean(-1) + _EPSILON)
+        return (x_TM @ self.weight) * inverse_rms_T / math.sqrt(x_TM.shape[-1]) + self.bias
 
 
 class ValueLearner(Learner):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
 from .method import Callbacks, Method, Rows, TrainerParts, on_token_ids
 from .models import load_causal
 from .rows import Example, TokenRows, unpaired_rows

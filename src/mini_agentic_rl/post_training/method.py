@@ -10,7 +10,7 @@ from transformers import TrainerCallback, set_seed
 
 from datasets import Dataset
 
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
 from .models import TrainedModel
 from .rows import Example, TokenRows
 from .settings import PostTrainingSettings

@@ -18,11 +18,16 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from ..algorithm.serving import load_tokenizer
 from ..errors import UserError
-from ..policy.adapter_folder import adapter_folder
-from ..policy.errors import ModelNotFoundError
-from ..policy.load import quantization_config, resolve_device, resolve_dtype, resolve_model
+from ..gateway.served_policy import load_tokenizer
+from ..policy import (
+    ModelNotFoundError,
+    adapter_folder,
+    quantization_config,
+    resolve_device,
+    resolve_dtype,
+    resolve_model,
+)
 from .settings import PostTrainingSettings
 
 logger = logging.getLogger(__name__)

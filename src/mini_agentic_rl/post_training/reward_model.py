@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
 from ..trainer.statistics import accuracy_row
 from .method import Callbacks, Method, Rows, TrainerParts
 from .rows import Example, TokenRows, preference_rows

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..gateway.chat_template import ChatRenderer
-from ..gateway.errors import BadRequestError
+from ..gateway.render.renderer import ChatRenderer
+from ..http import BadRequestError
 from ..tokens import CompletionRecord
 
 logger = logging.getLogger(__name__)

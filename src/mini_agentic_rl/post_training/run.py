@@ -20,11 +20,11 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from datasets import Dataset
 
 from ..algorithm.memory import peak_memory_bytes
-from ..algorithm.serving import load_tokenizer
-from ..gateway.chat_template import ChatRenderer
+from ..gateway.render.renderer import ChatRenderer
+from ..gateway.served_policy import load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
-from ..policy.load import resolve_device
+from ..policy import resolve_device
 from ..trainer.run_folder import RunState
 from .examples import read_examples
 from .figures import measured

@@ -20,7 +20,7 @@ from pathlib import Path
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..errors import UserError
-from ..policy.adapter_folder import ADAPTER_CONFIG
+from ..policy import ADAPTER_CONFIG
 from ..trainer.run_folder import RunFolder
 
 _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")

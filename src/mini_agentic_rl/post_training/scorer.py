@@ -21,12 +21,10 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from ..algorithm.serving import load_tokenizer
 from ..errors import UserError
-from ..gateway.chat_template import ChatRenderer
-from ..policy.adapter_folder import adapter_folder
-from ..policy.errors import ModelNotFoundError
-from ..policy.load import Dtype, resolve_device, resolve_dtype, resolve_model
+from ..gateway.render.renderer import ChatRenderer
+from ..gateway.served_policy import load_tokenizer
+from ..policy import Dtype, ModelNotFoundError, adapter_folder, resolve_device, resolve_dtype, resolve_model
 from .models import TrainedModel, load_bare, lora_config, only_errors, task_of
 from .settings import RewardModelSettings
 

@@ -15,7 +15,7 @@ from .load import load_reward, load_rewards
 from .math import extract_answer, is_correct, normalise_answer, same_answer
 from .remote import RemoteReward
 from .rubric import Criterion, Rubric
-from .samples import Sample
+from .samples import Sample, samples_of
 from .steps import StepReward, count_steps
 from .symbolic import SymbolicError
 from .tool_use import ToolUseReward
@@ -49,5 +49,6 @@ __all__ = [
     "load_rewards",
     "normalise_answer",
     "same_answer",
+    "samples_of",
     "weighted_sum",
 ]

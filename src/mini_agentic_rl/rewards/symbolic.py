@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 
-from ..line_process import EndedError, LateError, LineProcess, NotReadyError
+from ..deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def equivalent(predicted: str, gold: str) -> bool:
     return _remembered(predicted, gold)
 
 
-_helper = LineProcess(f"{__package__}.symbolic_worker")
+_helper = DeadlineProcess(f"{__package__}.symbolic_worker")
 
 
 @functools.lru_cache(maxsize=10_000)

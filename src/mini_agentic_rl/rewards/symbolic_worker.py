@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..line_process import serve_lines
+from ..deadline_process import serve_answers
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, so that a power tower fails here and does not fill the machine."""
@@ -68,4 +68,4 @@ def answer(pair: Any) -> bool:
 
 
 if __name__ == "__main__":
-    serve_lines(prepare)
+    serve_answers(prepare)

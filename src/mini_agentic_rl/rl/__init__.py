@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         evaluate_rewards,
     )
     from .short import train_with_grpo, train_with_sft
+    from .simple_agent import LLMConfig, SimpleAgent
     from .trainers import GRPOTrainerWrapper, PPOTrainerWrapper, SFTTrainerWrapper
 
 _HOME = {
@@ -57,6 +58,8 @@ _HOME = {
     "GRPOTrainerWrapper": "trainers",
     "PPOTrainerWrapper": "trainers",
     "SFTTrainerWrapper": "trainers",
+    "LLMConfig": "simple_agent",
+    "SimpleAgent": "simple_agent",
     "evaluate_model": "evaluation",
     "train_with_grpo": "short",
     "train_with_sft": "short",
@@ -66,9 +69,11 @@ __all__ = [
     "TRL_AVAILABLE",
     "GRPOTrainerWrapper",
     "GSM8KDataset",
+    "LLMConfig",
     "MathRewardFunction",
     "PPOTrainerWrapper",
     "SFTTrainerWrapper",
+    "SimpleAgent",
     "TrainingConfig",
     "check_trl_installation",
     "create_accuracy_reward",

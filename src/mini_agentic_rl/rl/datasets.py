@@ -15,10 +15,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from ..datasets import DatasetError, load_examples
-from ..datasets.forms import examples_of
-from ..datasets.gsm8k import LOCAL as LOCAL_GSM8K
-from ..datasets.messages import ShapeError
+from ..datasets import LOCAL_GSM8K, DatasetError, ShapeError, examples_of, load_examples
 from ..errors import UserError
 from ..hub_access import ask_hub, cached
 

@@ -34,7 +34,7 @@ def get_device_info() -> dict[str, Any]:
     `devices` (name and memory in GiB of each), `bf16`, `torch`, `threads`."""
     import torch
 
-    from ..policy.load import resolve_device, resolve_dtype
+    from ..policy import resolve_device, resolve_dtype
 
     device = resolve_device("auto")
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..agents.client import shared_client
-from ..agents.math_agent import find_llm
 from ..litagent import LitAgent
+from ..recipes import find_llm, rollout_client
 from ..rewards import FunctionReward, Reward, RewardFunction
-from ..types import AttemptedRollout, NamedResources, Rollout
+from ..types import NamedResources, Rollout
 
 __all__ = ["PromptAgent", "RewardFunction", "messages_of", "score"]
 
@@ -40,12 +39,7 @@ class PromptAgent(LitAgent[Any]):
             openai.OpenAIError: the endpoint refused the call or could not be reached.
         """
         llm = find_llm(resources)
-        base_url = (
-            llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-            if isinstance(rollout, AttemptedRollout)
-            else llm.get_base_url()
-        )
-        client = shared_client(base_url, llm.api_key)
+        client = rollout_client(llm, rollout)
         completion = await client.chat.completions.create(
             model=llm.model, messages=messages_of(task), **{**llm.sampling_parameters, **self.sampling}
         )

@@ -16,8 +16,7 @@ from ..algorithm.ppo import MiniPPO, PPOSettings
 from ..errors import UserError
 from ..jobs.pieces import check_model, versions
 from ..metrics import make_logger
-from ..policy import LearnerSettings, LoraSettings
-from ..policy.adapter_folder import adapter_folder
+from ..policy import LearnerSettings, LoraSettings, adapter_folder
 from ..trainer import Trainer
 from ..trainer.run_folder import RunFolder
 from ..trainer.statistics import accuracy_row

@@ -16,8 +16,8 @@ from ..rewards import (
     extract_answer,
     normalise_answer,
     same_answer,
+    samples_of,
 )
-from ..rewards.samples import samples_of
 
 MAX_STEPS = 5
 """Steps beyond this many earn nothing more."""

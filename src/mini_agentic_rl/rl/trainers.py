@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm.grpo.mini_grpo import Backend
-from ..algorithm.serving import load_tokenizer
 from ..errors import UserError
+from ..gateway.served_policy import load_tokenizer
 from ..jobs.pieces import check_model
-from ..policy.adapter_folder import ADAPTER_CONFIG
+from ..policy import ADAPTER_CONFIG
 from .config import TrainingConfig
 from .models import model_source
 from .prompt_agent import RewardFunction

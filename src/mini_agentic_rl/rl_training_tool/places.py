@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..datasets.hub import is_hub_name
-from ..datasets.load import NAMES
-from ..datasets.records import is_data_file
+from ..datasets import NAMES, is_data_file, is_hub_name
 from .parameters import ToolError
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from ..atomic_files import write_json
 from ..config import Settings
-from ..durable import write_json
 
 STATE_FILE = "training.json"
 LOG_FILE = "training.log"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics import read_metrics
-from ..runner.processes.pickling import dumps
+from ..runner.processes import dumps
 from .actions import DataActions
 from .parameters import LogsParameters, StopParameters, ToolError, TrainingParameters, TrainParameters
 from .places import Places

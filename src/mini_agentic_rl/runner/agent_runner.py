@@ -21,15 +21,13 @@ from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
 from ..logging import Throttle
-from ..store.base import LightningStore
-from ..store.lifecycle import LIVE_ATTEMPT_STATUSES, has_ended
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode, TaskInput
 from .attempt import AttemptRun
 from .base import Runner, StopEvent
 from .isolation import AgentProcess
-from .vitals import Vitals
-from .worker_names import worker_name
+from .workers import Heartbeat, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +111,7 @@ class LitAgentRunner(Runner):
         worker_id: int | str | None = None,
     ) -> Iterator[LitAgentRunner]:
         """Bind agent, store and hooks to the calling task; a number n as `worker_id` becomes `runner-n` (see
-        `worker_names`).
+        `worker_name`).
 
         Raises:
             TypeError: one of `hooks` is no `Hook`.
@@ -247,9 +245,9 @@ class LitAgentRunner(Runner):
         return not work.cancelled() and work.result()
 
     async def _beat(self, bound: _Binding) -> None:
-        vitals = Vitals()
+        measures = Heartbeat()
         while True:
-            stats = {"attempts": bound.attempts, "failed": bound.failed, **vitals.take()}
+            stats = {"attempts": bound.attempts, "failed": bound.failed, **measures.take()}
             try:
                 await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
                 await self._look_after(bound)

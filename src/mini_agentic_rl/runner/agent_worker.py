@@ -15,16 +15,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..litagent import LitAgent, arguments_for
-from ..litagent.agent import ROLLOUT_ARGUMENTS
-from ..litagent.results import read_result
+from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, arguments_for, read_result
 from ..tracer import Trace, Tracer
 from ..types import Span
-from .agent_call import AgentCall, Left
 from .agent_runner import LitAgentRunner
-from .calls import ExitedError, label
+from .calls import AgentCall, AgentReturn, ExitedError, label
 from .forwarded_store import ForwardedStore
-from .processes import Channel, Failure
+from .processes import Channel, RemoteFailure
 
 _ORPHAN_SECONDS = 0.5
 """How long the process may take to end after its runner is gone."""
@@ -50,7 +47,7 @@ def main(channel: Channel) -> None:
         setup, capabilities, otlp_endpoint, worker_id = channel.receive()
         agent, tracer = pickle.loads(setup)
     except BaseException as error:  # importing the agent's modules runs code that may raise anything
-        channel.send(("refused", Failure.of(error)))
+        channel.send(("refused", RemoteFailure.of(error)))
         return
     store = ForwardedStore(channel, capabilities, otlp_endpoint)
     calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -66,7 +63,7 @@ def main(channel: Channel) -> None:
             except OSError:
                 break
             except Exception as error:  # what the agent left cannot be pickled
-                channel.send(("done", Failure.of(error)))
+                channel.send(("done", RemoteFailure.of(error)))
     channel.end_others()
 
 
@@ -89,7 +86,7 @@ def _run(
     tracer: Tracer,
     send: Callable[[Any], None],
     loop: asyncio.AbstractEventLoop,
-) -> Left | Failure:
+) -> AgentReturn | RemoteFailure:
     try:
         call: AgentCall = pickle.loads(pickled)
         rollout = call.rollout
@@ -106,6 +103,6 @@ def _run(
                 raise ExitedError(f"{label(method)} cancelled itself") from error
             except (SystemExit, KeyboardInterrupt) as error:
                 raise ExitedError(f"{label(method)} raised {type(error).__name__}: {error}") from error
-        return Left(read_result(result, rollout, before), dict(rollout.metadata))
+        return AgentReturn(read_result(result, rollout, before), dict(rollout.metadata))
     except Exception as error:
-        return Failure.of(error)
+        return RemoteFailure.of(error)

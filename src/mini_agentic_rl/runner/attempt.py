@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..emitter import emit_exception, emit_reward
-from ..litagent import LitAgent, arguments_for
-from ..litagent.agent import ROLLOUT_ARGUMENTS
-from ..litagent.results import RolloutOutcome, read_hook_result, read_result
+from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result
 from ..semconv import FAILURE_REASON
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources
 from .calls import OutOfTimeError, StoppedError, call_bounded
-from .give_back import give_back
 from .isolation import AgentProcess
+from .workers import give_back
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ HookMethod = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_r
 
 
 @dataclass(frozen=True)
-class Failure:
+class AttemptFailure:
     """Why an attempt did not succeed."""
 
     status: AttemptStatus
@@ -70,7 +68,7 @@ class AttemptRun:
         self._store = store
         self._hooks = hooks
         self._stop = stop
-        self._failure: Failure | None = None
+        self._failure: AttemptFailure | None = None
         self._emitted = False
         self.ending = False
         """Whether its end is being written down: there is nothing left to break off."""
@@ -233,7 +231,7 @@ class AttemptRun:
         number = self._rollout.attempt.sequence_id
         logger.warning("attempt %d of rollout %s: %s", number, self._rollout.rollout_id, reason)
         if self._failure is None:
-            self._failure = Failure(status, reason, error)
+            self._failure = AttemptFailure(status, reason, error)
 
     def _emit_failure(self) -> None:
         """Leave the failure in the open trace, once."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ..litagent import LitAgent
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Hook, NamedResources, Rollout, RolloutMode, TaskInput
 
 

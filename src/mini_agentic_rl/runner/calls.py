@@ -1,8 +1,9 @@
-"""Call the user's code so that it can neither hang nor end the runner.
+"""Calls of the user's code, bounded so that it can neither hang nor end the runner.
 
 Async code runs as a task of its own and is cancelled; sync code runs in a daemon thread of its own, which nothing can
 stop: when its time is up it is given up and goes on in the background, with its later spans dropped. An agent that must
-be ended for certain runs in a process of its own, see `isolation`.
+be ended for certain runs in a process of its own, see `isolation`; `AgentCall` and `AgentReturn` are what it is sent
+and what it sends back, besides spans and store calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from ..litagent import RolloutOutcome
+from ..types import AttemptedRollout, NamedResources, Span
 
 logger = logging.getLogger(__name__)
 
@@ -124,3 +129,21 @@ def label(func: Callable[..., Any]) -> str:
 def _retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+@dataclass(frozen=True)
+class AgentCall:
+    """What the agent is called with, and the trace that it goes on with."""
+
+    rollout: AttemptedRollout
+    resources: NamedResources
+    trace_root: Any
+    recorded: list[Span]
+
+
+@dataclass(frozen=True)
+class AgentReturn:
+    """What a call left: its outcome, and the rollout's metadata as the agent has made them."""
+
+    outcome: RolloutOutcome
+    metadata: dict[str, Any]

@@ -8,8 +8,7 @@ import itertools
 import threading
 from typing import Any
 
-from ..store.base import LightningStore, LightningStoreCapabilities
-from ..store.forwarding import ForwardingStore, forward_methods
+from ..store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
 from .processes import Channel
 
 

@@ -12,15 +12,13 @@ import threading
 from typing import Any
 
 from ..errors import UserError
-from ..litagent import LitAgent
-from ..litagent.results import RolloutOutcome
-from ..store.base import STORE_METHODS, LightningStore
+from ..litagent import LitAgent, RolloutOutcome
+from ..store import STORE_METHODS, LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, NamedResources
-from .agent_call import AgentCall, Left
-from .calls import ExitedError, OutOfTimeError, StoppedError, why_stopped
+from .calls import AgentCall, AgentReturn, ExitedError, OutOfTimeError, StoppedError, why_stopped
 from .forwarded_store import offered_to_agents
-from .processes import Child, Failure, describe_exit, dumps
+from .processes import Child, RemoteFailure, describe_exit, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class AgentProcess:
         self._serving: asyncio.Task[None] | None = None
         self._answers: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[None] | None = None
-        self._result: asyncio.Future[Left | Failure] | None = None
+        self._result: asyncio.Future[AgentReturn | RemoteFailure] | None = None
         self._trace: Trace | None = None
         self._ending: list[threading.Thread] = []
         self._obstacle: Exception | None = None
@@ -142,7 +140,7 @@ class AgentProcess:
             raise
         finally:
             self._result = self._trace = None
-        if isinstance(result, Failure):
+        if isinstance(result, RemoteFailure):
             raise result.as_exception()
         rollout.metadata.update(result.metadata)
         return result.outcome

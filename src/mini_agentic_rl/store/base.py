@@ -1,23 +1,14 @@
-"""The contract of a store: the only channel between an algorithm and its runners.
-
-One class, written out once. Every other form of it (the threaded wrapper, a client over a wire) is derived from the
-methods named in `STORE_METHODS`.
-
-What holds for every store:
-- The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
-- Ids that name nothing raise ValueError in a method that changes something; a getter answers None, a query nothing.
-- What a method acknowledged by returning is in the store for every later call of anybody.
-- Objects that come out of a store are snapshots. Treat them as read-only: a store may share them between callers
-  (`capabilities["zero_copy"]`), and changing one changes nothing in the store on purpose.
-"""
+"""Small words of the store contract: UNSET, what a store can do, what it holds, how it fails."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
+from ..errors import UserError
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -35,26 +26,56 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
-from .vocabulary import (
-    UNSET,
-    LightningStoreCapabilities,
-    LightningStoreError,
-    LightningStoreStatistics,
-    Unset,
-)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = [
-    "STORE_METHODS",
-    "UNSET",
-    "LightningStore",
-    "LightningStoreCapabilities",
-    "LightningStoreError",
-    "LightningStoreStatistics",
-    "Unset",
-]
+
+class LightningStoreError(UserError, RuntimeError):
+    """The store cannot serve: locked, full, damaged, closed or of another version. The message says what to do."""
+
+
+class StoreUnreachableError(LightningStoreError):
+    """The store's server does not answer at the moment."""
+
+
+class Unset(enum.Enum):
+    """Type of `UNSET`, the value of an argument that leaves a field as it is (None may be a value of the field)."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+
+class LightningStoreCapabilities(TypedDict):
+    """What callers may rely on."""
+
+    thread_safe: bool
+    """Several threads, each with its own event loop, may call it."""
+    async_safe: bool
+    """Several tasks of one event loop may call it."""
+    zero_copy: bool
+    """Another process may use it as it is, without a server in between."""
+    otlp_traces: bool
+    """It takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """How much a store holds."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""
+
 
 _WORK_CHECK_SECONDS = 0.1
 

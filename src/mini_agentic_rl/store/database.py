@@ -25,11 +25,11 @@ from contextlib import closing
 from typing import Final, TypeVar
 
 from .base import LightningStoreCapabilities, LightningStoreError
+from .group_commit import Write, WriteThread
 from .ledger import Ledger
 from .ledger_store import LedgerStore, has_overdue
-from .tables import Tables
+from .storage import Tables
 from .waiting import Changes
-from .writes import Write, WriteThread
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ class DatabaseStore(LedgerStore):
             return began
         if scan:
             self._last_scan = time.monotonic()
-        self._switchboard.announce(changes)
+        self._notifier.announce(changes)
         return True
 
     def _commit_each(self, writes: Sequence[Write]) -> bool:
@@ -232,7 +232,7 @@ class DatabaseStore(LedgerStore):
 
     def _watch_ends(self) -> bool:
         with self._watch_lock:
-            lingered = not self._switchboard.anybody and time.monotonic() - self._waited_at > _LINGER_SECONDS
+            lingered = not self._notifier.anybody and time.monotonic() - self._waited_at > _LINGER_SECONDS
             if self._closing or lingered:
                 self._watcher = None
                 return True
@@ -247,11 +247,11 @@ class DatabaseStore(LedgerStore):
 
     def _announce_news(self) -> None:
         """Wake those who wait for what is so now. Rests after it, for looking must not take up the machine."""
-        if not self._switchboard.anybody:
+        if not self._notifier.anybody:
             return
         started = time.monotonic()
-        missing = sorted(self._switchboard.missing())
-        self._switchboard.announce(self._query(lambda tables: _news(tables, missing)))
+        missing = sorted(self._notifier.missing())
+        self._notifier.announce(self._query(lambda tables: _news(tables, missing)))
         time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
 
     def _scan_is_due(self) -> bool:

@@ -23,10 +23,9 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .objects import made
-from .query import Query, conditions
-from .tables import Tables
-from .vocabulary import UNSET, Unset
+from .base import UNSET, Unset
+from .lifecycle import construct
+from .storage import Query, Tables, conditions
 from .waiting import Changes
 
 
@@ -121,8 +120,8 @@ class Ledger:
                     if worker.current_attempt_id == alive.attempt_id:
                         self._write_worker(worker, lifecycle.worker_with_attempt(worker, alive, now))
         if len(by_attempt) > 1:
-            place = {(span.attempt_id, span.span_id): index for index, span in reversed(list(enumerate(spans)))}
-            stored.sort(key=lambda span: place[span.attempt_id, span.span_id])
+            position = {(span.attempt_id, span.span_id): index for index, span in reversed(list(enumerate(spans)))}
+            stored.sort(key=lambda span: position[span.attempt_id, span.span_id])
         return stored
 
     def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
@@ -169,7 +168,7 @@ class Ledger:
         """Mark every attempt that has gone past a limit, and move its rollout."""
         for rollout_id, attempt_id in self.tables.overdue(now):
             rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
-            status = lifecycle.verdict(attempt, rollout.config, now)
+            status = lifecycle.overdue_status(attempt, rollout.config, now)
             if status is None:
                 continue
             lost = lifecycle.attempt_with_status(attempt, status, now)
@@ -197,7 +196,7 @@ class Ledger:
             worker = self._worker(attempt.worker_id)
             busy = lifecycle.worker_with_attempt(worker, attempt, attempt.start_time, dequeued=dequeued)
             self.tables.write_worker(busy)
-        return made(AttemptedRollout, {**vars(rollout), "attempt": attempt})
+        return construct(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
     def _rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None]:
         found = self.tables.rollout(rollout_id)

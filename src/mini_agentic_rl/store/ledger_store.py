@@ -26,11 +26,10 @@ from ..types import (
     WorkerStatus,
 )
 from . import lifecycle
-from .base import UNSET, LightningStore, LightningStoreStatistics, Unset
+from .base import UNSET, LightningStore, LightningStoreStatistics, StoreUnreachableError, Unset
 from .ledger import Ledger
-from .query import Condition, Query, conditions
-from .vocabulary import StoreUnreachableError
-from .waiting import FOR_EVER, Switchboard, monotonic_of
+from .storage import Condition, Query, conditions
+from .waiting import FOR_EVER, Notifier, monotonic_of
 
 T = TypeVar("T")
 Order = Literal["asc", "desc"]
@@ -45,7 +44,7 @@ class LedgerStore(LightningStore):
     """Base of the stores that keep the data themselves."""
 
     def __init__(self) -> None:
-        self._switchboard = Switchboard()
+        self._notifier = Notifier()
         self._opened = time.monotonic()
 
     @abstractmethod
@@ -90,7 +89,7 @@ class LedgerStore(LightningStore):
 
     async def wait_for_work(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
-        with self._switchboard.listen(work=True) as listener:
+        with self._notifier.listen(work=True) as listener:
             while True:
                 queued, deadline = await self._look_patiently(lambda ledger: ledger.tables.has_queued(), end)
                 if queued or time.monotonic() >= end:
@@ -228,12 +227,12 @@ class LedgerStore(LightningStore):
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = FOR_EVER if timeout is None else time.monotonic() + timeout
         wanted = list(dict.fromkeys(rollout_ids))
-        with self._switchboard.listen(rollout_ids=wanted) as listener:
+        with self._notifier.listen(rollout_ids=wanted) as listener:
             while True:
                 ended, deadline = await self._look_patiently(lambda ledger: ledger.ended(wanted), end)
                 if len(ended) == len(wanted) or time.monotonic() >= end:
                     return ended
-                self._switchboard.settle(listener, [rollout.rollout_id for rollout in ended])
+                self._notifier.settle(listener, [rollout.rollout_id for rollout in ended])
                 await listener.wait(min(end, deadline))
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

@@ -9,7 +9,9 @@ Times are seconds since the epoch.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
 
 from ..types import (
     TERMINAL_ROLLOUT_STATUSES,
@@ -22,7 +24,6 @@ from ..types import (
     RolloutStatus,
     Worker,
 )
-from .objects import changed, made
 
 QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
@@ -71,7 +72,7 @@ def with_attempt(rollout: Rollout, attempt: Attempt | None) -> Rollout:
     """The rollout as callers see it: an `AttemptedRollout` once it has an attempt."""
     if attempt is None:
         return rollout
-    return made(AttemptedRollout, {**vars(rollout), "attempt": attempt})
+    return construct(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
 
 def rollout_with_status(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
@@ -81,7 +82,7 @@ def rollout_with_status(rollout: Rollout, status: RolloutStatus, now: float) -> 
     update: dict[str, Any] = {"status": status}
     if status in TERMINAL_ROLLOUT_STATUSES:
         update["end_time"] = now
-    return changed(rollout, **update)
+    return replace_fields(rollout, **update)
 
 
 def rollout_following(rollout: Rollout, attempt: Attempt, now: float) -> Rollout:
@@ -102,17 +103,17 @@ def attempt_with_status(attempt: Attempt, status: AttemptStatus, now: float) -> 
     update: dict[str, Any] = {"status": status}
     if status in ENDED_ATTEMPT_STATUSES:
         update["end_time"] = now
-    return changed(attempt, **update)
+    return replace_fields(attempt, **update)
 
 
 def attempt_after_span(attempt: Attempt, now: float) -> Attempt:
     """The attempt after a span of it has come in: heard of now, and running unless it has ended."""
     if attempt.status in ENDED_ATTEMPT_STATUSES:
         return attempt
-    return changed(attempt, status="running", last_heartbeat_time=now)
+    return replace_fields(attempt, status="running", last_heartbeat_time=now)
 
 
-def verdict(attempt: Attempt, config: RolloutConfig, now: float) -> AttemptStatus | None:
+def overdue_status(attempt: Attempt, config: RolloutConfig, now: float) -> AttemptStatus | None:
     """`timeout` or `unresponsive` if the attempt has gone past its limit, else None."""
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
@@ -148,18 +149,39 @@ def worker_with_attempt(worker: Worker, attempt: Attempt, now: float, *, dequeue
     }
     if dequeued:
         update["last_dequeue_time"] = now
-    return changed(worker, **update)
+    return replace_fields(worker, **update)
 
 
 def worker_without_attempt(worker: Worker, attempt: Attempt, now: float) -> Worker:
     """The worker, free again; unchanged if it has gone on to another attempt."""
     if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
         return worker
-    return changed(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
+    return replace_fields(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
 
 
 def worker_out_of_sight(worker: Worker, attempt: Attempt) -> Worker:
     """The worker whose attempt went past a limit: nobody knows what it does."""
     if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
         return worker
-    return changed(worker, status="unknown")
+    return replace_fields(worker, status="unknown")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def construct(model: type[M], values: dict[str, Any]) -> M:
+    """An object of `model` with these values, one for each of its fields. Takes the dict over.
+
+    As `model.model_construct(**values)`, for models without private attributes and extra fields.
+    """
+    item = model.__new__(model)
+    object.__setattr__(item, "__dict__", values)
+    object.__setattr__(item, "__pydantic_fields_set__", set(values))
+    object.__setattr__(item, "__pydantic_extra__", None)
+    object.__setattr__(item, "__pydantic_private__", None)
+    return item
+
+
+def replace_fields(item: M, **update: Any) -> M:
+    """The object with other values in some fields; as `item.model_copy(update=update)`, for the same models."""
+    return construct(type(item), {**vars(item), **update})

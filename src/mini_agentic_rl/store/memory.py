@@ -7,15 +7,20 @@ The cost of an operation does not grow with the number of rollouts.
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
 
-from .base import LightningStoreCapabilities
+from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
+from . import lifecycle
+from .base import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Ledger
 from .ledger_store import LedgerStore
-from .memory_tables import MemoryTables
+from .storage import Query
 from .waiting import Changes
 
 T = TypeVar("T")
@@ -55,7 +60,7 @@ class InMemoryLightningStore(LedgerStore):
                 return operation(ledger)
             finally:
                 if ledger.changes:
-                    self._switchboard.announce(ledger.changes)
+                    self._notifier.announce(ledger.changes)
                     ledger.changes = Changes()
 
     def _check_health(self, forced: bool) -> None:
@@ -63,3 +68,204 @@ class InMemoryLightningStore(LedgerStore):
         if forced or now - self._last_scan >= self._scan_debounce_seconds:
             self._last_scan = now
             self._ledger.check_health(time.time())
+
+
+class _AttemptRow:
+    """An attempt and its spans, in the order in which they came."""
+
+    __slots__ = ("attempt", "deadline", "last_number", "spans")
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.spans: dict[str, Span] = {}
+        self.last_number = 0
+        self.deadline: float | None = None
+        """The earliest time for which the heap has an entry of this attempt."""
+
+
+class _RolloutRow:
+    """A rollout, its attempts, oldest first, and the spans of all of them in the order in which they came."""
+
+    __slots__ = ("attempts", "number", "rollout", "spans")
+
+    def __init__(self, rollout: Rollout, number: int) -> None:
+        self.rollout = rollout
+        self.number = number
+        self.attempts: dict[str, _AttemptRow] = {}
+        self.spans: list[Span] = []
+
+    @property
+    def latest(self) -> Attempt | None:
+        return next(reversed(self.attempts.values())).attempt if self.attempts else None
+
+
+class MemoryTables:
+    """The storage of `InMemoryLightningStore`."""
+
+    def __init__(self) -> None:
+        self._rollouts: dict[str, _RolloutRow] = {}
+        self._by_status: dict[RolloutStatus, dict[str, None]] = {}
+        self._queue: OrderedDict[str, None] = OrderedDict()
+        self._deadlines: list[tuple[float, str, str]] = []
+        self._resources: dict[str, ResourcesUpdate] = {}
+        self._latest_resources: ResourcesUpdate | None = None
+        self._workers: dict[str, Worker] = {}
+        self._attempt_count = 0
+        self._span_count = 0
+
+    def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
+        row = self._rollouts.get(rollout_id)
+        return None if row is None else (row.rollout, row.latest)
+
+    def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
+        rows = [self._rollouts[rollout_id] for rollout_id in islice(self._queue, limit)]
+        return [(row.rollout, row.latest) for row in rows]
+
+    def has_queued(self) -> bool:
+        return bool(self._queue)
+
+    def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        for rollout in rollouts:
+            self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, len(self._rollouts))
+            self._enter(rollout)
+
+    def replace_rollout(self, old: Rollout, new: Rollout) -> None:
+        self._rollouts[new.rollout_id].rollout = new
+        if new.status != old.status:
+            del self._by_status[old.status][old.rollout_id]
+            if new.status not in lifecycle.QUEUED_STATUSES:
+                self._queue.pop(new.rollout_id, None)
+            self._enter(new)
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
+        row = self._attempt_row(rollout_id, attempt_id)
+        return None if row is None else row.attempt
+
+    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        row = _AttemptRow(attempt)
+        self._rollouts[attempt.rollout_id].attempts[attempt.attempt_id] = row
+        self._attempt_count += 1
+        self._watch(row, deadline)
+
+    def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        row = self._rollouts[attempt.rollout_id].attempts[attempt.attempt_id]
+        row.attempt = attempt
+        self._watch(row, deadline)
+
+    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
+        found = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            entered, rollout_id, attempt_id = heapq.heappop(self._deadlines)
+            rollout = self._rollouts[rollout_id]
+            row = rollout.attempts[attempt_id]
+            if row.deadline != entered:
+                continue  # an earlier entry took its place
+            row.deadline = None
+            deadline = lifecycle.deadline(row.attempt, rollout.rollout.config)
+            if deadline is not None and deadline <= now:
+                found.append((rollout_id, attempt_id))
+            else:
+                self._watch(row, deadline)
+        return found
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def take_span_numbers(self, rollout_id: str, attempt_id: str, count: int) -> int | None:
+        row = self._attempt_row(rollout_id, attempt_id)
+        if row is None:
+            return None
+        first = row.last_number + 1
+        row.last_number += count
+        return first
+
+    def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
+        rollout = self._rollouts[rollout_id]
+        row = rollout.attempts[attempt_id]
+        stored = []
+        for span in spans:
+            if span.span_id not in row.spans:
+                row.spans[span.span_id] = span
+                stored.append(span)
+                if span.sequence_id > row.last_number:
+                    row.last_number = span.sequence_id
+        rollout.spans.extend(stored)
+        self._span_count += len(stored)
+        return stored
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        return self._latest_resources
+
+    def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        return self._resources.get(resources_id)
+
+    def write_resources(self, update: ResourcesUpdate) -> None:
+        self._resources[update.resources_id] = self._latest_resources = update
+
+    def worker(self, worker_id: str) -> Worker | None:
+        return self._workers.get(worker_id)
+
+    def write_worker(self, worker: Worker) -> None:
+        self._workers[worker.worker_id] = worker
+
+    def select(self, query: Query) -> PaginatedResult[Any]:
+        if query.kind == "rollout":
+            page: PaginatedResult[_RolloutRow] = query.page(self._rollout_candidates(query), key=_the_rollout)
+            items = [lifecycle.with_attempt(row.rollout, row.latest) for row in page.items]
+            return PaginatedResult.model_construct(items=items, limit=page.limit, offset=page.offset, total=page.total)
+        if query.kind == "resources":
+            return query.page(self._resources.values())
+        if query.kind == "worker":
+            return query.page(self._workers.values())
+        rollouts = [self._rollouts[i] for i in query.required("rollout_id") or () if i in self._rollouts]
+        wanted = query.required("attempt_id")
+        if wanted is None and query.kind == "span":
+            return query.page(chain.from_iterable(row.spans for row in rollouts))
+        attempts = [attempt for row in rollouts for i, attempt in row.attempts.items() if wanted is None or i in wanted]
+        if query.kind == "attempt":
+            return query.page(row.attempt for row in attempts)
+        return query.page(chain.from_iterable(row.spans.values() for row in attempts))
+
+    def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
+        rows = [self._rollouts.get(rollout_id) for rollout_id in rollout_ids]
+        unknown = [rollout_id for rollout_id, row in zip(rollout_ids, rows, strict=True) if row is None]
+        ended = [row for row in rows if row is not None and lifecycle.has_ended(row.rollout)]
+        return [lifecycle.with_attempt(row.rollout, row.latest) for row in ended], unknown
+
+    def counts(self) -> LightningStoreStatistics:
+        return LightningStoreStatistics(
+            total_rollouts=len(self._rollouts),
+            total_attempts=self._attempt_count,
+            total_spans=self._span_count,
+            total_resources=len(self._resources),
+            total_workers=len(self._workers),
+        )
+
+    def _enter(self, rollout: Rollout) -> None:
+        self._by_status.setdefault(rollout.status, {})[rollout.rollout_id] = None
+        if rollout.status in lifecycle.QUEUED_STATUSES:
+            self._queue.setdefault(rollout.rollout_id)
+
+    def _watch(self, row: _AttemptRow, deadline: float | None) -> None:
+        if deadline is not None and (row.deadline is None or deadline < row.deadline):
+            row.deadline = deadline
+            heapq.heappush(self._deadlines, (deadline, row.attempt.rollout_id, row.attempt.attempt_id))
+
+    def _attempt_row(self, rollout_id: str, attempt_id: str) -> _AttemptRow | None:
+        row = self._rollouts.get(rollout_id)
+        return None if row is None else row.attempts.get(attempt_id)
+
+    def _rollout_candidates(self, query: Query) -> Iterable[_RolloutRow]:
+        """Rows that may match, in the order of creation, out of the narrowest index that applies."""
+        ids: Iterable[str] | None = query.required("rollout_id")
+        statuses = query.required("status")
+        if ids is None and statuses is not None:
+            ids = chain.from_iterable(self._by_status.get(status, ()) for status in statuses)
+        if ids is None:
+            return self._rollouts.values()
+        found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
+        return sorted(found.values(), key=lambda row: row.number)
+
+
+def _the_rollout(row: _RolloutRow) -> Rollout:
+    return row.rollout

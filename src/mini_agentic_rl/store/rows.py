@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
-from .objects import made
-from .query import SORTABLE
+from .lifecycle import construct
+from .storage import SORTABLE
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
@@ -64,7 +64,7 @@ def rollout_of(row: Row) -> Rollout:
     values["input"] = json.loads(row["input_json"])
     values["config"] = RolloutConfig(**_config(row["config_json"]))
     values["metadata"] = _object(row["metadata_json"])
-    return made(Rollout, values)
+    return construct(Rollout, values)
 
 
 @lru_cache(maxsize=64)
@@ -90,7 +90,7 @@ def attempt_of(row: Row, prefix: str = "") -> Attempt:
     """The attempt of a row whose columns are named with a prefix."""
     values = {name: row[prefix + name] for name in _ATTEMPT_COLUMNS}
     values["metadata"] = _object(row[prefix + "metadata_json"])
-    return made(Attempt, values)
+    return construct(Attempt, values)
 
 
 def span_columns(span: Span) -> Values:
@@ -133,4 +133,4 @@ def worker_of(row: Row) -> Worker:
     """The worker of a row."""
     values = {name: row[name] for name in _WORKER_COLUMNS}
     values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
-    return made(Worker, values)
+    return construct(Worker, values)

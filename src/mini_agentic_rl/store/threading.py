@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
-from .base import LightningStore, LightningStoreCapabilities
-from .forwarding import ForwardingStore, forward_methods
-from .vocabulary import LightningStoreError
+from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, LightningStoreError
 
 T = TypeVar("T")
 
@@ -62,6 +61,34 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+class ForwardingStore(LightningStore):
+    """A store whose methods all go through `_forward`; `forward_methods` writes them."""
+
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out the method of the contract that has this name."""
+        raise NotImplementedError
+
+
+def forward_methods(store: type[ForwardingStore], names: Iterable[str] = STORE_METHODS) -> None:
+    """Give the class each of the named methods that it does not define itself."""
+    for name in names:
+        if name not in vars(store):
+            setattr(store, name, _forwarding(store, name))
+
+
+def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    contract = getattr(LightningStore, name)
+
+    async def forward(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
+        return await self._forward(name, args, kwargs)
+
+    forward.__name__ = name
+    forward.__qualname__ = f"{store.__name__}.{name}"
+    forward.__doc__ = contract.__doc__
+    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return forward
 
 
 class LightningStoreThreaded(ForwardingStore):

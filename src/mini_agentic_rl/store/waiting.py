@@ -57,7 +57,7 @@ class Listener:
         self._woken.clear()
 
 
-class Switchboard:
+class Notifier:
     """Everybody who waits for something of one store."""
 
     def __init__(self) -> None:

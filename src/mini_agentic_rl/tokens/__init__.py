@@ -1,10 +1,9 @@
 """Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
 
 from .chunks import TreeChunk, cut, most_alive
-from .constraint import ConstraintError, TokenConstraint
-from .pack import PackedTrees, pack
+from .packing import PackedTrees, pack
 from .record import CompletionRecord
-from .request import Delivery, FinishReason, SamplingParams, TokenDelta, TokenRequest
+from .request import ConstraintError, Delivery, FinishReason, SamplingParams, TokenConstraint, TokenDelta, TokenRequest
 from .tree import NodeId, TokenTree
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .pack import Ints, PackedTrees
+from .packing import Ints, PackedTrees
 
 
 @dataclass(frozen=True)

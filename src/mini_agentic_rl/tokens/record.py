@@ -61,5 +61,5 @@ class CompletionRecord:
 
     @property
     def trained_tokens(self) -> int:
-        """Sampled tokens that the policy had a choice about, each of which makes one term."""
+        """InsertedRecord tokens that the policy had a choice about, each of which makes one term."""
         return self.output_ids.size - (0 if self.forced is None else int(self.forced.sum()))

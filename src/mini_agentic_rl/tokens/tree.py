@@ -32,7 +32,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class InsertedRecord:
     """One record's place in the tree: its sampled tokens are the last `output_ids.size` of the path to `node`."""
 
     record: CompletionRecord
@@ -45,7 +45,7 @@ class TokenTree:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = [Node(parent=-1, tokens=np.empty(0, np.int64))]
-        self.sampled: list[Sampled] = []
+        self.sampled: list[InsertedRecord] = []
 
     def insert(self, record: CompletionRecord, trajectory: int = 0) -> NodeId:
         """Add one call of trajectory number `trajectory`; return the node at whose end it ends.
@@ -53,7 +53,7 @@ class TokenTree:
         The longest common prefix with what is there is shared; the node where they part is split.
         """
         node = self._insert_tokens(np.concatenate([record.prompt_ids, record.output_ids]))
-        self.sampled.append(Sampled(record, node, trajectory))
+        self.sampled.append(InsertedRecord(record, node, trajectory))
         return node
 
     @property

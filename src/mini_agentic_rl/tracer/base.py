@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import UserError
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
 from .trace import Trace
 

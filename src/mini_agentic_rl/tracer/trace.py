@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Span
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var,
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
 from ..runner import LitAgentRunner, Runner
-from ..store.base import LightningStore
-from ..store.memory import InMemoryLightningStore
+from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
 from .components import Component, build
 from .run_folder import RunFolder
@@ -33,7 +32,7 @@ STORES: Final = {
     "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
     "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
     "mongo": "mini_agentic_rl.store.mongo.MongoLightningStore",
-    "client": "mini_agentic_rl.store.client_server.LightningStoreClient",
+    "client": "mini_agentic_rl.store.LightningStoreClient",
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
@@ -84,7 +83,7 @@ def make_store(spec: Component[LightningStore] | Path, folder: RunFolder | None)
     if spec == "sqlite" and folder is None:
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
     if isinstance(spec, Path) or (isinstance(spec, str) and _is_address(spec)):
-        from ..store.open import open_store
+        from ..store import open_store
 
         return open_store(spec, api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
     store: LightningStore = build("store", spec, LightningStore, names=STORES, settings=settings)
@@ -97,7 +96,7 @@ def usual_store(folder: RunFolder | None) -> LightningStore | None:
     AGL_MANAGED_STORE=0 says that there is a store server, at AGL_SERVER_HOST and AGL_SERVER_PORT.
     """
     if not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True):
-        from ..store.client_server import LightningStoreClient
+        from ..store import LightningStoreClient
 
         host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback=DEFAULT_SERVER[0])
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=DEFAULT_SERVER[1])
@@ -109,7 +108,7 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
     """The store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens none."""
     if folder is None or not runs_algorithm(strategy):
         return InMemoryLightningStore()
-    from ..store.sql.store import SqlLightningStore
+    from ..store import SqlLightningStore
 
     folder.path.mkdir(parents=True, exist_ok=True)
     return SqlLightningStore(folder.rollouts_path)
@@ -124,7 +123,7 @@ def runs_algorithm(strategy: ExecutionStrategy) -> bool:
     """Whether this start of the program runs the algorithm, and not runners alone."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return True
-    from ..execution.client_server import ClientServerExecutionStrategy
+    from ..execution import ClientServerExecutionStrategy
 
     return not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role != "runner"
 
@@ -133,7 +132,7 @@ def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     """How many runners the strategy has; one of the user's own making has what was asked for."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return strategy.n_runners
-    from ..execution.client_server import ClientServerExecutionStrategy
+    from ..execution import ClientServerExecutionStrategy
 
     if isinstance(strategy, ClientServerExecutionStrategy):
         return strategy.n_runners

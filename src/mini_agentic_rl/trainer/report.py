@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..durable import write_text
+from ..atomic_files import write_text
 from ..metrics import HEADLINE_FAMILIES
 from .charts import MAX_SERIES, line_chart
 from .report_style import STYLE

@@ -20,7 +20,7 @@ from ..algorithm.rollouts import cancel_leftovers
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..types import Dataset, Hook
 
 logger = logging.getLogger(__name__)

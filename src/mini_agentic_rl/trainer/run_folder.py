@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm.base import ResultKind
-from ..durable import DiskFullError, read_json, remove_leftovers, write_folder, write_json
+from ..atomic_files import DiskFullError, read_json, remove_leftovers, write_folder, write_json
 from ..errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger
 from ..runner import Runner
-from ..store.base import LightningStore
+from ..store import LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
 from .components import Component, build, build_all, build_any

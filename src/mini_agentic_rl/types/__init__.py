@@ -1,12 +1,15 @@
 """Types shared by every room: pydantic models and protocols, no I/O."""
 
 from .core import (
+    REWARD_KEY,
     TERMINAL_ROLLOUT_STATUSES,
+    TRACES_KEY,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
     Dataset,
     EnqueueRolloutRequest,
+    Hook,
     PaginatedResult,
     Rollout,
     RolloutConfig,
@@ -17,10 +20,11 @@ from .core import (
     Triplet,
     Worker,
     WorkerStatus,
+    on_trainable_agent,
+    trainable_agents_in,
 )
-from .hook import Hook
 from .resources import LLM, NamedResources, PromptTemplate, ProxyLLM, Resource, ResourcesUpdate, ResourceUnion
-from .tracer import (
+from .spans import (
     Attributes,
     AttributeValue,
     Event,
@@ -34,7 +38,9 @@ from .tracer import (
 
 __all__ = [
     "LLM",
+    "REWARD_KEY",
     "TERMINAL_ROLLOUT_STATUSES",
+    "TRACES_KEY",
     "Attempt",
     "AttemptStatus",
     "AttemptedRollout",
@@ -66,4 +72,6 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "on_trainable_agent",
+    "trainable_agents_in",
 ]

@@ -1,14 +1,56 @@
-"""The nouns of the framework: tasks become rollouts, a rollout is tried in attempts, attempts leave spans."""
+"""Which of a rollout's agents are trained, said from inside the agent.
+
+Types do no I/O: the room that writes spans registers here how a mark is recorded where the algorithm sees it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from .marks import mark
+from .spans import Span
+
+if TYPE_CHECKING:
+    LitAgent = Any
+    Runner = Any
+    Tracer = Any
+
+
+TRAINABLE_AGENTS_KEY: Final = "trainable_agents"
+"""Key in a rollout's metadata: the agents that are marked, in the order of their marks."""
+
+_recorders: list[Callable[[str], None]] = []
+
+
+def on_trainable_agent(recorder: Callable[[str], None]) -> None:
+    """Call `recorder` with the name of every agent that is marked from now on."""
+    if recorder not in _recorders:
+        _recorders.append(recorder)
+
+
+def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
+    """Add an agent to the marks in `metadata`, and tell the recorders.
+
+    Raises:
+        ValueError: the name is empty or no string.
+    """
+    if not isinstance(agent_id, str) or not agent_id:
+        raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
+    marked = trainable_agents_in(metadata)
+    if agent_id not in marked:
+        metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
+    for recorder in _recorders:
+        recorder(agent_id)
+
+
+def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
+    """The agents that are marked in a rollout's metadata."""
+    marked = metadata.get(TRAINABLE_AGENTS_KEY) or []
+    return [marked] if isinstance(marked, str) else [str(name) for name in marked]
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -89,7 +131,7 @@ class Rollout(BaseModel):
         Raises:
             ValueError: the name is empty or no string.
         """
-        mark(self.metadata, agent_id)
+        mark_trainable_agent(self.metadata, agent_id)
 
 
 class Attempt(BaseModel):
@@ -208,3 +250,25 @@ class Dataset(Protocol[T_co]):
 
     def __getitem__(self, index: int, /) -> T_co: ...
     def __len__(self) -> int: ...
+
+
+class Hook:
+    """Override what you need. Every method is called with keyword arguments and may be sync or async.
+
+    A method receives the arguments that it names, out of those listed here plus `task` (the rollout's input; a
+    parameter that is annotated `Task` gets one with the row in its `input`), so the shorter `on_rollout_end(self,
+    rollout, task)` works as well. The final reward of the rollout is the number that `on_trace_end` or `on_rollout_end`
+    returns, or else the one to which it sets `rollout.metadata["reward"]`; a later hook's replaces an earlier one's.
+    """
+
+    async def on_rollout_start(self, *, agent: LitAgent, runner: Runner, rollout: Rollout) -> Any:
+        """Before anything of the attempt has run."""
+
+    async def on_trace_start(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
+        """Inside the trace, before the agent is called; spans made here belong to the attempt."""
+
+    async def on_trace_end(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
+        """Inside the trace, after the agent has returned or raised."""
+
+    async def on_rollout_end(self, *, agent: LitAgent, runner: Runner, rollout: Rollout, spans: Sequence[Span]) -> Any:
+        """After the trace: every span of the attempt is in the store. The usual place to score a rollout."""

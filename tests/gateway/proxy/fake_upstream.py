@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mini_agentic_rl.serving import ServerThread
+from mini_agentic_rl.http.server import ServerThread
 
 Script = Callable[[dict[str, Any]], Any]
 """From the body of a request to a response, a completion, or a list of chunks."""

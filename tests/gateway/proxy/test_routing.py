@@ -191,11 +191,11 @@ async def test_a_client_that_goes_away_ends_the_upstreams_work(upstream, proxyin
     url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
     await asyncio.to_thread(ask_and_leave, url, BODY | {"stream": stream})
     for _ in range(200):
-        if server.broken_off and proxy.gate.active == 0:
+        if server.broken_off and proxy.admission.active == 0:
             break
         await asyncio.sleep(0.02)
     assert server.broken_off == 1
-    assert proxy.gate.active == 0
+    assert proxy.admission.active == 0
 
 
 async def test_a_field_of_ours_stays_out_of_the_way_of_a_server_that_need_not_know_it(upstream, proxying, rollout):
@@ -231,7 +231,7 @@ async def test_a_stopping_proxy_finishes_what_is_inside_and_sends_others_away(up
     while not server.bodies:
         await asyncio.sleep(0.01)
     stopping = asyncio.create_task(proxy.stop(timeout=10))
-    while not proxy.gate.draining:
+    while not proxy.admission.draining:
         await asyncio.sleep(0.01)
     with pytest.raises(openai.InternalServerError, match="stopping"):
         await _ask(proxy.endpoint)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ...errors import UserError
+from ...gateway.resources import resources_with_proxy
 from ...types import Dataset, PromptTemplate
 from ..base import Algorithm, AlgorithmContext
-from ..proxy import resources_with_proxy
 from .beam import Search, Version
 from .search import SearchRun
 from .settings import APOSettings
@@ -105,7 +105,8 @@ class APO(Algorithm, Generic[TaskT]):
         if val_dataset is None or len(val_dataset) == 0:
             raise UserError("APO needs val_dataset: the tasks on which prompts are compared")
         name, self._seed_prompt = self._find_prompt()
-        async with resources_with_proxy(self.context) as resources:
+        held = self.context.initial_resources
+        async with resources_with_proxy(held, self.context.llm_proxy, self.context.store) as resources:
             await SearchRun(self, name, self._seed_prompt, resources, train_dataset, val_dataset).all()
 
     def _find_prompt(self) -> tuple[str, PromptTemplate]:

@@ -14,7 +14,7 @@ from typing import Any
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
 from ...metrics import MetricsLogger
-from ...store.base import LightningStore
+from ...store import LightningStore
 from ...types import (
     Dataset,
     EnqueueRolloutRequest,

@@ -12,21 +12,16 @@ it alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from .settings import Baseline
 
 Floats = npt.NDArray[np.float64]
 
 Advantage = Callable[[Floats], Floats]
 """Rewards [G] or [G, C] of one group in, advantages of the same shape out."""
-
-Baseline = Literal["group", "leave_one_out", "none"]
-"""What a reward is compared with: the mean of its group, the mean of the group's other rollouts, or nothing."""
-
-Normalization = Literal["group", "batch"]
-"""Over what advantages are brought to a standard deviation of 1."""
 
 EPSILON = 1e-6
 """Keeps the division by the standard deviation finite (1e-4 in some implementations)."""

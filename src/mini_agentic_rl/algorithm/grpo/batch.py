@@ -16,7 +16,8 @@ from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pac
 
 from .advantage import Advantage, has_signal
 from .credit import Credit, Rewards, broadcast, stack
-from .loss import Aggregation, term_weights
+from .loss import term_weights
+from .settings import Aggregation
 
 Floats = npt.NDArray[np.float32]
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +33,10 @@ from mini_agentic_rl.emitter import get_reward_value, get_rewards_from_span, is_
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Span
 
+from .settings import CreditMode
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
 
 
 @dataclass(frozen=True)

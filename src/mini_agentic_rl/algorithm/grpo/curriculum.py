@@ -13,14 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..seeds import derive_seed, tasks_from
-
-Curriculum = Literal["none", "pass_rate"]
 
 _NEWEST = 0.5
 """Weight of the newest group in a task's pass rate: the policy changes, and older groups say less."""

@@ -15,12 +15,8 @@ the earlier tokens came about; the sequence form is unbiased up to the truncatio
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
-
-ImportanceCorrection = Literal["none", "token", "sequence"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

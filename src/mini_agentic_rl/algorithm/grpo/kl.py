@@ -20,14 +20,12 @@ over its tokens, and the policy gradient of that is the gradient of the reverse 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-KLEstimator = Literal["k1", "k2", "k3"]
+from .settings import KLEstimator
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

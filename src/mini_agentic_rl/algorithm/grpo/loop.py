@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...gateway.served_policy import ServedPolicy
 from ...policy import LearnerSettings
 from ...types import Dataset, NamedResources
 from ..base import ResultKind
 from ..evaluation import evaluate
 from ..memory import peak_memory_bytes
 from ..seeds import tasks_of_step
-from ..serving import ServedPolicy
 from ..warm_start import WarmStart, warm_up
 from .curriculum import TaskSource, updated_pass_rates
 from .idle_steps import IdleSteps

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mini_agentic_rl.policy import LossInputs, LossOutputs
 
-from .kl import KLEstimator, kl
-from .surrogate import SURROGATES, ClipRange, PolicyLoss, Ratios
-
-Aggregation = Literal["token", "sequence", "dr_grpo"]
+from .kl import kl
+from .settings import Aggregation, KLEstimator, PolicyLoss
+from .surrogate import SURROGATES, ClipRange, Ratios
 
 
 @dataclass(frozen=True)

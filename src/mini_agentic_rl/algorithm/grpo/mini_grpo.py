@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from ...gateway.limits import GatewayLimits
+from ...gateway.resources import resources_with_upstreams
+from ...gateway.served_policy import ServedPolicy
 from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..evaluation import Evaluation
-from ..proxy import resources_with_upstreams
 from ..seeds import derive_seed
-from ..serving import ServedPolicy
 from ..warm_start import WarmStart
 from .loop import Loop
 from .objective import Objective
@@ -193,8 +193,9 @@ class MiniGRPO(Algorithm):
                 thinking=self.settings.thinking,
             )
             self.progress.spend("load", time.perf_counter() - started)
+            held, proxy = self.context.initial_resources, self.context.llm_proxy
             async with resources_with_upstreams(
-                self.context, self.served.model_names, self.served.put_behind
+                held, proxy, self.context.store, self.served.model_names, self.served.put_behind
             ) as resources:
                 await Loop(self, self.served, resources, train_dataset, val_dataset).all()
         finally:

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...policy import Policy
-from ...policy.load import load_weights, save_weights
+from ...policy import Policy, load_weights, save_weights
 from .objective import Learners, Objective
 
 _STATE = "state.json"

@@ -1,25 +1,27 @@
-"""What a person can choose about Mini-GRPO."""
+"""The settings of Mini-GRPO, and the names that some of them take. Reading them needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
 from ...config import Settings
-from ...gateway.thinking import ThinkingName
+from ...gateway.render.thinking import ThinkingName
 from ...gateway.tool_formats import ToolFormatName
 from ..base import OnFailure
-from .advantage import Baseline, Normalization
-from .credit import CreditMode
-from .curriculum import Curriculum
-from .importance import ImportanceCorrection
-from .kl import KLEstimator
-from .loss import Aggregation
 from .presets import PRESETS, PresetName
-from .surrogate import PolicyLoss
+
+Aggregation = Literal["token", "sequence", "dr_grpo"]
+Baseline = Literal["group", "leave_one_out", "none"]
+CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
+Curriculum = Literal["none", "pass_rate"]
+ImportanceCorrection = Literal["none", "token", "sequence"]
+KLEstimator = Literal["k1", "k2", "k3"]
+Normalization = Literal["group", "batch"]
+PolicyLoss = Literal["clip", "gspo", "cispo"]
 
 
 class GRPOSettings(Settings):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-PolicyLoss = Literal["clip", "gspo", "cispo"]
+from .settings import PolicyLoss
 
 
 @dataclass(frozen=True)

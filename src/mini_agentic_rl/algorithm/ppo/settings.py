@@ -7,10 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from ..grpo.advantage import Baseline, Normalization
-from ..grpo.loss import Aggregation
-from ..grpo.settings import GRPOSettings
-from ..grpo.surrogate import PolicyLoss
+from ..grpo.settings import Aggregation, Baseline, GRPOSettings, Normalization, PolicyLoss
 
 
 class PPOSettings(GRPOSettings):

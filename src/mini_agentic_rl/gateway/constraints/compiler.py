@@ -13,7 +13,7 @@ from dataclasses import replace
 from mini_agentic_rl.tokens import TokenConstraint
 
 from ..errors import BadRequestError
-from ..tokenizer import Tokenizer
+from ..render.tokenizer import Tokenizer
 from .grammar import Grammar, GrammarError, check_schema
 from .lark import answer_grammar, schema_with_options
 from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule

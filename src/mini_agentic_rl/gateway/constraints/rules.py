@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ..dialects.chat_request import ChatRequest, FunctionDefinition, ResponseFormat
 from ..errors import BadRequestError
-from ..protocol import ChatRequest, FunctionDefinition, ResponseFormat
-from ..thinking import ThinkTags
+from ..render.thinking import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
 
 ANY_OBJECT: Final = '{"type": "object"}'

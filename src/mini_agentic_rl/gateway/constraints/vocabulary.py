@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llguidance import LLTokenizer
 
-from ..tokenizer import Tokenizer
+from ..render.tokenizer import Tokenizer
 
 
 class UnreadableTokenizerError(Exception):

@@ -6,13 +6,12 @@ Both gateways, the one over a policy and the one over upstreams, serve every dia
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from ..errors import BadRequestError, GatewayError
-from ..json_text import parse_json
+from ...http import encode
+from ..errors import GatewayError
 
 Json: TypeAlias = dict[str, Any]
 Scope: TypeAlias = tuple[str, str] | None
@@ -101,21 +100,6 @@ class Dialect(Protocol):
         ...
 
 
-def json_object(content: bytes) -> Json:
-    """The JSON object in a body of UTF-8.
-
-    Raises:
-        BadRequestError: it is none.
-    """
-    try:
-        body = parse_json(content.decode("utf-8-sig"))
-    except ValueError as error:
-        raise BadRequestError(f"the body is not a valid request: it is no JSON ({error})") from None
-    if not isinstance(body, dict):
-        raise BadRequestError("the body is not a valid request: expected a JSON object")
-    return body
-
-
 def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
     """An error of the chat request in the words of a dialect.
 
@@ -131,14 +115,6 @@ def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
     new = GatewayError(message, param=told, code=error.code, kind=error.kind)
     new.status = error.status
     return new
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
-
-
-def encode(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON."""
-    return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""The HTTP face of `LLMProxy`: requests in every dialect go to an upstream, and are recorded on the way back."""
+"""`LLMProxy` as an ASGI application: requests in every dialect go to an upstream, and are recorded on the way back."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mini_agentic_rl.store.base import LightningStore
-
-from ..dialects import Dialect, all_dialects
-from ..dialects.base import json_object
-from ..errors import GatewayError, NotFoundError
-from ..http import (
+from ...http import (
+    Admission,
     Endpoint,
     EventStream,
-    add_dialect,
-    add_health,
-    add_models,
-    body_of,
-    gone,
+    MetricFamily,
+    client_gone,
+    json_object,
     json_response,
     new_app,
-    scope_of,
+    openai_response,
+    read_body,
+    unless_disconnected,
 )
-from ..limits import Gate, RolloutBudgets
-from ..metrics import TOKENS_HELP, Family, GatewayMetrics
-from ..streaming import unless_disconnected
+from ...store import LightningStore
+from ..dialects import Dialect, all_dialects
+from ..errors import GatewayError, NotFoundError
+from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
+from ..limits import RolloutBudgets
 from .call import ProxiedCall
 from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 
 
-def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | None], gate: Gate) -> Starlette:
-    """The ASGI application.
+def create_proxy_app(
+    upstreams: Upstreams, store: Callable[[], LightningStore | None], admission: Admission, budgets: RolloutBudgets
+) -> Starlette:
+    """Return the ASGI application.
 
     Args:
         upstreams: the servers to ask; closed when the application ends.
         store: tells where calls under a rollout's URL are recorded.
-        gate: lets requests in.
+        admission: lets requests in.
+        budgets: bound what each attempt may ask for.
     """
 
     @asynccontextmanager
@@ -53,23 +54,22 @@ def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | 
         yield
         await upstreams.close()
 
-    app = new_app(lifespan)
-    budgets = RolloutBudgets(gate.limits, store)
+    app = new_app(openai_response, lifespan=lifespan)
     tokens: Counter[str] = Counter()
-    metrics = GatewayMetrics(gate, lambda: _counted(upstreams, tokens), lambda: _measured(upstreams))
+    metrics = gateway_metrics(admission, lambda: _counted(upstreams, tokens), lambda: _measured(upstreams))
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             scope = scope_of(request)
-            exchange = dialect.open(json_object(await body_of(request, gate.limits.max_body_bytes)), scope)
+            exchange = dialect.open(json_object(await read_body(request, admission.limits.max_body_bytes)), scope)
             recorder = store()
             if scope is not None and recorder is None:
                 raise NotFoundError(
                     "this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store"
                 )
             call = ProxiedCall(exchange, scope, request.headers.get("traceparent"), recorder, budgets)
-            if gate.paused and not await unless_disconnected(gate.opened(), request.receive):
-                return gone()
+            if admission.paused and not await unless_disconnected(admission.opened(), request.receive):
+                return client_gone()
             finished = _Finished(call, tokens)
             if call.streams:
                 try:
@@ -77,7 +77,7 @@ def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | 
                 except GatewayError:
                     await finished()
                     raise
-                return ProxiedStream(call, finished) if sent else gone()
+                return ProxiedStream(call, finished) if sent else client_gone()
             answers = []
 
             async def ask() -> None:
@@ -88,14 +88,14 @@ def create_proxy_app(upstreams: Upstreams, store: Callable[[], LightningStore | 
                 done = await unless_disconnected(ask(), request.receive)
             finally:
                 await finished()
-            return json_response(answers[0]) if done else gone()
+            return json_response(answers[0]) if done else client_gone()
 
         return serve
 
     for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), gate, metrics)
-    add_models(app, gate, lambda: upstreams.names, {"owned_by": "upstream"})
-    add_health(app, gate, metrics, lambda: {"models": upstreams.names})
+        add_dialect(app, dialect, serving(dialect), admission, metrics)
+    add_models(app, admission, lambda: upstreams.names, {"owned_by": "upstream"})
+    add_health(app, admission, metrics, lambda: {"models": upstreams.names})
     return app
 
 
@@ -139,11 +139,15 @@ class ProxiedStream(EventStream):
             await asyncio.shield(self._finished())
 
 
-def _counted(upstreams: Upstreams, tokens: Counter[str]) -> Iterable[Family]:
-    yield Family.by_kind("tokens", TOKENS_HELP, {kind: tokens[kind] for kind in ("prompt", "cached", "completion")})
-    yield Family("upstream_tries", "Requests sent on, by server and outcome.", upstreams.sent, ("server", "outcome"))
+def _counted(upstreams: Upstreams, tokens: Counter[str]) -> Iterable[MetricFamily]:
+    yield MetricFamily.by_kind(
+        "tokens", TOKENS_HELP, {kind: tokens[kind] for kind in ("prompt", "cached", "completion")}
+    )
+    yield MetricFamily(
+        "upstream_tries", "Requests sent on, by server and outcome.", upstreams.sent, ("server", "outcome")
+    )
 
 
-def _measured(upstreams: Upstreams) -> Iterable[Family]:
+def _measured(upstreams: Upstreams) -> Iterable[MetricFamily]:
     up: dict[tuple[str, ...], float] = {(server,): value for server, value in upstreams.replicas.up().items()}
-    yield Family("upstream_up", "Whether a server is taken to be there.", up, ("server",))
+    yield MetricFamily("upstream_up", "Whether a server is taken to be there.", up, ("server",))

@@ -13,13 +13,13 @@ from typing import Any
 
 import httpx
 
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store import LightningStore
 
+from ...http import json_object
+from ..completion.record import Answer, CallContext, Recorder
 from ..dialects import Exchange
-from ..dialects.base import json_object
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
-from ..recorder import Answer, CallContext, Recorder
 from .answer import UpstreamAnswer
 from .errors import UpstreamBrokenError, UpstreamRefusedError
 from .upstream import Upstream

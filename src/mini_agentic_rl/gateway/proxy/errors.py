@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from ..dialects.base import json_object
+from ...http import json_object
 from ..errors import BadRequestError, GatewayError
 from .upstream import Upstream
 

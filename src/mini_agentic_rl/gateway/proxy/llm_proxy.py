@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mini_agentic_rl.serving import ServerThread
-from mini_agentic_rl.store.base import LightningStore
-from mini_agentic_rl.types import LLM, ProxyLLM
-
-from ..limits import Gate, GatewayLimits
+from ...http import Admission, AdmittingServer
+from ...store import LightningStore
+from ...types import LLM, ProxyLLM
+from ..limits import GatewayLimits, RolloutBudgets
 from .app import create_proxy_app
 from .upstream import Upstream
 from .upstreams import Upstreams
@@ -62,9 +60,12 @@ class LLMProxy:
         self._upstreams = Upstreams(
             model_list, num_retries=num_retries, timeout=timeout, connect_timeout=connect_timeout
         )
-        self.gate = Gate(limits or GatewayLimits(), [*([] if api_key is None else [api_key]), *api_keys])
-        app = create_proxy_app(self._upstreams, self.get_store, self.gate)
-        self._server = ServerThread(app, host, port or 0, "LLM proxy")
+        limits = limits or GatewayLimits()
+        keys = [*([] if api_key is None else [api_key]), *api_keys]
+        self.admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
+        budgets = RolloutBudgets(limits, self.get_store)
+        app = create_proxy_app(self._upstreams, self.get_store, self.admission, budgets)
+        self._server = AdmittingServer(app, self.admission, host, port or 0, "LLM proxy")
 
     @property
     def models(self) -> list[str]:
@@ -100,28 +101,24 @@ class LLMProxy:
         """Serve; returns once connections are accepted. Starting a running proxy changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be had; the message names the setting to change.
+            ServerStartError: the address cannot be had.
         """
         if not self.is_running():
-            self.gate.reopen()
             await asyncio.to_thread(self._server.start)
             logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
 
     def pause(self) -> None:
         """Hold requests that arrive from now on; those being answered go on. See `GatewayLimits.when_paused`."""
-        self.gate.pause()
+        self.admission.pause()
 
     def resume(self) -> None:
         """Answer requests again, those that were held first."""
-        self.gate.resume()
+        self.admission.resume()
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
         them."""
-        started = time.monotonic()
-        if self.is_running():
-            await asyncio.to_thread(self.gate.drain, timeout)
-        await asyncio.to_thread(self._server.stop, max(0.0, timeout - (time.monotonic() - started)))
+        await asyncio.to_thread(self._server.stop, timeout)
 
     async def restart(self) -> None:
         """Stop, then start again."""
@@ -151,7 +148,7 @@ class LLMProxy:
         resource = ProxyLLM(
             endpoint=self.endpoint,
             model=model,
-            api_key=self.gate.keys.first,
+            api_key=self.admission.keys.first,
             sampling_parameters=dict(sampling_parameters or {}),
         )
         if rollout_id is None and attempt_id is None:

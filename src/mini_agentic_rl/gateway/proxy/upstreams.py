@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from ..dialects.base import encode, json_object
+from ...http import encode, json_object
 from ..errors import BadRequestError, UnknownModelError
 from .errors import UpstreamSilentError, UpstreamUnreachableError
 from .replicas import DOWN_SECONDS, Replicas

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from .base import CallShape, Piece, Scanner, ToolCall, ToolFormat
+from .base import CallShape, Piece, Scanner, Tool, ToolCall, ToolFormat
 from .hermes import HermesFormat
+from .json_calls import parse_arguments
 from .llama3 import Llama3Format
 from .mistral import MistralFormat
 from .plain_json import JsonFormat
@@ -20,9 +21,11 @@ __all__ = [
     "Piece",
     "PythonicFormat",
     "Scanner",
+    "Tool",
     "ToolCall",
     "ToolFormat",
     "ToolFormatName",
+    "parse_arguments",
     "split_tool_calls",
 ]
 

@@ -11,11 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import Tool
-from .base import CallShape, Piece, Scanner
-from .reading import make_call, read_json
+from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .json_calls import make_call, read_json
 from .scanner import CallScanner, Opening, Step
-from .sections import json_text, tools_section
 
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"

@@ -11,12 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import Tool
-from .base import CallShape, Piece, Scanner
-from .json_value import JsonValue, MarkedJson
-from .reading import calls_of, read_json
+from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .json_calls import JsonValue, MarkedJson, calls_of, read_json
 from .scanner import CallScanner, Opening
-from .sections import json_text, tools_section
 
 _TAG = "<|python_tag|>"
 _HEADS = ('"name":', '"parameters":', '"arguments":', '"type":', '"id":')

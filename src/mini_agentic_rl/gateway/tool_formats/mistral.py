@@ -16,12 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import Tool
-from .base import CallShape, Piece, Scanner
-from .json_value import JsonValue
-from .reading import calls_of, make_call, read_json
+from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .json_calls import JsonValue, calls_of, make_call, read_json
 from .scanner import CallScanner, Opening, Step
-from .sections import json_text, tools_section
 
 _TAG = "[TOOL_CALLS]"
 _ARGS = "[ARGS]"

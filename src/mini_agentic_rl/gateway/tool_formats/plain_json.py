@@ -12,12 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import Tool
-from .base import CallShape, Piece, Scanner
-from .json_value import JsonValue, MarkedJson
-from .reading import calls_of, parse_values, read_json
+from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .json_calls import JsonValue, MarkedJson, calls_of, parse_values, read_json
 from .scanner import CallScanner, Opening, Step
-from .sections import json_text, tools_section
 
 _MARK = "<|tool_call|>"
 _FENCE = "```"

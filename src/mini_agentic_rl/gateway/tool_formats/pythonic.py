@@ -14,11 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import Tool
-from .base import CallShape, Piece, Scanner, ToolCall
-from .reading import make_call
+from .base import CallShape, Piece, Scanner, Tool, ToolCall, tools_section
+from .json_calls import make_call
 from .scanner import CallScanner, Opening, Step
-from .sections import tools_section
 
 _LONGEST = 65_536
 """Characters of a list that is still parsed; the syntax tree takes about a hundred times as many bytes."""

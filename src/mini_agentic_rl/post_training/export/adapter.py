@@ -11,7 +11,7 @@ import torch
 from peft import load_peft_weights
 from safetensors.torch import save_file
 
-from ...policy.adapter_folder import ADAPTER_CONFIG
+from ...policy import ADAPTER_CONFIG
 from .base import portable_name
 from .merge import carry_run_file
 from .settings import ExportSettings

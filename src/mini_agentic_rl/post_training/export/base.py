@@ -21,9 +21,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import UserError
-from ...policy.adapter_folder import ADAPTER_CONFIG, adapter_folder, base_model_of
-from ...policy.errors import AdapterMismatchError, ModelNotFoundError
-from ...policy.load import resolve_model
+from ...policy import (
+    ADAPTER_CONFIG,
+    AdapterMismatchError,
+    ModelNotFoundError,
+    adapter_folder,
+    base_model_of,
+    resolve_model,
+)
 from ..models import only_errors, task_of
 
 logger = logging.getLogger(__name__)

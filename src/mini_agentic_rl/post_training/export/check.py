@@ -15,7 +15,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...gateway.chat_template import ChatRenderer
+from ...gateway.render.renderer import ChatRenderer
 
 PROMPTS = (
     "What is 17 + 25? Explain in one sentence.",

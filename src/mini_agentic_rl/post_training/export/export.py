@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...metrics import ConsoleLogger
-from ...policy.load import resolve_model
+from ...policy import resolve_model
 from .adapter import write_adapter
 from .base import find_source, found_adapter
 from .gguf import convert, find_converter

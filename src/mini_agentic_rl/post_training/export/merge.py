@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
-from ...algorithm.serving import load_tokenizer
+from ...gateway.served_policy import load_tokenizer
 from ...metrics import ConsoleLogger
-from ...policy.load import resolve_device
+from ...policy import resolve_device
 from .base import Source, attach, find_source, load_base, merged
 from .check import PROMPTS, Difference, Observed, compare, observe, observe_again, prompt_ids, require_same
 from .settings import MergeSettings, ResultSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...durable import DiskFullError, remove_leftovers, write_folder
+from ...atomic_files import DiskFullError, remove_leftovers, write_folder
 from ...errors import UserError
-from ...policy.adapter_folder import ADAPTER_CONFIG
+from ...policy import ADAPTER_CONFIG
 
 _OF_A_MODEL = ("config.json", ADAPTER_CONFIG)
 

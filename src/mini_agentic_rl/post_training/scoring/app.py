@@ -1,4 +1,4 @@
-"""The HTTP face of the reward service: paths, the door, health, metrics. Keys, rates and draining are the gateway's."""
+"""The reward service as an ASGI application: requests to score, health, metrics."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from fastapi import FastAPI
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
 
 from ... import __version__
-from ...gateway.bodies import Body, checked
-from ...gateway.dialects.base import encode, json_object
-from ...gateway.errors import GatewayError
-from ...gateway.http import body_of, gone, json_response
-from ...gateway.limits import Gate
-from ...gateway.metrics import CONTENT_TYPE, Watch
-from ...gateway.streaming import unless_disconnected
+from ...http import (
+    METRICS_CONTENT_TYPE,
+    Admission,
+    AdmittedEndpoint,
+    Body,
+    Endpoint,
+    NotServedError,
+    checked,
+    client_gone,
+    json_object,
+    json_response,
+    new_app,
+    openai_response,
+    read_body,
+    unless_disconnected,
+)
 from .batcher import Batcher
 from .metrics import ScoringMetrics
-from .openapi import OPERATIONS, document
+from .openapi import service_document
 from .requests import PairBatchRequest, PairRequest, ScoreBatchRequest, ScoreRequest
 from .reward_model import RewardModel
 from .service import ScoringService
@@ -32,123 +40,78 @@ from .service import ScoringService
 BodyT = TypeVar("BodyT", bound=Body)
 
 
-def create_app(model: RewardModel, batcher: Batcher, gate: Gate, metrics: ScoringMetrics, max_items: int) -> FastAPI:
-    """The ASGI application; the batcher runs while it serves."""
+def create_app(
+    model: RewardModel, batcher: Batcher, admission: Admission, metrics: ScoringMetrics, max_items: int
+) -> Starlette:
+    """Return the ASGI application; the batcher runs while it serves."""
     service = ScoringService(model, batcher, max_items)
-    limit = gate.limits.max_body_bytes
+    limit = admission.limits.max_body_bytes
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         running = asyncio.create_task(batcher.run())
         yield
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         service.close()
 
-    def serving(kind: type[BodyT], answer: Callable[[BodyT], Awaitable[BaseModel]]) -> Callable[[Request], Any]:
+    def scoring(kind: type[BodyT], answer: Callable[[BodyT], Awaitable[BaseModel]]) -> Endpoint:
         async def serve(request: Request) -> Response:
-            body = checked(kind, json_object(await body_of(request, limit)))
+            if request.method != "POST":
+                raise NotServedError(request.method, request.url.path, 405, {"Allow": "POST"})
+            body = checked(kind, json_object(await read_body(request, limit)))
             found: list[BaseModel] = []
 
             async def work() -> None:
                 found.append(await answer(body))
 
             if not await unless_disconnected(work(), request.receive):
-                return gone()
+                return client_gone()
             return json_response(found[0].model_dump())
 
         return serve
 
     async def health(request: Request) -> Response:
-        return json_response(_health(model, batcher, gate), 503 if gate.draining else 200)
+        return json_response(_health(model, batcher, admission), 503 if admission.draining else 200)
 
     async def scrape(request: Request) -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)
 
-    app = _App(model.name, limit, max_items, lifespan=lifespan)
-    app.add_route("/score", serving(ScoreRequest, service.score), methods=["POST"])
-    app.add_route("/score/batch", serving(ScoreBatchRequest, service.score_batch), methods=["POST"])
-    app.add_route("/score-pair", serving(PairRequest, service.score_pair), methods=["POST"])
-    app.add_route("/score-pair/batch", serving(PairBatchRequest, service.score_pair_batch), methods=["POST"])
-    app.add_route("/health", health, methods=["GET"])
-    app.add_route("/metrics", scrape, methods=["GET"])
-    app.add_exception_handler(GatewayError, _refused)
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(_Door, gate=gate, metrics=metrics)
-    return app
-
-
-class _App(FastAPI):
-    def __init__(self, model: str, max_body_bytes: int, max_items: int, **options: Any) -> None:
-        super().__init__(docs_url=None, redoc_url=None, **options)
-        self._facts = (__version__, model, max_body_bytes, max_items)
-
-    def openapi(self) -> dict[str, Any]:
-        return document(*self._facts)
+    endpoints = {
+        "/score": scoring(ScoreRequest, service.score),
+        "/score/batch": scoring(ScoreBatchRequest, service.score_batch),
+        "/score-pair": scoring(PairRequest, service.score_pair),
+        "/score-pair/batch": scoring(PairBatchRequest, service.score_pair_batch),
+    }
+    return new_app(
+        openai_response,
+        routes=[
+            *(
+                # of any method: who has no key learns nothing, not even which methods there are
+                Route(path, AdmittedEndpoint(path, endpoint, admission, metrics, openai_response))
+                for path, endpoint in endpoints.items()
+            ),
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", scrape, methods=["GET"]),
+        ],
+        lifespan=lifespan,
+        openapi=lambda: service_document(__version__, model.name, limit, max_items),
+    )
 
 
-class _Door:
-    """Requests to score come in by the gate, stay inside until their answer is sent, and are counted."""
-
-    def __init__(self, app: ASGIApp, gate: Gate, metrics: ScoringMetrics) -> None:
-        self._app = app
-        self._gate = gate
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in OPERATIONS:
-            await self._app(scope, receive, send)
-            return
-        watch = Watch(receive, send)
-        request = Request(scope)
-        try:
-            try:
-                with self._gate.admitted(request.headers):
-                    await self._app(scope, watch.receive, watch.send)
-            except GatewayError as error:
-                await _refusal(error)(scope, watch.receive, watch.send)
-        finally:
-            self._metrics.observe(scope["path"], watch)
+def queue_of(batcher: Batcher) -> dict[str, int]:
+    """Return how many texts wait, and how many are computed."""
+    return {"waiting": batcher.waiting, "computing": batcher.computing}
 
 
-def _health(model: RewardModel, batcher: Batcher, gate: Gate) -> dict[str, Any]:
+def _health(model: RewardModel, batcher: Batcher, admission: Admission) -> dict[str, Any]:
     return {
-        "status": "draining" if gate.draining else "ok",
-        "ready": not gate.draining,
+        "status": "draining" if admission.draining else "ok",
+        "ready": not admission.draining,
         "model": model.name,
         "device": str(model.device),
         "max_length": model.max_length,
         "shares_prefixes": model.shares_prefixes,
-        "requests": gate.active,
+        "requests": admission.active,
         "queue": queue_of(batcher),
     }
-
-
-def queue_of(batcher: Batcher) -> dict[str, int]:
-    """How many texts wait, and how many are computed."""
-    return {"waiting": batcher.waiting, "computing": batcher.computing}
-
-
-def _refusal(error: GatewayError) -> Response:
-    return Response(encode(error.body()), error.status, headers=error.headers(), media_type="application/json")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, GatewayError)
-    return _refusal(error)
-
-
-async def _not_served(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    refusal = GatewayError(f"{request.method} {request.url.path} is not served here", kind="invalid_request_error")
-    return json_response(refusal.body(), status)
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return gone()
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return json_response(GatewayError("the server failed to answer; its log says why").body(), 500)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ...gateway.errors import BadRequestError, GatewayError, OverloadedError
-from ...policy.torch_thread import TorchThread
+from ...http import BadRequestError, HttpError, OverloadedError
+from ...policy import TorchThread
 from .passes import Batch
 from .rendering import Rendered
 from .reward_model import RewardModel
@@ -82,7 +82,7 @@ class Batcher:
         Raises:
             OverloadedError: too many texts wait already.
             BadRequestError: so many would never fit.
-            GatewayError: the model failed, or gave a score that is no number.
+            HttpError: the model failed, or gave a score that is no number.
         """
         bound, ahead = self._settings.max_queue, self.waiting
         if len(texts) > bound:
@@ -154,7 +154,7 @@ class Batcher:
             if math.isfinite(score):
                 waiting.score.set_result(score)
             else:
-                waiting.score.set_exception(GatewayError("the model gave no score; the server's log may say why"))
+                waiting.score.set_exception(HttpError("the model gave no score; the server's log may say why"))
         self._texts_per_second += _NEWEST * (len(texts) / max(seconds, 1e-6) - self._texts_per_second)
         if self._on_batch is not None:
             self._on_batch(batch, seconds)

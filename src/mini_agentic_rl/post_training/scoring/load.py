@@ -15,10 +15,16 @@ from transformers import (
 )
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from ...algorithm.serving import load_tokenizer
-from ...policy.adapter_folder import adapter_folder
-from ...policy.errors import ModelNotFoundError, PolicyError
-from ...policy.load import Dtype, resolve_device, resolve_dtype, resolve_model
+from ...gateway.served_policy import load_tokenizer
+from ...policy import (
+    Dtype,
+    ModelNotFoundError,
+    PolicyError,
+    adapter_folder,
+    resolve_device,
+    resolve_dtype,
+    resolve_model,
+)
 from ..models import only_errors
 from ..scorer import load_reward_model
 from .rendering import Reading

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from ...http import SCHEMA_REFERENCE, document, json_content
 from .requests import (
     PairAnswer,
     PairBatchAnswer,
@@ -39,7 +40,6 @@ OPERATIONS: Final[dict[str, tuple[str, type[BaseModel], type[BaseModel], dict[st
 }
 """By path: what it does, what it takes and gives, and examples of what it takes."""
 
-_REF: Final = "#/components/schemas/{model}"
 _FAILURE: Final = {
     "type": "object",
     "properties": {
@@ -65,17 +65,18 @@ _REFUSALS: Final = {
 }
 
 
-def document(version: str, model: str, max_body_bytes: int, max_items: int) -> dict[str, Any]:
-    """The document, as OpenAPI 3.1."""
+def service_document(version: str, model: str, max_body_bytes: int, max_items: int) -> dict[str, Any]:
+    """Return the document, as OpenAPI 3.1."""
     pairs: list[Any] = []
     for _, request, answer, _ in OPERATIONS.values():
         pairs += [(request, "validation"), (answer, "serialization")]
-    schemas, definitions = models_json_schema(pairs, ref_template=_REF)
+    schemas, definitions = models_json_schema(pairs, ref_template=SCHEMA_REFERENCE)
     names = {kind: schema["$ref"] for (kind, _), schema in schemas.items()}
     paths: dict[str, Any] = {
         "/health": {"get": _read("health", "Whether it serves, which model, and how much waits.", "application/json")},
         "/metrics": {"get": _read("metrics", "Figures for Prometheus.", "text/plain")},
     }
+    failure = {"$ref": SCHEMA_REFERENCE.format(model="Failure")}
     for path, (told, request, answer, examples) in OPERATIONS.items():
         content = {"schema": {"$ref": names[request]}, "examples": {k: {"value": v} for k, v in examples.items()}}
         paths[path] = {
@@ -84,32 +85,18 @@ def document(version: str, model: str, max_body_bytes: int, max_items: int) -> d
                 "summary": told,
                 "requestBody": {"required": True, "content": {"application/json": content}},
                 "responses": {
-                    "200": _answer("Done.", {"$ref": names[answer]}),
-                    **{
-                        status: _answer(text, {"$ref": _REF.format(model="Failure")})
-                        for status, text in _REFUSALS.items()
-                    },
+                    "200": json_content({"$ref": names[answer]}, "Done."),
+                    **{status: json_content(failure, text) for status, text in _REFUSALS.items()},
                 },
             }
         }
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "mini-agentic-rl reward service",
-            "version": version,
-            "description": f"Scores of {model}. At most {max_items} items and {max_body_bytes} bytes in one request.",
-        },
-        "paths": paths,
-        "components": {
-            "schemas": {**definitions.get("$defs", {}), "Failure": _FAILURE},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"key": []}, {}],
-    }
-
-
-def _answer(told: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": told, "content": {"application/json": {"schema": schema}}}
+    return document(
+        "mini-agentic-rl reward service",
+        version,
+        f"Scores of {model}. At most {max_items} items and {max_body_bytes} bytes in one request.",
+        paths,
+        {**definitions.get("$defs", {}), "Failure": _FAILURE},
+    )
 
 
 def _read(name: str, told: str, media: str) -> dict[str, Any]:

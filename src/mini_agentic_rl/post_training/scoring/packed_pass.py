@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...policy.attention import ATTENTION_NAME
-from ...policy.tree_attention import KeptKeys, TreeTables
+from ...policy import ATTENTION_NAME, KeptKeys, TreeTables
 from ...tokens import CompletionRecord, TokenTree, cut, pack
 from .passes import Batch
 from .rendering import Rendered

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from ...gateway.chat_template import ChatRenderer
-from ...gateway.errors import BadRequestError
-from ...gateway.messages import Message, Tool, plain_messages
+from ...gateway.render.messages import Message, plain_messages
+from ...gateway.render.renderer import ChatRenderer
+from ...gateway.tool_formats import Tool
+from ...http import BadRequestError
 from ..rows import prompt_and_answer
 from .settings import Truncation
 

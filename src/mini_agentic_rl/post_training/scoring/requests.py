@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
-from ...gateway.bodies import Body
+from ...http import Body
 
 Messages: TypeAlias = list[dict[str, Any]]
 Text: TypeAlias = str | dict[str, Any] | Messages

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from ...policy.errors import PolicyError
+from ...policy import PolicyError
 from .packed_pass import PackedPass, agrees
 from .padded_pass import PaddedPass
 from .passes import Pass

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
-from types import TracebackType
 
-from ...gateway.limits import Gate, GatewayLimits
-from ...policy.torch_thread import TorchThread
-from ...serving import ServerThread
+from ...http import Admission, AdmittingServer, RequestLimits
+from ...policy import TorchThread
 from .app import create_app, queue_of
 from .batcher import Batcher
 from .metrics import ScoringMetrics
@@ -19,8 +16,8 @@ from .settings import BatchSettings
 logger = logging.getLogger(__name__)
 
 
-class ScoreServer:
-    """Scores what clients send, in batches made on the way.
+class ScoreServer(AdmittingServer):
+    """Score what clients send, in batches made on the way.
 
     Args:
         model: scores; used from one thread, on which torch computes.
@@ -40,55 +37,28 @@ class ScoreServer:
         host: str = "127.0.0.1",
         port: int = 0,
         batches: BatchSettings | None = None,
-        limits: GatewayLimits | None = None,
+        limits: RequestLimits | None = None,
         api_keys: Sequence[str] = (),
     ) -> None:
         batches = batches or BatchSettings()
         self.model = model
-        self.gate = Gate(limits or GatewayLimits(), api_keys)
         self._torch = thread or TorchThread()
         self.metrics = ScoringMetrics(lambda: queue_of(self.batcher))
         self.batcher = Batcher(model, self._torch, batches, self.metrics.on_batch)
-        app = create_app(model, self.batcher, self.gate, self.metrics, batches.max_items)
-        self._thread = ServerThread(app, host, port, "reward service")
-
-    @property
-    def port(self) -> int:
-        """The port it listens on.
-
-        Raises:
-            RuntimeError: it has not been started, and any free port was asked for.
-        """
-        return self._thread.port
+        admission = Admission(limits or RequestLimits(), api_keys)
+        app = create_app(model, self.batcher, admission, self.metrics, batches.max_items)
+        super().__init__(app, admission, host, port, "reward service")
 
     @property
     def url(self) -> str:
         """Its address for clients on this machine: `RemoteReward(server.url)` scores by it."""
-        return self._thread.root
+        return self.root
 
-    def start(self) -> ScoreServer:
-        """Serve; returns once connections are accepted.
-
-        Raises:
-            ServerStartError: the address cannot be had; the message names the setting to change.
-        """
-        self._thread.start()
+    def announce(self) -> None:
         logger.info("scoring by %s at %s", self.model.name, self.url)
-        return self
 
     def stop(self, timeout: float = 10.0) -> None:
         """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
         them. Blocks until it is done; a stopped server is not started again."""
-        started = time.monotonic()
-        if self._thread.running:
-            self.gate.drain(timeout)
-        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
+        super().stop(timeout)
         self._torch.close()
-
-    def __enter__(self) -> ScoreServer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...gateway.errors import BadRequestError
+from ...http import BadRequestError
 from .batcher import Batcher
 from .rendering import Rendered
 from .requests import (

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ...config import Settings
-from ...gateway.limits.settings import RequestLimits
+from ...http import RequestLimits
 
 Truncation = Literal["left", "right", "refuse"]
 

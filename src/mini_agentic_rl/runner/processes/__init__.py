@@ -1,9 +1,12 @@
-"""Processes that this package starts: each is a family of its own, and no member outlives who started it."""
+"""Processes that this package starts: each is a family of its own, and no member outlives who started it.
 
-from .channel import Channel
+A parent starts a `Child`, the process talks to it through its `Channel`, and an exception travels as a `RemoteFailure`.
+`dumps` pickles what a process is given, with an error that names the part which cannot be sent.
+"""
+
+from .channel import Channel, RemoteFailure
 from .child import Child, describe_exit
-from .failure import Failure
+from .family import end_family
 from .pickling import dumps
-from .tree import end_family
 
-__all__ = ["Channel", "Child", "Failure", "describe_exit", "dumps", "end_family"]
+__all__ = ["Channel", "Child", "RemoteFailure", "describe_exit", "dumps", "end_family"]

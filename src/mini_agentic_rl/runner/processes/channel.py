@@ -1,6 +1,7 @@
 """The child's end of the connection between a process and the one that started it.
 
 A message is a pickle behind its length in 8 bytes, big-endian. The end of the stream means that the other side is gone.
+An exception travels as a `RemoteFailure`, a form that needs none of the sender's classes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import struct
 import sys
 import threading
 import time
+import traceback
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import cloudpickle
 
 from ...logging import PACKAGE_LOGGER, setup_logging
-from .tree import end_family
+from .family import end_family
 
 HEADER: Final = struct.Struct("!Q")
 
@@ -87,3 +90,31 @@ def enter(connection: socket.socket, stream: BinaryIO, mark: str, entry: str, lo
     module, _, name = entry.partition(":")
     with contextlib.suppress(ConnectionError, EOFError):  # the other side is gone: nobody is left to tell
         getattr(importlib.import_module(module), name)(Channel(connection, stream, mark))
+
+
+class RemoteTraceback(Exception):
+    """The traceback of another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class RemoteFailure:
+    """What an exception says of itself."""
+
+    type_name: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> RemoteFailure:
+        """The failure that an exception is."""
+        return cls(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+
+    def as_exception(self) -> Exception:
+        """An exception whose class has the name of the one that was raised, caused by the traceback that it had."""
+        kind = type(self.type_name, (Exception,), {"__module__": __name__})
+        error: Exception = kind(self.message)
+        error.__cause__ = RemoteTraceback(self.traceback)
+        return error

@@ -23,7 +23,7 @@ from typing import Any
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
 from .channel import HEADER, frame
-from .tree import MARK_VARIABLE, end_family, new_mark
+from .family import MARK_VARIABLE, end_family, new_mark
 
 _BOOTSTRAP = """
 import pickle, socket, struct, sys

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import partial
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route as HttpRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...http import ApiKeys, ForbiddenError, HttpError, is_from_web_page, new_app, read_body
+from ...types import AttemptedRollout
 from ..base import LightningStore, LightningStoreError
 from . import wire
-from .answers import Answer, LongPolls, RememberedAnswers, failure, response_of
-from .body import BodyError, body_of
-from .claims import fail_unsendable
-from .gate import Gate
-from .openapi import document
+from .openapi import store_document
 from .otlp import PROTOBUF, export_response, status_message
+from .responses import LongPolls, RememberedResponses, StoreResponse, error_response, failure, http_response
 from .route import Route
+from .wire_json import encode
 
 logger = logging.getLogger(__name__)
 
-CLIENT_CLOSED_REQUEST: Final = 499
 _LONGEST_KEY: Final = 200
 _MANY: Final = 500
-_OPEN: Final = Answer(200, b'{"status":"ok"}')
+_OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
-def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, max_body_bytes: int) -> FastAPI:
-    """The application.
+def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, max_body_bytes: int) -> Starlette:
+    """Return the application.
 
     Args:
         store: Answers the requests; called from the event loop that serves the application.
@@ -41,55 +43,82 @@ def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, 
         api_key: Bearer token that every request but the one for the health must carry; None lets everybody in.
         max_body_bytes: Larger request bodies are refused with status 413.
     """
-    remembered = RememberedAnswers()
+    remembered = RememberedResponses()
 
     async def serve(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{wire.PREFIX}/")[2]
         if path == "health":
-            return response_of(_OPEN)
+            return http_response(_OPEN)
         found = wire.find(request.method, path)
         if found is None:
             raise HTTPException(404)
         route, ids = found
-        try:
-            body = await body_of(request, max_body_bytes) if request.method == "POST" else b""
-        except BodyError as error:
-            return response_of(failure(error.status, str(error), "ValueError"))
+        body = await read_body(request, max_body_bytes, gzip=True) if request.method == "POST" else b""
         if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return response_of(failure(415, "send the body as Content-Type: application/json", "ValueError"))
+            return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
         work = partial(_answer, store, route, ids, request, body)
         key = request.headers.get(wire.KEY_HEADER, "") if route.changes else ""
         if route.waits:
-            return response_of(await polls.hold(work(), request.receive))
+            return http_response(await polls.hold(work(), request.receive))
         if len(key) > _LONGEST_KEY:
-            return response_of(failure(400, f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError"))
-        return response_of(await (remembered.once(f"{path} {key}", work) if key else work()))
+            return http_response(
+                failure(400, f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
+            )
+        return http_response(await (remembered.once(f"{path} {key}", work) if key else work()))
 
     async def traces(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
             return _protobuf(415, status_message(f"send traces as Content-Type: {PROTOBUF}"))
         try:
-            body = await body_of(request, max_body_bytes)
+            body = await read_body(request, max_body_bytes, gzip=True)
             return _protobuf(200, await export_response(store, body))
-        except BodyError as error:
+        except HttpError as error:
             return _protobuf(error.status, status_message(str(error)))
         except LightningStoreError as error:
             return _protobuf(503, status_message(str(error)))
         except ValueError as error:
             return _protobuf(400, status_message(str(error)))
 
-    app = _App(max_body_bytes)
-    app.add_route(f"{wire.PREFIX}/{{path:path}}", serve, methods=["GET", "POST"])
-    app.add_route(wire.TRACES, traces, methods=["POST"])
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(Gate, api_key=api_key)
+    app = new_app(
+        error_response,
+        routes=[
+            HttpRoute(f"{wire.PREFIX}/{{path:path}}", serve, methods=["GET", "POST"]),
+            HttpRoute(wire.TRACES, traces, methods=["POST"]),
+        ],
+        openapi=lambda: store_document(max_body_bytes),
+    )
+    hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
+    app.add_middleware(_AccessCheck, keys=ApiKeys([] if api_key is None else [api_key], bearer_only=True, hint=hint))
     return app
 
 
-async def _answer(store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes) -> Answer:
-    """Carry out a request; whatever goes wrong becomes an answer."""
+class _AccessCheck:
+    """Let a request through if it carries the key; asking for the health needs none. A server without a key listens on
+    the loopback only, and there takes no request that a web page of another site may have sent."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != wire.HEALTH:
+            headers = Headers(scope=scope)
+            try:
+                self._keys.check(headers)
+                if self._keys.first is None and is_from_web_page(headers):
+                    raise ForbiddenError(
+                        "without an API key, only requests to localhost or an IP address and from no web page are taken"
+                    )
+            except HttpError as error:
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _answer(
+    store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes
+) -> StoreResponse:
+    """Carry out a request; whatever goes wrong becomes a response."""
     try:
         arguments = route.arguments_from(ids, request.query_params.multi_items(), body)
         if route.waits:
@@ -101,11 +130,11 @@ async def _answer(store: LightningStore, route: Route, ids: Mapping[str, str], r
     try:
         result = await getattr(store, route.call)(**arguments)
         try:
-            return Answer(route.status, await _body_of(route, result, arguments))
+            return StoreResponse(route.status, await _encoded(route, result, arguments))
         except ValueError:
             if route.call != "dequeue_many_rollouts":
                 raise
-            return Answer(route.status, await _body_of(route, await fail_unsendable(store, result), arguments))
+            return StoreResponse(route.status, await _encoded(route, await _fail_unsendable(store, result), arguments))
     except LightningStoreError as error:
         logger.warning("%s: %s", route.call, error)
         return failure(503, str(error), "LightningStoreError")
@@ -113,24 +142,15 @@ async def _answer(store: LightningStore, route: Route, ids: Mapping[str, str], r
         return failure(501, str(error) or f"this store has no {route.call}", "NotImplementedError")
     except (ValueError, OverflowError) as error:
         return failure(400, str(error), "ValueError")
-    except Exception:  # a fault of ours or of the store must end this answer, not the server
+    except Exception:  # a fault of ours or of the store must end this response, not the server
         logger.exception("%s failed", route.call)
         return failure(500, "the store server failed to answer; its log says why", "InternalError")
 
 
-async def _body_of(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:
+async def _encoded(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:
     if isinstance(result, Sized) and len(result) > _MANY:
         return await asyncio.to_thread(route.answer_of, result, arguments)
     return route.answer_of(result, arguments)
-
-
-class _App(FastAPI):
-    def __init__(self, max_body_bytes: int) -> None:
-        super().__init__(title="mini-agentic-rl store", docs_url=None, redoc_url=None)
-        self._max_body_bytes = max_body_bytes
-
-    def openapi(self) -> dict[str, Any]:
-        return document(self._max_body_bytes)
 
 
 def _protobuf(status: int, body: bytes) -> Response:
@@ -142,16 +162,20 @@ def _told(error: ValidationError) -> str:
     return "; ".join(faults)
 
 
-async def _not_served(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    headers = error.headers if isinstance(error, HTTPException) else None
-    answer = failure(status, f"{request.method} {request.url.path} is not served here", "NotServed")
-    return Response(answer.body, status, headers, "application/json")
+async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
+    """Return the claims that can be sent; fail the attempts of the others, with the reason in their metadata.
 
-
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return response_of(failure(500, "the store server failed to answer; its log says why", "InternalError"))
+    A process that puts tasks into a store in memory, past its server, may put in what is not JSON.
+    """
+    sendable = []
+    for rollout in claimed:
+        try:
+            encode(rollout, f"rollout {rollout.rollout_id}")
+        except ValueError as error:
+            logger.error("%s", error)
+            await store.update_attempt(
+                rollout.rollout_id, rollout.attempt.attempt_id, status="failed", metadata={"error": str(error)}
+            )
+        else:
+            sendable.append(rollout)
+    return sendable

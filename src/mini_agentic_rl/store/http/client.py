@@ -14,9 +14,8 @@ from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
 from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
-from ..forwarding import ForwardingStore, forward_methods
+from ..threading import ForwardingStore, forward_methods
 from . import wire
-from .claims import give_back
 from .connection import Connection
 from .route import HOLD_SECONDS, Route
 
@@ -188,7 +187,11 @@ class LightningStoreClient(ForwardingStore):
             await asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS)
 
     async def _give_back(self, claim: asyncio.Task[Any]) -> None:
-        await give_back(self, await claim)
+        """Queue rollouts again that nobody is going to run, unless somebody has gone on with them."""
+        for rollout in await claim:
+            latest = await self.get_latest_attempt(rollout.rollout_id)
+            if latest is not None and latest.attempt_id == rollout.attempt.attempt_id and latest.status == "preparing":
+                await self.update_rollout(rollout.rollout_id, status="requeuing")
 
     def _failure(self, status: int, answer: bytes) -> Exception:
         """The error that an answer of failure stands for."""

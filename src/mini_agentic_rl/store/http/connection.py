@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from ..base import LightningStoreError
 from ..threading import LoopThread
-from ..vocabulary import LightningStoreError
 from . import wire
 
 T = TypeVar("T")

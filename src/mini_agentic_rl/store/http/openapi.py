@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
+from ...http import SCHEMA_REFERENCE, document, json_content
 from ..base import LightningStore
 from . import wire
 from .route import Route
 
-_MODEL: Final = "#/components/schemas/{model}"
 _TEXT: Final = {"type": "string"}
 
 
@@ -23,8 +23,8 @@ class Failure(BaseModel):
     """`ValueError` and `LightningStoreError` are errors of the store contract."""
 
 
-def document(max_body_bytes: int) -> dict[str, Any]:
-    """The document, as OpenAPI 3.1.
+def store_document(max_body_bytes: int) -> dict[str, Any]:
+    """Return the document, as OpenAPI 3.1.
 
     Args:
         max_body_bytes: Largest body of a request, which the document tells.
@@ -37,33 +37,31 @@ def document(max_body_bytes: int) -> dict[str, Any]:
         elif route.request is not None:
             adapters.append((f"{name} request", "validation", TypeAdapter(route.request)))
         adapters.append((f"{name} result", "validation", route.result))
-    schemas, definitions = TypeAdapter.json_schemas(adapters, ref_template=_MODEL)
+    schemas, definitions = TypeAdapter.json_schemas(adapters, ref_template=SCHEMA_REFERENCE)
     by_name = {name: schema for (name, _), schema in schemas.items()}
     shared = definitions.get("$defs", {})
 
     paths: dict[str, dict[str, Any]] = {
-        wire.HEALTH: {"get": {"operationId": "health", "responses": {"200": _json({"type": "object"}, "It serves.")}}},
+        wire.HEALTH: {
+            "get": {"operationId": "health", "responses": {"200": json_content({"type": "object"}, "It serves.")}}
+        },
         wire.TRACES: {"post": _traces(max_body_bytes)},
     }
     for route in wire.ROUTES:
         name = f"{route.method} {route.path}"
         operation = _operation(route, by_name.get(f"{name} request"), by_name[f"{name} result"], shared)
         operation["responses"] |= {
-            "4XX": _json(by_name["failure"], "The request is wrong; the detail says how."),
-            "503": _json(by_name["failure"], "The store cannot serve now."),
+            "4XX": json_content(by_name["failure"], "The request is wrong; the detail says how."),
+            "503": json_content(by_name["failure"], "The store cannot serve now."),
         }
         paths.setdefault(f"{wire.PREFIX}/{route.path}", {})[route.method.lower()] = operation
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "mini-agentic-rl store",
-            "version": "1",
-            "description": f"Bodies are JSON, plain or with gzip, of at most {max_body_bytes} bytes.",
-        },
-        "paths": paths,
-        "components": {"schemas": shared, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{"key": []}, {}],
-    }
+    return document(
+        "mini-agentic-rl store",
+        "1",
+        f"Bodies are JSON, plain or with gzip, of at most {max_body_bytes} bytes.",
+        paths,
+        shared,
+    )
 
 
 def _operation(
@@ -77,7 +75,7 @@ def _operation(
             {"name": name, "in": "path", "required": True, "schema": _TEXT}
             for name in (part[1:-1] for part in route.parts if part.startswith("{"))
         ],
-        "responses": {str(route.status): _json(result, "Done.")},
+        "responses": {str(route.status): json_content(result, "Done.")},
     }
     if route.changes:
         operation["parameters"].append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _TEXT})
@@ -96,12 +94,8 @@ def _operation(
 
 def _fields(schema: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     """The schema itself, where it only names a shared one."""
-    named = schema.get("$ref", "").removeprefix(_MODEL.format(model=""))
+    named = schema.get("$ref", "").removeprefix(SCHEMA_REFERENCE.format(model=""))
     return shared[named] if named else schema
-
-
-def _json(schema: dict[str, Any], told: str) -> dict[str, Any]:
-    return {"description": told, "content": {"application/json": {"schema": schema}}}
 
 
 def _traces(max_body_bytes: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from ...types import AttemptedRollout, PaginatedResult, Rollout
 from ..base import UNSET, LightningStore, Unset
-from .json_text import decode, encode, encode_list
+from .wire_json import decode, encode, encode_list
 
 HOLD_SECONDS: Final = 25.0
 """A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""

@@ -13,16 +13,14 @@ from functools import partial
 from typing import Any, Final
 
 from ...config import LightningEnvVar, resolve_str_env_var
-from ...serving import ServerStartError, ServerThread
+from ...http import ServerStartError, ServerThread, is_loopback
 from ..base import LightningStore, LightningStoreCapabilities
-from ..forwarding import ForwardingStore, forward_methods
-from ..threading import LightningStoreThreaded
+from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import wire
-from .answers import LongPolls
 from .app import create_app
 from .client import LightningStoreClient
-from .gate import is_loopback
-from .json_text import encode
+from .responses import LongPolls
+from .wire_json import encode
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +61,9 @@ class LightningStoreServer(ForwardingStore):
         self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
         if self._api_key is None and not is_loopback(host):
             raise ServerStartError(
-                f"listening on {host} lets other computers in: set an API key (--api-key or AGL_API_KEY), "
-                "or listen on --host 127.0.0.1"
+                f"listening on {host} lets other computers in: set an API key (`api_key` or AGL_API_KEY), "
+                "or listen on `host=127.0.0.1`",
+                setting="host",
             )
         self._process = os.getpid()
         self._polls = LongPolls()
@@ -95,7 +94,7 @@ class LightningStoreServer(ForwardingStore):
         """Serve; returns once requests are answered. Starting a running server changes nothing.
 
         Raises:
-            UserError: the address cannot be had; the message names the setting to change.
+            UserError: the address cannot be had.
         """
         if not self._thread.running:
             self._polls.open()

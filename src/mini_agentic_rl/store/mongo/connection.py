@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import secrets
+import time
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 import pymongo
-from pymongo import MongoClient, ReadPreference, ReturnDocument
+from pymongo import MongoClient, ReadPreference, ReturnDocument, WriteConcern
 from pymongo.client_session import ClientSession
 from pymongo.errors import (
     ConfigurationError,
@@ -20,13 +22,12 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from ..tables import Tables
-from ..vocabulary import LightningStoreError
+from ..base import LightningStoreError
+from ..storage import Tables
 from ..waiting import Changes
-from .news import foreign_news, news_mark
 from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
 from .tables import MongoTables
-from .transactions import DURABLE, TRANSIENT, UNKNOWN_OUTCOME, run_transaction
+from .watch import foreign_news, news_mark
 
 T = TypeVar("T")
 
@@ -154,3 +155,69 @@ class MongoConnection:
 def _short(error: Exception) -> str:
     text = str(error).partition("\n")[0]
     return text.partition(", full error: ")[0].partition(", Timeout: ")[0].partition(" (configured timeouts: ")[0]
+
+
+TRANSIENT: Final = "TransientTransactionError"
+UNKNOWN_OUTCOME: Final = "UnknownTransactionCommitResult"
+DURABLE: Final = WriteConcern(w="majority", j=True)
+
+_FIRST_PAUSE_SECONDS: Final = 0.002
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+_ABORT_SECONDS: Final = 1.0
+_LEAST_SECONDS: Final = 0.05
+
+
+def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], None], timeout_seconds: float) -> None:
+    """Run `body` in a transaction and commit it. What `body` raises rolls it back and goes on.
+
+    Args:
+        client: The connections to the server.
+        body: Is given the session of the transaction; may be run several times, but is committed once.
+        timeout_seconds: How long all of it may take.
+
+    Raises:
+        PyMongoError: the transaction failed. With the label `UNKNOWN_OUTCOME`, it may have been committed; else it was
+            not. With the label `TRANSIENT`, the time was up before it could be.
+    """
+    end = time.monotonic() + timeout_seconds
+    pause = _FIRST_PAUSE_SECONDS
+    with client.start_session() as session:
+        while True:
+            try:
+                _run(session, body, end)
+                _commit(session, end)
+                return
+            except PyMongoError as error:
+                if not error.has_error_label(TRANSIENT) or time.monotonic() + pause > end:
+                    raise
+            time.sleep(random.uniform(0.0, pause))
+            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+
+
+def _run(session: ClientSession, body: Callable[[ClientSession], None], end: float) -> None:
+    session.start_transaction(
+        read_concern=ReadConcern("snapshot"), write_concern=DURABLE, read_preference=ReadPreference.PRIMARY
+    )
+    try:
+        with pymongo.timeout(_left(end)):
+            body(session)
+    except BaseException:
+        with pymongo.timeout(_ABORT_SECONDS):
+            session.abort_transaction()
+        raise
+
+
+def _commit(session: ClientSession, end: float) -> None:
+    while True:
+        try:
+            with pymongo.timeout(_left(end)):
+                session.commit_transaction()
+            return
+        except PyMongoError as error:
+            if not error.has_error_label(UNKNOWN_OUTCOME) or time.monotonic() >= end:
+                raise
+        time.sleep(_FIRST_PAUSE_SECONDS)
+
+
+def _left(end: float) -> float:
+    return max(_LEAST_SECONDS, end - time.monotonic())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import UserError
 from ..database import DatabaseStore
-from ..tables import Tables
+from ..storage import Tables
 from ..waiting import Changes
 
 if TYPE_CHECKING:

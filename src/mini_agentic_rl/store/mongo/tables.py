@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..query import Kind, Query
+from ..base import LightningStoreStatistics
 from ..rows import (
     Values,
     attempt_columns,
@@ -25,9 +25,20 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..vocabulary import LightningStoreStatistics
-from .query import COLLECTION_OF, filter_of, sort_of
-from .schema import ATTEMPTS, COUNTERS, RESOURCES, ROLLOUTS, SPANS, STATE, THE_LOCK, WORKERS
+from ..storage import Kind, Query
+from .schema import (
+    ATTEMPTS,
+    COLLECTION_OF,
+    COUNTERS,
+    RESOURCES,
+    ROLLOUTS,
+    SPANS,
+    STATE,
+    THE_LOCK,
+    WORKERS,
+    filter_of,
+    sort_of,
+)
 
 _QUEUED: Final = {"queue_position": {"$gt": 0}}
 _LIMITED: Final = {"deadline": {"$gt": 0}}

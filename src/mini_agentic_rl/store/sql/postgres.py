@@ -15,10 +15,10 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from ..base import LightningStoreError, StoreUnreachableError
 from ..database import READERS
-from ..vocabulary import LightningStoreError, StoreUnreachableError
 from ..waiting import Changes
-from .backend import WRITES, Backend
+from .database import WRITES, SqlDatabase
 
 if TYPE_CHECKING:
     import psycopg
@@ -51,7 +51,7 @@ _ADVICE_BY_REASON: Final = (
 """For errors of connecting, which have no state: words of the server's line, and what to do."""
 
 
-class PostgresBackend(Backend):
+class PostgresDatabase(SqlDatabase):
     """A database, in which a store keeps tables named `agl_…` beside those of others.
 
     Raises:

@@ -12,10 +12,10 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from ..base import LightningStoreError
 from ..database import READERS
-from ..vocabulary import LightningStoreError
 from ..waiting import Changes
-from .backend import WRITES, Backend
+from .database import WRITES, SqlDatabase
 
 Synchronous = Literal["normal", "full"]
 
@@ -28,7 +28,7 @@ _CHECKPOINT_PAGES: Final = 4_000
 """Pages of 4 KiB that pile up before they are moved from the log into the file, with a flush of the disk."""
 
 
-class SqliteBackend(Backend):
+class SqliteDatabase(SqlDatabase):
     """A file, which is made, with its folders, if it is not there.
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.

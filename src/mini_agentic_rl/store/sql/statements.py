@@ -6,13 +6,37 @@ plain columns and plain values, so what SQLAlchemy adds to running it (conversio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ClauseElement, Connection, Dialect, Select
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    TextClause,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    true,
+)
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import NullType, TypeEngine
 
-from ..rows import Row, Values
+from ...types import Attempt, Rollout
+from .. import lifecycle
+from ..rows import Row, Values, attempt_of, resources_of, rollout_of, span_of, worker_of
+from ..storage import Condition, Kind, Query
+from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
 
@@ -88,3 +112,148 @@ class Session:
     def _execute(self, statement: Statement, values: Values) -> None:
         text, constants = statement.text(self._dialect)
         self._cursor.execute(text, values | constants if constants else values)
+
+
+_UNTYPED: Final[TypeEngine[Any]] = NullType()  # a Boolean is written `… = 1` for SQLite, which then uses no index
+
+
+class any_of(FunctionElement[bool]):
+    """`any_of(column, values)`: whether the column is one of `values`, a JSON list in one parameter, however long."""
+
+    type = _UNTYPED
+    inherit_cache = True
+
+
+class contains(FunctionElement[bool]):
+    """`contains(column, text)`: whether the text is in the column, exactly as it is written."""
+
+    type = _UNTYPED
+    inherit_cache = True
+
+
+@compiles(any_of, "sqlite")
+def _any_of_sqlite(element: any_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, values = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({values}))"
+
+
+@compiles(any_of, "postgresql")
+def _any_of_postgres(element: any_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, values = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column} IN (SELECT json_array_elements_text(CAST({values} AS json)))"
+
+
+@compiles(contains, "sqlite")
+def _contains_sqlite(element: contains, compiler: SQLCompiler, **options: Any) -> str:
+    column, sought = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"instr({column}, {sought}) > 0"
+
+
+@compiles(contains, "postgresql")
+def _contains_postgres(element: contains, compiler: SQLCompiler, **options: Any) -> str:
+    column, sought = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"strpos({column}, {sought}) > 0"
+
+
+def insert_or_replace(table: Table, key: str) -> TextClause:
+    """Insert a row, or replace all of it but its number."""
+    names = stored_columns(table)
+    new = ", ".join(f"{name} = excluded.{name}" for name in names if name != key)
+    return text(f"{_insert(table, names)} ON CONFLICT ({key}) DO UPDATE SET {new}")
+
+
+def insert_new(table: Table, key: Iterable[str]) -> TextClause:
+    """Insert a row unless there is one with this key."""
+    return text(f"{_insert(table, stored_columns(table))} ON CONFLICT ({', '.join(key)}) DO NOTHING")
+
+
+def stored_columns(table: Table) -> list[str]:
+    """The columns that an insert gives values to: all but the number, which the database gives."""
+    return [column.name for column in table.c if column.name != "number"]
+
+
+def _insert(table: Table, names: list[str]) -> str:
+    values = ", ".join(f":{name}" for name in names)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values})"
+
+
+_PREFIX: Final = "attempt_"
+_TABLES: Final[dict[Kind, Table]] = {
+    "rollout": ROLLOUTS,
+    "attempt": ATTEMPTS,
+    "span": SPANS,
+    "resources": RESOURCES,
+    "worker": WORKERS,
+}
+ROLLOUTS_WITH_LATEST: Final = select(
+    ROLLOUTS, *(column.label(_PREFIX + column.name) for column in ATTEMPTS.c)
+).outerjoin_from(
+    ROLLOUTS,
+    ATTEMPTS,
+    and_(ATTEMPTS.c.rollout_id == ROLLOUTS.c.rollout_id, ATTEMPTS.c.sequence_id == ROLLOUTS.c.attempts),
+)
+"""Every rollout with its latest attempt; rows for `rollout_and_latest`."""
+
+
+def rollout_and_latest(row: Row) -> tuple[Rollout, Attempt | None]:
+    """Both objects of a row of `ROLLOUTS_WITH_LATEST`."""
+    return rollout_of(row), None if row[_PREFIX + "attempt_id"] is None else attempt_of(row, _PREFIX)
+
+
+def _rollout_item(row: Row) -> Rollout:
+    return lifecycle.with_attempt(*rollout_and_latest(row))
+
+
+_ITEM_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
+    "rollout": _rollout_item,
+    "attempt": attempt_of,
+    "span": span_of,
+    "resources": resources_of,
+    "worker": worker_of,
+}
+
+
+def item_of(kind: Kind, row: Row) -> Any:
+    """The object of a row of `page_of`."""
+    return _ITEM_OF[kind](row)
+
+
+def page_of(query: Query) -> Select[Any]:
+    """The rows of the page, in order."""
+    table = _TABLES[query.kind]
+    statement = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
+    statement = statement.where(_where(query, table))
+    descending = query.sort_order == "desc"
+    if query.sort_by is not None:
+        field = table.c[query.sort_by]
+        order = field.desc().nulls_last() if descending else field.asc().nulls_first()
+        statement = statement.order_by(order, table.c.number.asc())
+    else:
+        statement = statement.order_by(table.c.number.desc() if descending else table.c.number.asc())
+    if query.limit != -1:
+        statement = statement.limit(query.limit)
+    return statement.offset(query.offset) if query.offset else statement
+
+
+def total_of(query: Query) -> Select[Any]:
+    """How many items match, on all pages."""
+    table = _TABLES[query.kind]
+    return select(func.count().label("total")).select_from(table).where(_where(query, table))
+
+
+def _where(query: Query, table: Table) -> ColumnElement[bool]:
+    scope = and_(true(), *(_test(condition, table) for condition in query.scope))
+    if not query.filters:
+        return scope
+    join = and_ if query.logic == "and" else or_
+    return and_(scope, join(*(_test(condition, table) for condition in query.filters)))
+
+
+def _test(condition: Condition, table: Table) -> ColumnElement[bool]:
+    column = table.c[condition.field]
+    if condition.test == "equals":
+        equal: ColumnElement[bool] = column == condition.value
+        return equal
+    if condition.test == "contains":
+        return contains(column, condition.value)
+    return any_of(column, literal(json.dumps(condition.value)))

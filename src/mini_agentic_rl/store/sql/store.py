@@ -18,12 +18,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..database import DatabaseStore
-from ..tables import Tables
+from ..storage import Tables
 from ..waiting import Changes
-from .backend import WRITES, Backend
-from .migrations import prepare
-from .postgres import PostgresBackend
-from .sqlite import SqliteBackend, Synchronous
+from .database import WRITES, SqlDatabase
+from .postgres import PostgresDatabase
+from .schema import prepare
+from .sqlite import SqliteDatabase, Synchronous
 from .tables import SqlTables
 
 T = TypeVar("T")
@@ -56,16 +56,16 @@ class SqlLightningStore(DatabaseStore):
         busy_timeout_seconds: float = 30.0,
         synchronous: Synchronous = "normal",
     ) -> None:
-        place = _place_of(path_or_url)
-        self.path = place if isinstance(place, Path) else None
+        target = _path_or_url(path_or_url)
+        self.path = target if isinstance(target, Path) else None
         """The file; None if the store is in a PostgreSQL database."""
-        self._backend: Backend
-        if isinstance(place, Path):
-            self._backend = SqliteBackend(place, busy_timeout_seconds, synchronous)
+        self._database: SqlDatabase
+        if isinstance(target, Path):
+            self._database = SqliteDatabase(target, busy_timeout_seconds, synchronous)
         else:
-            self._backend = PostgresBackend(place, busy_timeout_seconds)
-        super().__init__(self._backend.name, scan_debounce_seconds=scan_debounce_seconds)
-        spelled = place if isinstance(place, Path) else place.render_as_string(hide_password=False)
+            self._database = PostgresDatabase(target, busy_timeout_seconds)
+        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds)
+        spelled = target if isinstance(target, Path) else target.render_as_string(hide_password=False)
         self._settings = (spelled, scan_debounce_seconds, busy_timeout_seconds, synchronous)
         self._connection: Connection | None = None
         self._in_writing_thread(self._prepare)
@@ -75,61 +75,61 @@ class SqlLightningStore(DatabaseStore):
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         def publishing(connection: Connection) -> None:
-            self._backend.publish(connection, work(SqlTables(connection)))
+            self._database.publish(connection, work(SqlTables(connection)))
 
         self._in_transaction(publishing)
 
     def _query(self, work: Callable[[Tables], T]) -> T:
-        with self._backend.engine.connect() as connection, connection.begin():
+        with self._database.engine.connect() as connection, connection.begin():
             return work(SqlTables(connection))
 
     def _foreign_writes(self) -> Generator[bool, None, None]:
         def in_writing_thread(look: Callable[[Connection], int]) -> int:
             return self._in_writing_thread(lambda: look(self._writer()))
 
-        return self._backend.foreign_writes(in_writing_thread)
+        return self._database.foreign_writes(in_writing_thread)
 
     def _explained(self, error: Exception) -> Exception | None:
-        return self._backend.explained(error)
+        return self._database.explained(error)
 
     def _release(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._backend.engine.dispose()
+        self._database.engine.dispose()
 
     def _prepare(self) -> None:
-        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
+        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._database.alone))
 
     def _in_transaction(self, work: Callable[[Connection], None]) -> None:
         connection = self._begun()
         try:
             work(connection)
-            self._backend.end(connection, commit=True)
+            self._database.end(connection, commit=True)
         except BaseException:
             if not self._gave_up_writer():
-                self._backend.end(connection, commit=False)
+                self._database.end(connection, commit=False)
             raise
 
     def _begun(self) -> Connection:
         """The connection that writes, in a transaction; a new one if the one before has died in the meantime."""
         had_one = self._connection is not None
         try:
-            self._backend.begin(self._writer())
+            self._database.begin(self._writer())
         except Exception:
             if not self._gave_up_writer() or not had_one:
                 raise
-            self._backend.begin(self._writer())
+            self._database.begin(self._writer())
         return self._writer()
 
     def _writer(self) -> Connection:
         if self._connection is None:
-            self._connection = self._backend.engine.connect().execution_options(**{WRITES: True})
+            self._connection = self._database.engine.connect().execution_options(**{WRITES: True})
         return self._connection
 
     def _gave_up_writer(self) -> bool:
         """Let go of the writing connection if it is of no use any more. Returns whether that was so."""
         connection = self._connection
-        if connection is not None and self._backend.lost(connection):
+        if connection is not None and self._database.lost(connection):
             self._connection = None
             connection.invalidate()
             connection.close()
@@ -147,7 +147,7 @@ def _reopen(
     )
 
 
-def _place_of(path_or_url: str | Path) -> Path | URL:
+def _path_or_url(path_or_url: str | Path) -> Path | URL:
     file = str(path_or_url)
     if "://" in file:
         try:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, func, 
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..query import Query
+from ..base import LightningStoreStatistics
 from ..rows import (
     Values,
     attempt_columns,
@@ -22,11 +22,21 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..vocabulary import LightningStoreStatistics
-from .dialect import any_of, insert_new, insert_or_replace, stored_columns
-from .query import ROLLOUTS_WITH_LATEST, item_of, page_of, rollout_and_latest, total_of
+from ..storage import Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
-from .statements import Session, Statement
+from .statements import (
+    ROLLOUTS_WITH_LATEST,
+    Session,
+    Statement,
+    any_of,
+    insert_new,
+    insert_or_replace,
+    item_of,
+    page_of,
+    rollout_and_latest,
+    stored_columns,
+    total_of,
+)
 
 # Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
 _THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")

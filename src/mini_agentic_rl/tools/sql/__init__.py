@@ -9,10 +9,10 @@ A query passes four gates, each of which would do alone against most of what can
 | `connection` | writing (read-only, immutable), long work (time), long values, many rows (SQLite's own limits) |
 | `worker` | a process of its own that may write no file and use so much memory, killed when it is late |
 
-`SqlDatabase` is the door; `sql_conversation` holds what models are told of it. Needs the extra `sql`.
+`SqlDatabase` is what agents ask; `datasets.sql` holds what models are told of it. Needs the extra `sql`.
 """
 
-from ...sql_conversation import Cell
+from ...datasets.sql import Cell
 from .database import SqlDatabase
 from .limits import QueryLimits
 from .result import QueryError, QueryResult, SqlToolError

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ...sql_conversation import Cell, table_names
+from ...datasets.sql import Cell, table_names
 from .authorizer import Authorizer
 from .limits import QueryLimits
 from .result import QueryError, QueryResult, SqlToolError

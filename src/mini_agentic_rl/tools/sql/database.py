@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from ...line_process import EndedError, LateError, LineProcess, NotReadyError
+from ...deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
 from .limits import QueryLimits
 from .result import QueryError, QueryResult, SqlToolError
 from .schema import compact_schema, describe
@@ -33,7 +33,7 @@ class SqlDatabase:
         self.path = Path(path)
         self.limits = limits or QueryLimits()
         self.immutable = immutable
-        self._process = LineProcess(
+        self._process = DeadlineProcess(
             f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable))
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...datasets.sql import Cell, rows_text
 from ...errors import UserError
-from ...sql_conversation import Cell, rows_text
 
 MAX_TEXT = 1200
 """Characters of a result that a model gets to read."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...sql_conversation import quoted, schema_text, table_names
+from ...datasets.sql import quoted, schema_text, table_names
 from .result import SqlToolError
 
 _SAMPLES = 3

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...line_process import NotReadyError, serve_lines
+from ...deadline_process import NotReadyError, serve_answers
 from .connection import ReadOnlyConnection
 from .limits import QueryLimits
 from .result import QueryError, SqlToolError
@@ -67,4 +67,4 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[An
 
 if __name__ == "__main__":
     path, limits, immutable = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2]), sys.argv[3] == "1"
-    serve_lines(partial(prepare, path, limits, immutable=immutable))
+    serve_answers(partial(prepare, path, limits, immutable=immutable))

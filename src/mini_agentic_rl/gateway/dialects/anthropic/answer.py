@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ...errors import UnavailableError
-from ...messages import parse_arguments
+from ...tool_formats import parse_arguments
 from ..base import Json
 from ..completion import CallPart, Completion
 from .history import INVALID_JSON

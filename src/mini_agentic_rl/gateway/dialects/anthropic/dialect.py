@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...bodies import checked
+from ....http import checked
 from ...errors import GatewayError
 from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import MessageAnswer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ...bodies import checked
+from ....http import checked
 from ...errors import BadRequestError, GatewayError
 from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import ResponseAnswer

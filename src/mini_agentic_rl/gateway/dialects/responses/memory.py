@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ....http import encode
 from ...errors import BadRequestError, NotFoundError
-from ..base import Json, Scope, encode
+from ..base import Json, Scope
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from ...bodies import Body
+from ....http import Body
 from ...errors import BadRequestError
 from ..base import Json
 

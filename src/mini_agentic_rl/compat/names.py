@@ -1,0 +1,57 @@
+"""Where the modules are that users import by older names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PACKAGE: Final = "mini_agentic_rl"
+OLDER_PACKAGE: Final = "mini_agent_lighting"
+
+MOVED: Final[dict[str, str]] = {
+    # the names of agent-lightning 0.3
+    "algorithm.fast": "algorithm.baseline",
+    "env_var": "config",
+    "litagent.litagent": "litagent.agent",
+    "llm_proxy": "gateway.proxy",
+    "reward": "emitter.reward",
+    "runner.agent": "runner.agent_runner",
+    "store.client_server": "store",
+    "store.utils": "store.lifecycle",
+    # the names of the package before this one
+    "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
+    "mini_llm_server": "gateway.http.server",
+    "utils": "compat",
+    "utils.mini_llm_server": "cli.mini_llm_server",
+    # the names of HelloAgents
+    "core": "rl.simple_agent",
+    # what stood elsewhere in earlier versions of this package
+    "agents": "rl",
+    "agents.client": "recipes.endpoint",
+    "agents.gaia": "recipes.gaia",
+    "agents.math_agent": "recipes.math",
+    "agents.math_examples": "recipes.math",
+    "agents.math_protocol": "recipes.math",
+    "agents.simple_agent": "rl.simple_agent",
+    "agents.sql": "recipes.sql",
+    "agents.tau2": "recipes.tau2",
+    "datasets.gaia": "recipes.gaia",
+    "datasets.medical": "datasets.sql",
+    "datasets.tau2": "recipes.tau2",
+    "rewards.gaia": "recipes.gaia",
+    "sql_conversation": "datasets.sql",
+}
+"""Older name → name now, both below the package. What is below an older name moves along with it."""
+
+CALLED: Final = frozenset({"reward"})
+"""Older names of modules that are names of functions at the top of the package as well: such a module can be called as
+the function of its own last name, so that `mini_agentic_rl.reward` decorates whichever of the two it is."""
+
+
+def current(name: str) -> str:
+    """Return the name now of a module below the package; one that has not moved keeps its own."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        moved = MOVED.get(".".join(parts[:count]))
+        if moved is not None:
+            return ".".join((moved, *parts[count:]))
+    return name

@@ -1,0 +1,110 @@
+"""The process of a runner, or of the algorithm, that a strategy has started: what runs in it.
+
+It ends when its side ends, when it is told to stop, and when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from ..logging import Throttle
+from ..runner import set_worker_label
+from ..runner.processes import Channel, RemoteFailure
+from ..store import LightningStore
+from .base import AlgorithmBundle
+from .events import ExecutionEvent, ThreadingEvent
+from .roles import keep_running
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class RoleSetup:
+    """What a side is made of."""
+
+    bundle: bytes
+    """Pickle of the bundle to run."""
+    store: bytes
+    """Pickle of the store, as it is seen from another process."""
+    orphan_seconds: float
+    """How long it may take to end once the process that started it is gone."""
+    index: int = 0
+    worker_label: str | None = None
+
+
+def run_runner(channel: Channel) -> None:
+    """Be the process of one runner."""
+    setup, bundle, store, event = _begin(channel)
+    set_worker_label(setup.worker_label)
+
+    async def run() -> None:
+        try:
+            await keep_running(bundle, store, setup.index, event, Throttle())
+        finally:
+            await store.close()
+
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        if not event.is_set():
+            sys.exit(_INTERRUPTED)
+    finally:
+        channel.end_others()
+
+
+def run_algorithm(channel: Channel) -> None:
+    """Be the process of the algorithm."""
+    _, bundle, store, event = _begin(channel)
+    try:
+        asyncio.run(run_until_set(bundle, store, event))
+    except BaseException as error:  # told to the process that waits for it
+        channel.send(("failed", RemoteFailure.of(error)))
+        sys.exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) and not event.is_set() else 0)
+    finally:
+        channel.end_others()
+
+
+async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event: ExecutionEvent) -> None:
+    """Run the algorithm to its end; cancel it when the event is set before.
+
+    Raises:
+        Exception: whatever the algorithm raised.
+        CancelledError: the event was set.
+    """
+    work: asyncio.Future[None] = asyncio.ensure_future(algorithm(store, event))
+    stop = asyncio.ensure_future(event.wait_async())
+    try:
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+    await work
+
+
+def _begin(channel: Channel) -> tuple[RoleSetup, Any, LightningStore, ThreadingEvent]:
+    setup: RoleSetup = channel.receive()
+    try:
+        bundle, store = pickle.loads(setup.bundle), pickle.loads(setup.store)
+    except BaseException as error:  # importing what the bundle names runs code that may raise anything
+        channel.send(("refused", RemoteFailure.of(error)))
+        sys.exit(1)
+    event = ThreadingEvent()
+    threading.Thread(target=_listen, args=(channel, event, setup.orphan_seconds), name="listener", daemon=True).start()
+    return setup, bundle, store, event
+
+
+def _listen(channel: Channel, event: ThreadingEvent, orphan_seconds: float) -> None:
+    try:
+        while True:
+            channel.receive()  # the only message is that it is to stop
+            event.set()
+    except EOFError:
+        event.set()
+        channel.end_all(orphan_seconds)

@@ -1,0 +1,1 @@
+"""The life of one chat request: prepared, sampled, read, recorded, remembered, answered."""

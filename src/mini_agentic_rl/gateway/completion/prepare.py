@@ -1,0 +1,198 @@
+"""A chat request made ready: its prompt as token ids, how to sample after it, and the answers that are to grow."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from mini_agentic_rl.store import LightningStore
+from mini_agentic_rl.tokens import Delivery, SamplingParams, TokenRequest
+
+from ..backends.base import Backend
+from ..constraints import ConstraintCompiler, answer_rule
+from ..dialects.chat_request import ChatRequest
+from ..errors import BadRequestError, ContextLengthError, NotFoundError, UnknownModelError
+from ..limits import RolloutBudgets
+from ..render.messages import plain_messages
+from ..render.renderer import ChatRenderer
+from .read import Choice
+from .remember import ConversationMemory, Prompt, Scope
+from .seeds import RolloutSeeds
+
+
+@dataclass(frozen=True)
+class ChatTurn:
+    """A request that can be sampled."""
+
+    request: ChatRequest
+    scope: Scope
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+    """What is sampled after: the prompt, and the start of a forced tool call where no grammar can force it."""
+    token_requests: tuple[TokenRequest, ...]
+    """One for each choice."""
+    choices: tuple[Choice, ...]
+    response_id: str
+    start_time: float
+    tools: list[dict[str, Any]]
+    traceparent: str | None = None
+
+
+class TurnMaker:
+    """Turns requests into what the backend is asked. Used from one event loop.
+
+    Args:
+        backend: will sample the answers.
+        renderer: renders the prompts.
+        memory: the calls served so far, so that a conversation that goes on continues from its recorded ids.
+        model_name: the public name of the model.
+        default_adapter: what that name stands for; None is the base model alone.
+        store: where calls under a rollout's URL are recorded; without one such URLs are refused.
+        budgets: how much each attempt may ask for; None sets no bound.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        renderer: ChatRenderer,
+        memory: ConversationMemory,
+        model_name: str,
+        default_adapter: str | None,
+        store: LightningStore | None,
+        budgets: RolloutBudgets | None,
+    ) -> None:
+        self._backend = backend
+        self._renderer = renderer
+        self._memory = memory
+        self._model_name = model_name
+        self._default_adapter = default_adapter
+        self._records = store is not None
+        self._seeds = RolloutSeeds(store) if store is not None else None
+        self._budgets = budgets
+        self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids)
+
+    @property
+    def models(self) -> list[str]:
+        """Names that may be asked for."""
+        return list(dict.fromkeys([self._model_name, *self._backend.model_names]))
+
+    async def make(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
+        """The turn of a request. A call without a seed takes its rollout's, if that has one.
+
+        Raises:
+            BadRequestError: the messages or a field cannot be served.
+            UnknownModelError: it asks for a model that is not served.
+            NotFoundError: a rollout's URL on a server without a store.
+            ContextLengthError: the prompt leaves no room for an answer.
+            RolloutBudgetError: the attempt has used up what it may ask for.
+        """
+        adapter = self._adapter(request.model)
+        if scope is not None and not self._records:
+            raise NotFoundError(
+                "this server records no rollouts: ask it at /v1, or start it with a store", code="no_store"
+            )
+        messages = plain_messages(request.messages)
+        tools = request.offered_tools
+        prompt = self._memory.prompt(scope, messages, tools)
+        template = self._renderer.template
+        rule = answer_rule(request, self._renderer.tool_format, template.tags, template.thought_begun)
+        constraint = None if rule is None else await self._constraints.compile(rule)
+        prefix = ""
+        if request.must_call and rule is None:
+            prefix = self._renderer.forced_prefix(request.must_call_name)
+        one_call = request.one_call and constraint is None
+        prompt_ids = (*prompt.ids, *self._renderer.encode(prefix)) if prefix else prompt.ids
+        room = self._backend.context_length - len(prompt_ids)
+        if room < 1:
+            raise ContextLengthError(len(prompt_ids), self._backend.context_length)
+        self._check_bias(request)
+        left = None if self._budgets is None else await self._budgets.begin(scope, len(prompt_ids))
+        if left is not None:
+            room = max(1, min(room, left // request.choices))
+        seed = request.seed
+        if seed is None and self._seeds is not None:
+            seed = await self._seeds.next(scope)
+        # What an answer says may end it: then nothing should be sampled after that.
+        ends_itself = bool(request.stop_strings) or one_call
+        delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
+        response_id = f"chatcmpl-{uuid.uuid4().hex}"
+        indices = range(request.choices)
+        return ChatTurn(
+            request=request,
+            scope=scope,
+            prompt=prompt,
+            prompt_ids=prompt_ids,
+            token_requests=tuple(
+                TokenRequest(
+                    prompt_ids,
+                    self._sampling(request, room, None if seed is None else seed + index),
+                    adapter,
+                    f"{response_id}/{index}",
+                    delivery=delivery,
+                    constraint=constraint,
+                )
+                for index in indices
+            ),
+            choices=tuple(
+                Choice(
+                    index,
+                    self._renderer.decoder(bool(tools)),
+                    end_ids=self._renderer.eos_ids,
+                    stops=request.stop_strings,
+                    reader=self._renderer.reader(bool(tools)),
+                    prefix=prefix,
+                    streamed=bool(request.stream),
+                    one_call=one_call,
+                )
+                for index in indices
+            ),
+            response_id=response_id,
+            start_time=time.time(),
+            tools=tools,
+            traceparent=traceparent,
+        )
+
+    def count(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a request has when it is rendered anew. A conversation that continues from its
+        recorded ids may have a few more or fewer.
+
+        Raises:
+            BadRequestError: the messages cannot be served.
+            UnknownModelError: it asks for a model that is not served.
+        """
+        self._adapter(request.model)
+        return len(self._renderer.render(request.messages, request.offered_tools))
+
+    def _adapter(self, model: str) -> str | None:
+        if model == self._model_name:
+            return self._default_adapter
+        names = list(self._backend.model_names)
+        if model not in names:
+            raise UnknownModelError(model, self.models)
+        return None if model == names[0] else model
+
+    def _check_bias(self, request: ChatRequest) -> None:
+        vocabulary = len(self._renderer.tokenizer)
+        for token_id in request.logit_bias or {}:
+            if not 0 <= token_id < vocabulary:
+                raise BadRequestError(
+                    f"logit_bias: token id {token_id} is outside of the vocabulary of {vocabulary}", param="logit_bias"
+                )
+
+    def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
+        wanted = request.max_completion_tokens or request.max_tokens or room
+        return SamplingParams(
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            top_k=max(request.top_k or 0, 0),
+            min_p=request.min_p or 0.0,
+            max_tokens=min(wanted, room),
+            seed=seed,
+            stop_token_ids=() if request.ignore_eos else self._renderer.eos_ids,
+            top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
+            logit_bias=request.logit_bias or {},
+            presence_penalty=request.presence_penalty or 0.0,
+            frequency_penalty=request.frequency_penalty or 0.0,
+        )

@@ -1,0 +1,198 @@
+"""One answer as it grows: the sampled tokens beside the text and tool calls that they make.
+
+Ids and log-probabilities are cut and extended together, always: a stop string found in the text ends both right after
+the token that completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from mini_agentic_rl.tokens import FinishReason, TokenDelta
+
+from ..render.answer_reader import AnswerReader, Piece
+from ..render.detokenizer import Decoder, Detokenizer
+from ..render.thinking import Thought
+from ..tool_formats import ToolCall
+
+
+class Choice:
+    """Takes deltas, gives out pieces of content.
+
+    Args:
+        index: number of the answer within its response.
+        decoder: turns ids into text.
+        end_ids: ids that end an answer; the last one sampled makes no text.
+        stops: stop strings.
+        reader: tells thought, content and tool calls apart; None takes all of the text for content.
+        prefix: text that the prompt has already put into the answer.
+        streamed: whether `take` has to give out pieces as they come; otherwise the text is made once, at the end.
+        one_call: whether the answer ends with its first tool call.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        decoder: Decoder,
+        *,
+        end_ids: Collection[int] = (),
+        stops: Sequence[str] = (),
+        reader: AnswerReader | None = None,
+        prefix: str = "",
+        streamed: bool = False,
+        one_call: bool = False,
+    ) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self.forced: list[int] = []
+        self.failure = ""
+        self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        """The stop string that ended the answer."""
+        self.version = 0
+        self.cached_tokens = 0
+        self.calls: list[ToolCall] = []
+        self._content: list[str] = []
+        self._thought: list[str] = []
+        self._decoder = decoder
+        self._end_ids = frozenset(end_ids)
+        self._stops = tuple(stops)
+        self._one_call = one_call
+        self._cuts = bool(stops) or one_call
+        """Whether what the text says may end the answer, right after the token that says it."""
+        self._stepwise = streamed or self._cuts
+        self._detokenizer = Detokenizer(decoder)
+        self._text = ""
+        self._given = 0
+        self._reader = reader
+        self._early = self._scan(prefix) if prefix else []
+
+    @property
+    def content(self) -> str:
+        """The text of the answer without its thought and its tool calls."""
+        return "".join(self._content)
+
+    @property
+    def thought(self) -> str | None:
+        """What the answer thinks before it says anything; None when it has no thought."""
+        return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
+
+    @property
+    def api_finish_reason(self) -> str:
+        """The finish reason as OpenAI names it."""
+        return "tool_calls" if self.calls else self.finish_reason or "stop"
+
+    def message(self) -> dict[str, Any]:
+        """The answer as an OpenAI message."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content or (None if self.calls else "")}
+        if self.thought is not None:
+            message["reasoning_content"] = self.thought
+        if self.calls:
+            message["tool_calls"] = [call.as_message() for call in self.calls]
+        return message
+
+    def take(self, delta: TokenDelta) -> list[Piece]:
+        """Add a delta; returns the pieces that became certain. `finish_reason` is set once the answer is complete."""
+        if not self.token_ids:
+            self.version = delta.version
+        self.cached_tokens = self.cached_tokens or delta.cached_tokens
+        pieces = self._take_early()
+        count = len(delta.token_ids)
+        step = 1 if self._cuts else max(1, count)
+        for start in range(0, count, step):
+            new = self._book(delta, start, start + step)
+            if self._stepwise and new:
+                pieces += self._grow(self._detokenizer.add(*new))
+                if self.finish_reason is not None:
+                    return pieces
+        if delta.finish_reason is not None:
+            self.failure = delta.failure
+            pieces += self.finish(delta.finish_reason)
+        return pieces
+
+    def _book(self, delta: TokenDelta, start: int, end: int) -> list[int]:
+        """Keep the tokens of a delta from `start` to before `end`; those of them that make text."""
+        new = delta.token_ids[start:end]
+        if delta.forced:
+            first = len(self.token_ids) - start
+            self.forced += [first + at for at in range(start, start + len(new)) if delta.forced[at]]
+        self.token_ids += new
+        self.logprobs += delta.logprobs[start:end]
+        self.top_logprobs += delta.top_logprobs[start:end]
+        return [token_id for token_id in new if token_id not in self._end_ids]
+
+    def finish(self, reason: FinishReason) -> list[Piece]:
+        """End the answer; returns the rest of its pieces."""
+        if self._stepwise:
+            pieces = self._take_early() + self._grow(self._detokenizer.finish())
+            if self.finish_reason is not None:
+                return pieces
+        else:
+            pieces = self._take_early()
+            text_ids = [token_id for token_id in self.token_ids if token_id not in self._end_ids]
+            self._text = self._decoder(text_ids)
+        return pieces + self._close(reason, len(self._text))
+
+    def _take_early(self) -> list[Piece]:
+        pieces, self._early = self._early, []
+        return pieces
+
+    def _grow(self, text: str) -> list[Piece]:
+        if not text:
+            return []
+        longest = max((len(stop) for stop in self._stops), default=0)
+        searched = max(0, len(self._text) - longest + 1)
+        self._text += text
+        found = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
+        if found:
+            end, self.stop_string = min(found)
+            return self._close("stop", end)
+        pieces = self._scan(self._advance(len(self._text) - self._possible_stop()))
+        if self._one_call and self.calls:
+            self.finish_reason = "stop"
+        return pieces
+
+    def _possible_stop(self) -> int:
+        """How many characters at the end may begin a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=0)
+        for size in range(min(longest - 1, len(self._text)), 0, -1):
+            if any(stop.startswith(self._text[-size:]) for stop in self._stops):
+                return size
+        return 0
+
+    def _close(self, reason: FinishReason, end: int) -> list[Piece]:
+        self.finish_reason = reason
+        pieces = self._scan(self._advance(end))
+        return pieces + self._keep(self._reader.finish()) if self._reader else pieces
+
+    def _advance(self, end: int) -> str:
+        text = self._text[self._given : end]
+        self._given = max(self._given, end)
+        return text
+
+    def _scan(self, text: str) -> list[Piece]:
+        if not text:
+            return []
+        return self._keep(self._reader.feed(text) if self._reader else [text])
+
+    def _keep(self, pieces: list[Piece]) -> list[Piece]:
+        if self._one_call:
+            pieces = self._through_first_call(pieces)
+        for piece in pieces:
+            if isinstance(piece, ToolCall):
+                self.calls.append(piece)
+            elif isinstance(piece, Thought):
+                self._thought.append(piece.text)
+            else:
+                self._content.append(piece)
+        return pieces
+
+    def _through_first_call(self, pieces: list[Piece]) -> list[Piece]:
+        """What is left of `pieces` when nothing may follow the first call."""
+        if self.calls:
+            return []
+        first = next((at for at, piece in enumerate(pieces) if isinstance(piece, ToolCall)), len(pieces))
+        return pieces[: first + 1]

@@ -1,0 +1,279 @@
+"""Memory of the calls served, so that a conversation that goes on continues from its recorded ids.
+
+A request whose messages extend those of an earlier call and the answer to it is given the earlier prompt and output
+ids, and only what is new is encoded. Anything else is rendered in full, and so forks the attempt's token tree. An
+answer is recognised by what it said and called; what it thought may be sent back with it or left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..render.renderer import ChatRenderer, has_thought
+from ..render.template import squashed
+from ..render.thinking import without_thought
+from ..tool_formats import Tool, parse_arguments
+from .drift import Drift, ForkReason
+
+Scope = tuple[str, str] | None
+"""(rollout id, attempt id); None for calls outside of any rollout."""
+
+Thoughts = tuple[str | None, ...]
+"""What each assistant message of a conversation thinks; None where it is not known to think."""
+
+_REWRITTEN = 4
+"""So many earlier calls are tried when the template has rewritten the latest one: each costs two renderings."""
+
+_TOOLS = 8
+"""So many sets of tools are remembered in an attempt, to tell when a client has changed them."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation as token ids, and what the answer to it is remembered with."""
+
+    ids: tuple[int, ...]
+    """The whole prompt, generation prompt included."""
+    key: bytes
+    """Digest of the tools and the messages, thoughts left out."""
+    tools_key: bytes
+    """Digest of the tools alone."""
+    thoughts: Thoughts
+    """Those of its assistant messages."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    ids: array[int]
+    ended: bool
+    thoughts: Thoughts
+    """Those of all assistant messages, the answer's last."""
+    prompt_key: bytes
+    answer: bytes
+    """Digest of the answer alone."""
+
+
+@dataclass
+class _Attempt:
+    """The calls of one attempt, by the key of their messages and answer."""
+
+    calls: OrderedDict[bytes, _Call] = field(default_factory=OrderedDict)
+    prompts: Counter[bytes] = field(default_factory=Counter)
+    """How many of the calls have a prompt."""
+    answers: Counter[bytes] = field(default_factory=Counter)
+    """How many of the calls have an answer."""
+    tools: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    """Digests of the sets of tools that were offered, the latest last."""
+    forgot: bool = False
+    """Whether calls had to make room."""
+
+    def keep(self, key: bytes, call: _Call, tools_key: bytes) -> None:
+        """Remember a call, and the tools that it was offered."""
+        self.tools[tools_key] = None
+        self.tools.move_to_end(tools_key)
+        if len(self.tools) > _TOOLS:
+            self.tools.popitem(last=False)
+        self.calls[key] = call
+        self.prompts[call.prompt_key] += 1
+        self.answers[call.answer] += 1
+
+    def drop(self, key: bytes) -> int:
+        """Forget a call, if it is known; how many tokens that were."""
+        call = self.calls.pop(key, None)
+        if call is None:
+            return 0
+        for counted, digest in ((self.prompts, call.prompt_key), (self.answers, call.answer)):
+            counted[digest] -= 1
+            if not counted[digest]:
+                del counted[digest]
+        return len(call.ids)
+
+
+class ConversationMemory:
+    """Recorded calls by attempt. Used from one event loop.
+
+    Args:
+        renderer: renders what is new.
+        max_attempts: attempts remembered; the one used longest ago is forgotten first.
+        max_calls: calls remembered in each attempt.
+        max_tokens: tokens remembered in all; bounds the memory to 4 bytes for each, and the text of their thoughts.
+    """
+
+    def __init__(
+        self, renderer: ChatRenderer, *, max_attempts: int = 1024, max_calls: int = 256, max_tokens: int = 16_000_000
+    ) -> None:
+        self._renderer = renderer
+        self._max_attempts = max_attempts
+        self._max_calls = max_calls
+        self._max_tokens = max_tokens
+        self._attempts: OrderedDict[Scope, _Attempt] = OrderedDict()
+        self._forgotten: OrderedDict[Scope, None] = OrderedDict()
+        self._tokens = 0
+        self.drift = Drift()
+        """How prompts came about."""
+
+    def counters(self) -> dict[str, int]:
+        """How prompts came about, and how much is remembered."""
+        return {**self.drift.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
+
+    def prompt(self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prompt:
+        """Token ids for plain `messages`, from recorded ids as far as there are any.
+
+        Raises:
+            BadRequestError: the chat template refuses the messages.
+        """
+        messages = self._renderer.plain(messages)
+        dropping = self._renderer.thinking == "drop"
+        if dropping:
+            messages = [without_thought(message) for message in messages]
+        tools_key = _digest(tools)
+        keys = _chain(messages, tools_key)
+        attempt = self._attempts.get(scope)
+        reason: ForkReason | None = None
+        if attempt is None:
+            if scope in self._forgotten and _thoughts(messages):
+                reason = "forgotten"
+        else:
+            self._attempts.move_to_end(scope)
+            found, reason, known = self._continued(attempt, messages, tools, keys)
+            if found is not None:
+                self.drift.count(reason, continues=True)
+                return Prompt(found, keys[-1], tools_key, _thoughts(known))
+            reason = reason or _why(attempt, messages, tools_key)
+            messages = messages if dropping else known
+        ids = self._renderer.render(messages, tools)
+        self.drift.count(reason, continues=False)
+        return Prompt(tuple(ids), keys[-1], tools_key, _thoughts(messages))
+
+    def remember(
+        self,
+        scope: Scope,
+        prompt: Prompt,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        message: dict[str, Any],
+    ) -> None:
+        """Keep a call: the ids that were sampled after `prompt_ids`, and the plain answer that the client was given."""
+        (message,) = self._renderer.plain([message])
+        key = _link(prompt.key, message)
+        ended = bool(output_ids) and output_ids[-1] == self._renderer.end_of_turn_id
+        attempt = self._attempts.setdefault(scope, _Attempt())
+        self._attempts.move_to_end(scope)
+        self._forgotten.pop(scope, None)
+        self._tokens -= attempt.drop(key)
+        ids = array("i", (*prompt_ids, *output_ids))
+        thoughts = (*prompt.thoughts, message.get("reasoning_content"))
+        attempt.keep(key, _Call(ids, ended, thoughts, prompt.key, _link(b"", message)), prompt.tools_key)
+        self._tokens += len(ids)
+        while len(attempt.calls) > self._max_calls:
+            self._tokens -= attempt.drop(next(iter(attempt.calls)))
+            attempt.forgot = True
+        while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
+            forgotten, dropped = self._attempts.popitem(last=False)
+            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
+            self._forgotten[forgotten] = None
+            if len(self._forgotten) > 4 * self._max_attempts:
+                self._forgotten.popitem(last=False)
+
+    def _continued(
+        self, attempt: _Attempt, messages: list[dict[str, Any]], tools: Sequence[Tool], keys: Sequence[bytes]
+    ) -> tuple[tuple[int, ...] | None, ForkReason | None, list[dict[str, Any]]]:
+        """The prompt from recorded ids, None when there are none to go on from; why it forks, None when it does not;
+        and the messages with the thoughts that are known of."""
+        reason: ForkReason | None = None
+        tries = _REWRITTEN
+        full = messages
+        for count in range(len(messages), 0, -1):
+            if messages[count - 1]["role"] != "assistant":
+                continue
+            call = attempt.calls.get(keys[count])
+            if call is None or not _same_thoughts(_thoughts(messages[:count]), call.thoughts):
+                answered = call is not None or attempt.prompts[keys[count - 1]] > 0
+                reason = reason or ("edited" if answered else None)
+                continue
+            known = _with_thoughts(full, call.thoughts)
+            if full is messages:
+                full = known
+            added = self._renderer.continuation(known[:count], known[count:], tools, ended=call.ended)
+            if added is not None:
+                attempt.calls.move_to_end(keys[count])
+                if reason is None and _ours(attempt, messages[count:]):
+                    reason = "edited"
+                return (*call.ids, *self._not_twice(call, added)), reason, known
+            dropped = self._renderer.thinking == "drop" and has_thought(known[:count])
+            reason = reason or ("thinking" if dropped else "template")
+            tries -= 1
+            if not tries:
+                break
+        return None, reason, full
+
+    def _not_twice(self, call: _Call, added: list[int]) -> list[int]:
+        """Where a template ends turns by what begins the next one, the model has already sampled that token."""
+        twice = added and call.ids[-1] == added[0] and added[0] in self._renderer.eos_ids
+        return added[1:] if twice else added
+
+
+def _why(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_key: bytes) -> ForkReason | None:
+    """Why a prompt goes on from nothing recorded; None when it is a conversation of its own."""
+    answers = [count for count, message in enumerate(messages, 1) if message["role"] == "assistant"]
+    for other in attempt.tools:
+        if answers and other != tools_key:
+            others = _chain(messages, other)
+            if any(others[count] in attempt.calls for count in answers):
+                return "tools"
+    if _ours(attempt, messages):
+        return "edited"
+    return "forgotten" if answers and attempt.forgot else None
+
+
+def _ours(attempt: _Attempt, messages: Sequence[dict[str, Any]]) -> bool:
+    """Whether any of the messages is an answer that was given in this attempt."""
+    return any(message["role"] == "assistant" and attempt.answers[_link(b"", message)] > 0 for message in messages)
+
+
+def _thoughts(messages: Sequence[dict[str, Any]]) -> Thoughts:
+    return tuple(message.get("reasoning_content") for message in messages if message["role"] == "assistant")
+
+
+def _same_thoughts(sent: Thoughts, known: Thoughts) -> bool:
+    """Whether the thoughts that were sent back are those that are known of; what was left out agrees with anything."""
+    return all(
+        not one or other is None or squashed(one) == squashed(other) for one, other in zip(sent, known, strict=True)
+    )
+
+
+def _with_thoughts(messages: Sequence[dict[str, Any]], known: Thoughts) -> list[dict[str, Any]]:
+    """The messages, the first assistant messages of them with the thoughts that are known of."""
+    left = iter(known)
+    full = []
+    for message in messages:
+        thought = next(left, message.get("reasoning_content")) if message["role"] == "assistant" else None
+        full.append(without_thought(message) if thought is None else {**message, "reasoning_content": thought})
+    return full
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _chain(messages: Sequence[dict[str, Any]], tools_key: bytes) -> list[bytes]:
+    """Digests of the first 0, 1, 2, ... messages."""
+    keys = [tools_key]
+    for message in messages:
+        keys.append(_link(keys[-1], message))
+    return keys
+
+
+def _link(key: bytes, message: dict[str, Any]) -> bytes:
+    calls = [
+        (call["function"]["name"], parse_arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    said = json.dumps([message["role"], (message["content"] or "").strip(), calls], sort_keys=True)
+    return hashlib.blake2b(key + said.encode(), digest_size=16).digest()

@@ -1,0 +1,230 @@
+"""Chat requests from prompts to answers: sample, read, record, remember."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_agentic_rl.store import LightningStore
+from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+
+from ..backends.base import Backend
+from ..dialects.chat_request import ChatRequest
+from ..errors import BadRequestError, UnavailableError
+from ..limits import RolloutBudgets
+from ..render.answer_reader import Piece
+from ..render.messages import plain_messages
+from ..render.renderer import ChatRenderer
+from . import answers
+from .prepare import ChatTurn, TurnMaker
+from .read import Choice
+from .record import Answer, CallContext, Recorder
+from .remember import ConversationMemory, Scope
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[Choice, list[Piece], bool], None]
+"""Called with the new pieces of a choice after every delta, and with True when the choice is complete and recorded."""
+
+
+@dataclass
+class Counters:
+    """Requests since the start."""
+
+    requests: int = 0
+    active: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass
+class ChatService:
+    """Serves chat requests from one backend. Used from one event loop."""
+
+    backend: Backend
+    renderer: ChatRenderer
+    model_name: str
+    """The public name of the model; asking for it samples with `default_adapter`."""
+    default_adapter: str | None = "default"
+    store: LightningStore | None = None
+    """Where calls under a rollout's URL are recorded."""
+    counters: Counters = field(default_factory=Counters)
+    budgets: RolloutBudgets | None = None
+    """How much each attempt may ask for; None sets no bound."""
+
+    def __post_init__(self) -> None:
+        self.memory = ConversationMemory(self.renderer)
+        self._turns = TurnMaker(
+            self.backend,
+            self.renderer,
+            self.memory,
+            self.model_name,
+            self.default_adapter,
+            self.store,
+            self.budgets,
+        )
+        self._recorder = Recorder(self.store) if self.store is not None else None
+
+    @property
+    def models(self) -> list[str]:
+        """Names that may be asked for."""
+        return self._turns.models
+
+    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
+        """See `TurnMaker.make`."""
+        return await self._turns.make(request, scope, traceparent)
+
+    def count(self, request: ChatRequest) -> int:
+        """See `TurnMaker.count`."""
+        return self._turns.count(request)
+
+    async def run(self, turn: ChatTurn, emit: Emit | None = None) -> None:
+        """Sample all choices of a turn, record and remember each as it ends.
+
+        Args:
+            turn: the prepared request.
+            emit: told of everything as it comes; None collects silently.
+
+        Raises:
+            GatewayError: of the backend or the recorder.
+            asyncio.CancelledError: the client went away; what was sampled is recorded with reason "cancelled".
+        """
+        self.counters.requests += 1
+        self.counters.active += 1
+        self.counters.prompt_tokens += len(turn.prompt_ids)
+        try:
+            await _all(
+                [
+                    self._run_choice(turn, choice, request, emit)
+                    for choice, request in zip(turn.choices, turn.token_requests, strict=True)
+                ]
+            )
+            self.counters.completed += 1
+        except asyncio.CancelledError:
+            self.counters.cancelled += 1
+            raise
+        except Exception:  # counted, whatever it is, and handed on
+            self.counters.failed += 1
+            raise
+        finally:
+            self.counters.active -= 1
+            self._count_tokens(turn)
+
+    def response(self, turn: ChatTurn) -> dict[str, Any]:
+        """The body of a complete answer."""
+        request = turn.request
+        body = {
+            **answers.head(
+                "chat.completion", turn.response_id, int(turn.start_time), request.model, turn.choices[0].version
+            ),
+            "choices": [
+                answers.final_choice(
+                    self.renderer.tokenizer,
+                    choice,
+                    with_logprobs=bool(request.logprobs),
+                    with_ids=bool(request.return_token_ids),
+                )
+                for choice in turn.choices
+            ],
+            "usage": answers.usage(len(turn.prompt_ids), turn.choices),
+        }
+        if request.return_token_ids:
+            body["prompt_token_ids"] = list(turn.prompt_ids)
+        return body
+
+    def _count_tokens(self, turn: ChatTurn) -> None:
+        sampled = sum(len(choice.token_ids) for choice in turn.choices)
+        self.counters.completion_tokens += sampled
+        self.counters.cached_tokens += max(choice.cached_tokens for choice in turn.choices)
+        if self.budgets is not None and sampled:
+            self.budgets.spend(turn.scope, sampled)
+        elif self.budgets is not None:
+            self.budgets.give_back(turn.scope, len(turn.prompt_ids))
+
+    async def _run_choice(self, turn: ChatTurn, choice: Choice, request: TokenRequest, emit: Emit | None) -> None:
+        stream = self.backend.complete(request)
+        try:
+            await _sample(stream, choice, emit)
+        except asyncio.CancelledError:
+            await self._record_cancelled(turn, choice)
+            raise
+        finally:
+            await stream.aclose()
+        if choice.finish_reason == "cancelled":
+            await self._record_cancelled(turn, choice)
+            if choice.failure:
+                raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
+            raise UnavailableError("the model stopped before the answer was complete; try again")
+        await self._record(turn, choice)
+        (message,) = plain_messages([choice.message()])
+        self.memory.remember(turn.scope, turn.prompt, turn.prompt_ids, choice.token_ids, message)
+        if emit is not None:
+            emit(choice, [], True)
+
+    async def _record_cancelled(self, turn: ChatTurn, choice: Choice) -> None:
+        if choice.finish_reason is None:
+            choice.finish("cancelled")
+        if choice.token_ids:
+            try:
+                await self._record(turn, choice)
+            except Exception:  # nobody is left to be told; the recorder's error must not replace the cancellation
+                logger.exception("could not record a cancelled call (scope %s)", turn.scope)
+
+    async def _record(self, turn: ChatTurn, choice: Choice) -> None:
+        if turn.scope is None or self._recorder is None:
+            return
+        rollout_id, attempt_id = turn.scope
+        call = CallContext(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            response_id=turn.response_id,
+            model=turn.request.model,
+            messages=turn.request.messages,
+            tools=turn.tools,
+            prompt_ids=turn.prompt_ids,
+            temperature=turn.token_requests[choice.index].sampling.temperature,
+            start_time=turn.start_time,
+            traceparent=turn.traceparent,
+        )
+        answer = Answer(
+            index=choice.index,
+            message=choice.message(),
+            finish_reason=choice.finish_reason or "cancelled",
+            token_ids=choice.token_ids,
+            logprobs=choice.logprobs,
+            version=choice.version,
+            forced=choice.forced,
+        )
+        await self._recorder.record(call, answer, time.time())
+
+
+async def _sample(stream: AsyncGenerator[TokenDelta, None], choice: Choice, emit: Emit | None) -> None:
+    async for delta in stream:
+        pieces = choice.take(delta)
+        if emit is not None:
+            emit(choice, pieces, False)
+        if choice.finish_reason is not None:
+            return
+    choice.finish("cancelled")
+
+
+async def _all(jobs: list[Awaitable[None]]) -> None:
+    """Wait for all; when one fails or the caller is cancelled, the others are cancelled and waited for."""
+    if len(jobs) == 1:
+        await jobs[0]
+        return
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

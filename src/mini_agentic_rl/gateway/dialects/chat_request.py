@@ -1,0 +1,182 @@
+"""The body of a chat-completions request, checked. Fields that are not named here are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ...http import Body, checked
+from ..errors import BadRequestError
+
+StopString = Annotated[str, Field(min_length=1)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class FunctionDefinition(Body):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
+class FunctionName(Body):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedToolChoice(Body):
+    """`tool_choice` that names a function."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
+class AllowedTools(Body):
+    """Those of the tools that may be called, and whether one of them must be."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedToolChoice] = Field(min_length=1)
+
+
+class AllowedToolsChoice(Body):
+    """`tool_choice` that allows some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool = False
+
+
+class JsonSchemaFormat(Body):
+    """What JSON the answer has to be. Without a schema it is any object."""
+
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The wanted form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type 'json_schema' needs json_schema, an object that holds the schema")
+        return self
+
+
+class ChatRequest(Body):
+    """`POST /v1/chat/completions`. None stands for the default."""
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[int, Bias] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
+    ignore_eos: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        tools = {tool.function.name: tool for tool in self.tools or ()}
+        if self.tool_choice == "required" and not tools:
+            raise BadRequestError("tool_choice 'required' needs tools", param="tool_choice")
+        for name in self._chosen_names():
+            if name not in tools:
+                raise BadRequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        if isinstance(self.tool_choice, AllowedToolsChoice):  # the model is shown only those, and chooses among them
+            self.tools = [tools[name] for name in self._chosen_names()]
+            self.tool_choice = self.tool_choice.allowed_tools.mode
+        return self
+
+    def _chosen_names(self) -> list[str]:
+        """The tools that `tool_choice` names."""
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return [self.tool_choice.function.name]
+        if isinstance(self.tool_choice, AllowedToolsChoice):
+            return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
+        return []
+
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted."""
+        return self.n or 1
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop strings."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def offered_tools(self) -> list[dict[str, Any]]:
+        """The tools that the model is shown and whose calls are read."""
+        if self.tool_choice == "none":
+            return []
+        return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools or ()]
+
+    @property
+    def one_call(self) -> bool:
+        """Whether the answer may make one tool call only."""
+        return self.parallel_tool_calls is False and bool(self.offered_tools)
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to begin with a tool call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedToolChoice)
+
+    @property
+    def must_call_name(self) -> str | None:
+        """The tool that has to be called; None when any will do or none has to be."""
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return self.tool_choice.function.name
+        if self.tool_choice == "required" and self.tools and len(self.tools) == 1:
+            return self.tools[0].function.name
+        return None
+
+
+def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """The request in a JSON object.
+
+    Raises:
+        BadRequestError: a field has a bad value; `param` names the first such field.
+    """
+    return checked(ChatRequest, body)

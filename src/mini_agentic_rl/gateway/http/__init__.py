@@ -1,0 +1,1 @@
+"""The gateway over HTTP: `MiniLLMServer`, its application, and the routes that it has in common with `LLMProxy`'s."""

@@ -1,0 +1,154 @@
+"""Routes that every gateway serves: dialects under rollout URLs, lists of models, health, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ...http import (
+    METRICS_CONTENT_TYPE,
+    Admission,
+    AdmittedEndpoint,
+    Endpoint,
+    HttpError,
+    MetricFamily,
+    RequestMetrics,
+    guarded,
+    json_object,
+    json_response,
+    openai_response,
+    read_body,
+)
+from ..dialects import Dialect
+from ..dialects.base import Counting, Lookup
+from ..errors import UnknownModelError
+
+TokenCount: TypeAlias = Callable[[dict[str, Any]], int]
+"""Counts the tokens that the prompt of a chat request has."""
+
+ROLLOUT_PREFIX: Final = "/rollout/{rollout_id}/attempt/{attempt_id}"
+TOKENS_HELP: Final = "Tokens of prompts, those of them found in a cache, and tokens sampled."
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+def gateway_metrics(
+    admission: Admission,
+    counters: Callable[[], Iterable[MetricFamily]],
+    gauges: Callable[[], Iterable[MetricFamily]],
+) -> RequestMetrics:
+    """Return the metrics of a gateway: its requests by dialect, who is inside, and what the gateway counts itself."""
+
+    def all_gauges() -> Iterable[MetricFamily]:
+        inside = {"active": admission.active - admission.waiting, "held": admission.waiting}
+        states = {"paused": admission.paused, "draining": admission.draining}
+        told = "Requests being answered, and held until a pause ends."
+        yield MetricFamily.by_kind("requests_inside", told, inside)
+        yield MetricFamily.by_kind("state", "Whether requests are held or refused at the moment.", states)
+        yield from gauges()
+
+    metrics = RequestMetrics("mini_agentic_rl_gateway", "dialect", _SECONDS, streams=True)
+    metrics.read_when_asked(all_gauges, counters)
+    return metrics
+
+
+def add_dialect(
+    app: Starlette,
+    dialect: Dialect,
+    endpoint: Endpoint,
+    admission: Admission,
+    metrics: RequestMetrics,
+    count: TokenCount | None = None,
+) -> None:
+    """Serve a dialect at its path and under each attempt's own URL; its requests are counted. What it remembers can be
+    looked up by those who have a key, and so can the lengths of prompts where `count` is given."""
+
+    def refused(error: HttpError) -> Response:
+        return json_response(dialect.refusal(error), error.status, error.headers())
+
+    name = dialect.path.rpartition("/v1/")[2]
+    admitted = AdmittedEndpoint(name, endpoint, admission, metrics, refused)
+    for prefix in ("", ROLLOUT_PREFIX):
+        app.router.routes.append(Route(prefix + dialect.path, admitted, methods=["POST"]))
+        for lookup in dialect.lookups:
+            found = guarded(_lookup_endpoint(lookup, admission), refused)
+            app.router.routes.append(Route(prefix + lookup.path, found, methods=[lookup.method]))
+        if count is not None and dialect.counting is not None:
+            counted = guarded(_counting_endpoint(dialect.counting, count, admission), refused)
+            app.router.routes.append(Route(prefix + dialect.counting.path, counted, methods=["POST"]))
+
+
+def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
+    """Serve what can be asked at any time, at `path` and under each attempt's own URL."""
+    for prefix in ("", ROLLOUT_PREFIX):
+        app.router.routes.append(Route(prefix + path, guarded(endpoint, openai_response), methods=["GET"]))
+
+
+def add_models(app: Starlette, admission: Admission, names: Callable[[], Sequence[str]], about: dict[str, Any]) -> None:
+    """Serve the list of models, and each by its name, to those who have a key.
+
+    Args:
+        names: returns what may be asked for.
+        about: what is told of every model beside its name.
+    """
+
+    def row(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": 0, **about}
+
+    async def models(request: Request) -> Response:
+        admission.keys.check(request.headers)
+        return json_response({"object": "list", "data": [row(name) for name in names()]})
+
+    async def model(request: Request) -> Response:
+        admission.keys.check(request.headers)
+        name, known = request.path_params["model"], names()
+        if name not in known:
+            raise UnknownModelError(name, known)
+        return json_response(row(name))
+
+    add_information(app, "/v1/models", models)
+    add_information(app, "/v1/models/{model:path}", model)
+
+
+def add_health(
+    app: Starlette, admission: Admission, metrics: RequestMetrics, about: Callable[[], dict[str, Any]]
+) -> None:
+    """Serve `/health`, with status 503 once the server drains, and `/metrics`; neither asks for a key."""
+
+    async def health(request: Request) -> Response:
+        state = "draining" if admission.draining else "paused" if admission.paused else "ok"
+        return json_response({"status": state, **about()}, 503 if admission.draining else 200)
+
+    async def scrape(request: Request) -> Response:
+        return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)
+
+    add_information(app, "/health", health)
+    add_information(app, "/v1/health", health)
+    add_information(app, "/metrics", scrape)
+
+
+def scope_of(request: Request) -> tuple[str, str] | None:
+    """Return (rollout id, attempt id) of the URL; None under the plain one."""
+    rollout_id = request.path_params.get("rollout_id")
+    return None if rollout_id is None else (rollout_id, request.path_params["attempt_id"])
+
+
+def _lookup_endpoint(lookup: Lookup, admission: Admission) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        admission.keys.check(request.headers)
+        return json_response(lookup.answer(request.path_params["id"], scope_of(request)))
+
+    return answer
+
+
+def _counting_endpoint(counting: Counting, count: TokenCount, admission: Admission) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        admission.keys.check(request.headers)
+        body = json_object(await read_body(request, admission.limits.max_body_bytes))
+        return json_response(counting.answer(count(counting.chat(body, scope_of(request)))))
+
+    return answer

@@ -1,0 +1,98 @@
+"""The gateway on a backend, served over HTTP from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...http import Admission, AdmittingServer
+from ...store import LightningStore
+from ...types import ProxyLLM
+from ..backends.base import Backend
+from ..completion.sample import ChatService
+from ..limits import GatewayLimits, RolloutBudgets
+from ..render.renderer import ChatRenderer
+from ..render.thinking import ThinkingName
+from ..render.tokenizer import Tokenizer
+from ..tool_formats import ToolFormatName
+from .app import create_app
+
+logger = logging.getLogger(__name__)
+
+
+class MiniLLMServer(AdmittingServer):
+    """Serve the OpenAI API on a backend, and record what is asked under a rollout's URL.
+
+    Args:
+        backend: samples tokens; used from the server's own event loop.
+        tokenizer: the model's Hugging Face tokenizer.
+        model_name: public name of the model; asking for it samples with `default_adapter`.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one, which `port` then tells.
+        store: where calls under a rollout's URL are recorded; without one such URLs are refused.
+        api_key: bearer token to ask for; without one, and without `api_keys`, none is asked for.
+        api_keys: further bearer tokens that are accepted.
+        limits: what is let in, and how much each rollout may use.
+        default_adapter: adapter that `model_name` stands for; None is the base model alone.
+        tool_format: how tool calls are written; "auto" takes what the chat template writes, Hermes where that cannot be
+            read back.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
+        extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        *,
+        model_name: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        store: LightningStore | None = None,
+        api_key: str | None = None,
+        api_keys: Sequence[str] = (),
+        limits: GatewayLimits | None = None,
+        default_adapter: str | None = "default",
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
+        extra_eos_ids: Sequence[int] = (),
+    ) -> None:
+        self.model_name = model_name
+        self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
+        limits = limits or GatewayLimits()
+        budgets = RolloutBudgets(limits, lambda: store)
+        self.service = ChatService(backend, self.renderer, model_name, default_adapter, store, budgets=budgets)
+        keys = [*([] if api_key is None else [api_key]), *api_keys]
+        admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
+        super().__init__(create_app(self.service, admission), admission, host, port, "gateway server")
+
+    @property
+    def endpoint(self) -> str:
+        """Base URL for OpenAI clients on this machine, ending in /v1."""
+        return f"{self.root}/v1"
+
+    def announce(self) -> None:
+        logger.info("serving %s at %s", self.model_name, self.endpoint)
+
+    def as_resource(self, sampling_parameters: Mapping[str, Any] | None = None) -> ProxyLLM:
+        """Return the endpoint as a resource for rollouts.
+
+        Args:
+            sampling_parameters: keyword arguments that agents pass to the completion call.
+        """
+        return ProxyLLM(
+            endpoint=self.endpoint,
+            model=self.model_name,
+            api_key=self.admission.keys.first,
+            sampling_parameters=dict(sampling_parameters or {}),
+        )
+
+    def pause(self) -> None:
+        """Hold requests that arrive from now on, e.g. while the weights are updated; those being answered go on. With
+        `limits.when_paused="refuse"` they are answered with status 429 and a `Retry-After` instead."""
+        self.admission.pause()
+
+    def resume(self) -> None:
+        """Answer requests again, those that were held first."""
+        self.admission.resume()

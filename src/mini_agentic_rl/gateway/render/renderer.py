@@ -1,0 +1,269 @@
+"""Messages to token ids, through the tokenizer's own chat template.
+
+A conversation that goes on is never encoded again: `continuation` gives the ids to append to what was recorded.
+Where the template has no form for tools that the gateway can read back, tools, calls and results are put into
+ordinary turns in the tool format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from mini_agentic_rl.tokens import CompletionRecord
+
+from ..errors import BadRequestError
+from ..tool_formats import Tool, ToolFormatName
+from .answer_reader import AnswerReader
+from .detokenizer import Decoder
+from .messages import Message, plain_messages
+from .reshape import (
+    assistant_text,
+    keeps,
+    merged,
+    ordinary_turn,
+    system_into_user,
+    with_short_ids,
+    with_system_text,
+    with_thought,
+)
+from .template import Template
+from .thinking import ThinkingName, ThoughtScanner, separated, without_thought
+from .tokenizer import Tokenizer
+
+
+class ChatRenderer:
+    """Renders conversations for one tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer. Without a chat template it gets ChatML.
+        tool_format: how tool calls are written; "auto" takes what the chat template writes, and Hermes where it writes
+            nothing that can be read back.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
+        extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
+        extra_eos_ids: Sequence[int] = (),
+    ) -> None:
+        _check("tool_format", tool_format, get_args(ToolFormatName))
+        _check("thinking", thinking, get_args(ThinkingName))
+        self.tokenizer = tokenizer
+        self.template = Template(tokenizer, tool_format, thinking)
+        self.tool_format = self.template.tool_format
+        """How tool calls are written and read."""
+        self.thinking: ThinkingName = thinking
+        """The policy in force; never "auto"."""
+        if thinking == "auto":
+            self.thinking = "off" if self.template.tags is None else "fork"
+        self.end_of_turn_id = self.template.end_id
+        found = [self.end_of_turn_id, tokenizer.eos_token_id, *extra_eos_ids]
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
+        """Ids that end a turn; the first is the one that the template writes."""
+        tags = self.template.tags
+        shown = () if tags is None else (tags.open, tags.close)
+        self._decoder = Decoder(tokenizer, shown)
+        self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of the whole conversation.
+
+        Raises:
+            BadRequestError: the messages are malformed, or the chat template refuses them.
+        """
+        plain = self.plain(messages)
+        if self.thinking == "drop":
+            plain = [without_thought(message) for message in plain]
+        return self.encode(self._text(plain, tools, add_generation_prompt))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; the names of special tokens become those tokens."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decoder(self, calls: bool) -> Decoder:
+        """What turns sampled ids into the text that `reader(calls)` reads."""
+        return self._decoder_with_calls if calls else self._decoder
+
+    def reader(self, calls: bool) -> AnswerReader | None:
+        """A new reader of one answer's text; None where all of it is content.
+
+        Args:
+            calls: whether tool calls are read.
+        """
+        tags = self.template.tags
+        if tags is None and not calls:
+            return None
+        thoughts = None if tags is None else ThoughtScanner(tags, self.template.thought_begun)
+        return AnswerReader(thoughts, self.tool_format.scanner() if calls else None)
+
+    def forced_prefix(self, name: str | None) -> str:
+        """The start of an answer that must call the tool `name`, or any tool when None. A thought that the generation
+        prompt has opened is closed first."""
+        tags = self.template.tags
+        prefix = self.tool_format.forced_prefix(name)
+        return prefix if tags is None or not self.template.thought_begun else f"{tags.close}\n\n{prefix}"
+
+    def plain(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages in plain shape; thoughts are `reasoning_content`, or part of the text when thinking is off.
+
+        Raises:
+            BadRequestError: the messages are malformed.
+        """
+        plain = plain_messages(messages)
+        tags = self.template.tags
+        if tags is None:
+            return [without_thought(message) for message in plain]
+        return [separated(message, tags, self.template.thought_begun) for message in plain]
+
+    def continuation(
+        self,
+        previous_messages: Sequence[Message],
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        ended: bool = True,
+    ) -> list[int] | None:
+        """The ids that carry a recorded conversation on to the next generation prompt.
+
+        Args:
+            previous_messages: the messages of the earlier call and, last, the assistant's answer to it, with the
+                thoughts that were recorded.
+            new_messages: what has been added since.
+            tools: the tools of both calls.
+            ended: whether the recorded output ends with the end-of-turn token; when not (length bound, stop string),
+                that token leads the continuation.
+
+        Returns:
+            ids to append to the earlier call's prompt and output ids; None when the template, or the policy for
+            thinking, rewrites history, so that the earlier call is no prefix of this one.
+
+        Raises:
+            BadRequestError: the messages are malformed, or the chat template refuses them.
+        """
+        previous, new = self.plain(previous_messages), self.plain(new_messages)
+        if self.thinking == "drop":
+            if has_thought(previous):
+                return None
+            new = [without_thought(message) for message in new]
+        if self.thinking == "keep":
+            # The template is asked for what surrounds the answers only: their thoughts stand in the recorded ids.
+            previous = [without_thought(message) for message in previous]
+        whole_text = self._text([*previous, *new], tools, True)
+        end_text = self.template.end_text
+        if not end_text:
+            previous_text = self._text(previous, tools, False)
+            kept = whole_text.startswith(previous_text) and keeps(previous_text, previous[-1])
+            return self.encode(whole_text[len(previous_text) :]) if kept else None
+        prompt_text = self._text(previous[:-1], tools, self.thinking != "keep")
+        if not whole_text.startswith(prompt_text):
+            return None
+        answer, end, rest = whole_text[len(prompt_text) :].partition(end_text)
+        if not end or not keeps(answer, previous[-1]):
+            return None
+        return self.encode(rest if ended else end + rest)
+
+    def assistant_text(self, message: Message) -> str:
+        """What the model would have to emit to have said `message`, without the end-of-turn token."""
+        (plain,) = self.plain([message])
+        text = assistant_text(plain, self.tool_format, self.template.call_lead)
+        tags, lead = self.template.tags, self.template.lead if plain["content"] else self.template.lead_of_calls
+        thought = plain.get("reasoning_content")
+        if tags is not None and self.template.thought_begun:
+            return f"{thought}\n{tags.close}\n\n{text}" if thought else f"{tags.close}\n\n{text}"
+        if tags is not None and thought:
+            return f"{'' if tags.open in lead else lead}{tags.open}\n{thought}\n{tags.close}\n\n{text}"
+        return lead + text
+
+    def conversation_to_records(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
+    ) -> list[CompletionRecord]:
+        """A written conversation as if it had been sampled: one record for each assistant turn, log-probabilities 0.
+
+        Each turn continues the turn before it token by token, as the gateway does, unless the template rewrites
+        history.
+
+        Raises:
+            BadRequestError: the messages are malformed, or the chat template refuses them.
+            ValueError: there is no assistant message.
+        """
+        records: list[CompletionRecord] = []
+        last = -1
+        end = [self.eos_ids[0]] if self.eos_ids else []
+        for index, message in enumerate(messages):
+            if message.get("role") != "assistant":
+                continue
+            prompt_ids: list[int] | None = None
+            if records:
+                added = self.continuation(messages[: last + 1], messages[last + 1 : index], tools)
+                if added is not None:
+                    prompt_ids = [*records[-1].prompt_ids.tolist(), *records[-1].output_ids.tolist(), *added]
+            if prompt_ids is None:
+                prompt_ids = self.render(messages[:index], tools)
+            output_ids = self.encode(self.assistant_text(message)) + end
+            records.append(
+                CompletionRecord(
+                    prompt_ids=np.asarray(prompt_ids, dtype=np.int64),
+                    output_ids=np.asarray(output_ids, dtype=np.int64),
+                    logprobs=np.zeros(len(output_ids), dtype=np.float32),
+                    sequence_id=len(records) + 1,
+                )
+            )
+            last = index
+        if not records:
+            raise ValueError("the conversation has no assistant message")
+        return records
+
+    def _text(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
+    ) -> str:
+        if not messages:
+            return ""
+        template = self.template
+        native = template.native_tools
+        turns = [self._turn(message) for message in messages]
+        if tools and not native:
+            turns = with_system_text(turns, self.tool_format.section(tools))
+        if not template.system_role:
+            turns = system_into_user(turns)
+        if template.alternating or not native:
+            turns = merged(turns, template.alternating)
+        try:
+            return template.apply(turns, tools if native else None, add_generation_prompt)
+        except Exception as error:  # a chat template is foreign code and may raise anything
+            raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
+
+    def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A plain message as the template is given it."""
+        template = self.template
+        if template.native_tools and not self._as_text(message):
+            turn = with_short_ids(message) if template.short_ids else message
+        else:
+            turn = ordinary_turn(message, self.tool_format, template.tool_role)
+        return with_thought(turn, template)
+
+    def _as_text(self, message: Mapping[str, Any]) -> bool:
+        """Whether the calls of an answer have to stand in its content: the template would refuse or lose a part."""
+        calls = message.get("tool_calls", ())
+        if not calls or not self.template.calls_as_text:
+            return False
+        several = len(calls) > 1 and not self.template.several_calls
+        return several or (bool(message["content"]) and not self.template.content_beside_calls)
+
+
+def has_thought(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of these plain messages thinks."""
+    return any(message.get("reasoning_content") is not None for message in messages)
+
+
+def _check(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")

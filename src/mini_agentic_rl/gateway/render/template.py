@@ -1,0 +1,222 @@
+"""One tokenizer's chat template: what it can do, found out by rendering small probes, and rendering with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..tool_formats import FORMATS, Tool, ToolFormat, ToolFormatName, split_tool_calls
+from .detokenizer import Decoder
+from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
+from .tokenizer import Tokenizer, chat_template_of, end_tokens
+
+_MARK = "m4rk"
+_RESULT = "r3sult"
+_USER = {"role": "user", "content": "hi"}
+_SHORT_ID = "a1b2c3d4e"
+"""Nine letters and digits: the only kind of call id that some templates take."""
+_LONG_ID = "call_0123456789abcdef01234567"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": _MARK,
+        "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+    },
+}
+
+
+def _call(id_: str = _SHORT_ID, **options: Any) -> dict[str, Any]:
+    function = {"name": "probe", "arguments": {"x": 1}} | options
+    return {"id": id_, "type": "function", "function": function}
+
+
+def _calling(*calls: Mapping[str, Any], content: str = "") -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def _result(id_: str = _SHORT_ID) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id_, "name": "probe", "content": _RESULT}
+
+
+class Template:
+    """The chat template of a tokenizer, which gets ChatML where it has none.
+
+    Args:
+        tokenizer: the tokenizer.
+        tool_format: how tool calls are written; "auto" takes what the template itself writes, Hermes where it writes
+            nothing that can be read back.
+        thinking: the policy asked for; "off" knows no think tags.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormatName, thinking: ThinkingName) -> None:
+        self._tokenizer = tokenizer
+        self._source = chat_template_of(tokenizer)
+        self.tags = self._tags(thinking)
+        self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
+        """Whether there is a system role."""
+        self.alternating = not self._shows([_USER, {"role": "user", "content": _MARK}])
+        """Whether user and assistant have to take turns."""
+        self.tool_role = self._has_tool_role()
+        """Whether there is a role for tool results."""
+        self.tool_format, self.native_tools = self._choose_format(tool_format)
+        """How calls are written, and whether the template itself writes them so, and shows tools and results."""
+        self.several_calls = self._reads_back(_calling(_call(), _call("z9y8x7w6v")), 2)
+        """Whether it writes all the calls of one answer."""
+        self.content_beside_calls = self._reads_back(_calling(_call(), content=_MARK), 1)
+        """Whether it writes what an answer says beside its calls."""
+        self.call_lead = self._call_lead()
+        """What stands between what an answer says and its calls."""
+        told = [_USER, {"role": "assistant", "content": "a"}, _result(), {"role": "assistant", "content": "b"}]
+        self.calls_as_text = _RESULT in self.try_(told, [_PROBE_TOOL])
+        """Whether a tool's result may follow an answer whose calls stand in its content."""
+        self.short_ids = not self.try_(
+            [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)], [_PROBE_TOOL]
+        ) and self._takes([_USER, _calling(_call()), _result()])
+        """Whether call ids have to be nine letters and digits."""
+        self.generation_prompt = self._generation_prompt()
+        """What opens an answer."""
+        self.thought_begun = self.tags is not None and (
+            self.generation_prompt.rfind(self.tags.open) > self.generation_prompt.rfind(self.tags.close)
+        )
+        """Whether the generation prompt opens a thought, so that answers hold the closing tag alone."""
+        self.thought_field = self.tags is not None and self._shows_thought({"reasoning_content": _MARK})
+        """Whether the template takes a thought as `reasoning_content`; it is put into the content otherwise."""
+        self.thought_closed_only = (
+            self.tags is not None
+            and not self.thought_field
+            and not self._shows_thought({"content": f"{self.tags.open}\n{_MARK}\n{self.tags.close}\n\na"})
+            and self._shows_thought({"content": f"{_MARK}\n{self.tags.close}\n\na"})
+        )
+        """Whether a thought in the content has to come without its opening tag."""
+        self.lead = self._lead()
+        """What the template writes between the generation prompt and the answer; nothing, as a rule."""
+        self.lead_of_calls = self._lead_of_calls()
+        """The same before an answer of nothing but calls."""
+        self.end_text, self.end_id = self._end_of_turn()
+        """The text from the end of an answer through the first special token after it, and that token's id."""
+
+    def apply(
+        self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
+    ) -> str:
+        """The text of a conversation. A chat template is foreign code and may raise anything."""
+        text = self._tokenizer.apply_chat_template(
+            [dict(turn) for turn in turns],
+            tools=list(tools) if tools else None,
+            chat_template=self._source,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=False,
+        )
+        return str(text)
+
+    def try_(
+        self,
+        turns: Sequence[Mapping[str, Any]],
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """A probe's text; empty when the template refuses it."""
+        try:
+            return self.apply(turns, tools, add_generation_prompt)
+        except Exception:  # a chat template is foreign code and may raise anything
+            return ""
+
+    def _takes(self, turns: Sequence[Mapping[str, Any]]) -> bool:
+        return bool(self.try_(turns, [_PROBE_TOOL]))
+
+    def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
+        return _MARK in self.try_(turns)
+
+    def _tags(self, thinking: ThinkingName) -> ThinkTags | None:
+        if thinking == "off":
+            return None
+        found = find_tags(self._source, self._tokenizer.get_added_vocab())
+        return found if found or thinking == "auto" else default_tags()
+
+    def _has_tool_role(self) -> bool:
+        start = [_USER, {"role": "assistant", "content": "a"}]
+        as_tool = self.try_([*start, {**_result(), "content": _MARK}])
+        as_assistant = self.try_([*start, {"role": "assistant", "content": _MARK}])
+        return _MARK in as_tool and as_tool != as_assistant
+
+    def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool]:
+        wanted = [one for one in FORMATS if name in ("auto", one.name)]
+        shown = _MARK in self.try_([_USER], [_PROBE_TOOL])
+        if shown and _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
+            text = self._answer_text(_calling(_call()))
+            written = [one for one in wanted if self._writes(one, text)]
+            if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
+                return max(written, key=lambda one: len(one.forced_prefix("probe"))), True
+        return wanted[0], False
+
+    def _writes(self, tool_format: ToolFormat, text: str) -> bool:
+        """Whether a text is the probe's call in this format: as the format begins it, and as its scanner reads it."""
+        visible = self._visible(text, tool_format)
+        calls = split_tool_calls(tool_format, visible)[1]
+        begins = squashed(tool_format.forced_prefix("probe")) in squashed(visible)
+        return begins and [(call.name, call.arguments) for call in calls] == [("probe", '{"x": 1}')]
+
+    def _reads_back(self, answer: Mapping[str, Any], count: int) -> bool:
+        if not self.native_tools:
+            return True
+        text = self._visible(self._answer_text(answer), self.tool_format)
+        calls = split_tool_calls(self.tool_format, text)[1]
+        return len(calls) == count and answer["content"] in text
+
+    def _call_lead(self) -> str:
+        text = self._answer_text(_calling(_call(), content=_MARK)) if self.native_tools else ""
+        said, call = text.find(_MARK), text.find(self.tool_format.forced_prefix("probe"))
+        return text[said + len(_MARK) : call] if 0 <= said < call else "\n"
+
+    def _lead_of_calls(self) -> str:
+        if not self.native_tools:
+            return self.lead
+        text = self._answer_text(_calling(_call()))
+        return text[: max(0, text.find(self.tool_format.forced_prefix("probe")))]
+
+    def _visible(self, text: str, tool_format: ToolFormat) -> str:
+        """The text as it would be read if the model had sampled it."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return Decoder(self._tokenizer, tool_format.markers)(ids)
+
+    def _answer_text(self, answer: Mapping[str, Any]) -> str:
+        """What the template makes of an answer."""
+        whole = self.try_([_USER, answer], [_PROBE_TOOL])
+        for prompted in (True, False):
+            before = self.try_([_USER], [_PROBE_TOOL], prompted)
+            if before and whole.startswith(before):
+                return whole[len(before) :]
+        return ""
+
+    def _generation_prompt(self) -> str:
+        before = self.try_([_USER])
+        prompt = self.try_([_USER], add_generation_prompt=True)
+        return prompt[len(before) :] if prompt.startswith(before) else ""
+
+    def _shows_thought(self, answer: Mapping[str, Any]) -> bool:
+        """Whether a template shows the probe's thought once between its tags."""
+        if self.tags is None:
+            return False
+        text = self.try_([_USER, {"role": "assistant", "content": "a", **answer}])
+        return f"{self.tags.open}{_MARK}{self.tags.close}" in squashed(text) and text.count(self.tags.open) == 1
+
+    def _lead(self) -> str:
+        before = self.try_([_USER], add_generation_prompt=True)
+        whole = self.try_([_USER, {"role": "assistant", "content": _MARK}])
+        return whole[len(before) : whole.rfind(_MARK)] if _MARK in whole and whole.startswith(before) else ""
+
+    def _end_of_turn(self) -> tuple[str, int | None]:
+        text = self.try_([_USER, {"role": "assistant", "content": _MARK}])
+        tail = text[text.rfind(_MARK) + len(_MARK) :] if _MARK in text else ""
+        known = end_tokens(self._tokenizer)
+        found = [(tail.find(token), -len(token), token) for token in known if token and token in tail]
+        if not found:
+            return "", None
+        position, _, token = min(found)
+        return tail[: position + len(token)], known[token]
+
+
+def squashed(text: str) -> str:
+    """The text without its white space."""
+    return re.sub(r"\s+", "", text)

@@ -1,0 +1,208 @@
+"""A policy behind its own endpoint: what agents call while an algorithm trains or measures it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..policy import (
+    DEFAULT_ADAPTER,
+    EngineSettings,
+    ModelNotFoundError,
+    Policy,
+    PolicyError,
+    adapter_folder,
+    resolve_model,
+)
+from ..store import LightningStore
+from ..types import LLM, NamedResources
+from .backends.policy import PolicyBackend
+from .http.server import MiniLLMServer
+from .limits import GatewayLimits
+from .proxy import LLMProxy
+from .render.thinking import ThinkingName
+from .resources import with_policy
+from .tool_formats import ToolFormatName
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer that was given (an object, a folder or a hub id), or the one beside the model.
+
+    Raises:
+        ModelNotFoundError: there is none.
+    """
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        given: PreTrainedTokenizerBase = tokenizer
+        return given
+    source = tokenizer or (_tokenizer_beside(model) if isinstance(model, str) else model.name_or_path)
+    if not source:
+        raise ModelNotFoundError("a loaded model needs its tokenizer: MiniGRPO(model, tokenizer)")
+    try:
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first}") from error
+    return found
+
+
+def _tokenizer_beside(model: str) -> str:
+    """Where the tokenizer of a model is; that of an adapter is its own where it has one, else that of its base."""
+    adapter = adapter_folder(model)
+    if adapter is not None and (adapter / "tokenizer_config.json").is_file():
+        return str(adapter)
+    return resolve_model(model)
+
+
+class ServedPolicy:
+    """A policy, its tokenizer, and its server.
+
+    It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
+    that adapter's name, and the model without an adapter as `{name}-base`.
+    """
+
+    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+        self.policy = policy
+        self.tokenizer = tokenizer
+        self.name = name
+        self.server: MiniLLMServer | None = None
+        self._proxy: LLMProxy | None = None
+        both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
+        if both:
+            raise PolicyError(f"the model itself is served as {both.pop()!r}: give that adapter another name")
+
+    @property
+    def base_name(self) -> str:
+        """The model without an adapter."""
+        return f"{self.name}-base"
+
+    @property
+    def model_names(self) -> list[str]:
+        """All names that may be asked for."""
+        return [self.name, self.base_name, *self.policy.model.versions]
+
+    @property
+    def trained_models(self) -> dict[str, str]:
+        """The adapter that learns from calls to each model, by the names of the models."""
+        adapters = self.policy.model.adapters
+        return {self.name: adapters[0], **{adapter: adapter for adapter in adapters}}
+
+    def resources(self, initial: NamedResources, sampling_parameters: dict[str, Any]) -> NamedResources:
+        """What agents find: `initial`, the model that is trained as "llm" and "main_llm", and each adapter under its
+        name, unless it is the one without a name of its own.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        policy: LLM = (
+            self.server.as_resource(sampling_parameters)
+            if self._proxy is None
+            else self._proxy.as_resource(model=self.name, sampling_parameters=sampling_parameters)
+        )
+        return with_policy(initial, policy, [name for name in self.policy.model.versions if name != DEFAULT_ADAPTER])
+
+    @classmethod
+    def load(
+        cls,
+        model: str | PreTrainedModel,
+        tokenizer: Any | None = None,
+        *,
+        engine: EngineSettings | None = None,
+        **options: Any,
+    ) -> ServedPolicy:
+        """Load model and tokenizer; `options` are those of `load_model`."""
+        name = model if isinstance(model, str) else (model.name_or_path or type(model).__name__)
+        policy = Policy.load(model, engine=engine, **options)
+        try:
+            return cls(policy, load_tokenizer(model, tokenizer), name)
+        except BaseException:
+            policy.close()
+            raise
+
+    def serve(
+        self,
+        *,
+        store: LightningStore | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        api_keys: Sequence[str] = (),
+        limits: GatewayLimits | None = None,
+        tool_format: ToolFormatName = "auto",
+        thinking: ThinkingName = "auto",
+    ) -> MiniLLMServer:
+        """Start the server; rollouts' calls are recorded in `store`."""
+        backend = PolicyBackend(
+            self.policy.engine,
+            base_name=self.base_name,
+            adapters=list(self.policy.model.versions),
+            context_length=self.policy.model.context_length,
+        )
+        self.server = MiniLLMServer(
+            backend,
+            self.tokenizer,
+            model_name=self.name,
+            host=host,
+            port=port,
+            store=store,
+            api_keys=api_keys,
+            limits=limits,
+            default_adapter=self.policy.model.adapters[0],
+            tool_format=tool_format,
+            thinking=thinking,
+            extra_eos_ids=self._generation_eos_ids(),
+        )
+        return self.server.start()
+
+    def put_behind(self, proxy: LLMProxy) -> None:
+        """Have agents ask `proxy`, which hands on their calls and records them with the tokens that the server tells.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        place = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
+        proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
+        self._proxy = proxy
+
+    def prompts(self) -> dict[str, int]:
+        """How many prompts so far continued a conversation, began one or forked, and why they forked; see
+        `mini_agentic_rl.gateway.completion.drift`.
+
+        Raises:
+            RuntimeError: the policy is not served.
+        """
+        if self.server is None:
+            raise RuntimeError("the policy is not served")
+        return self.server.service.memory.drift.counts()
+
+    async def learn_async(self, job: Callable[[], T]) -> T:
+        """`Policy.learn_async`, while the server holds what arrives."""
+        if self.server is None:
+            return await self.policy.learn_async(job)
+        self.server.pause()
+        try:
+            return await self.policy.learn_async(job)
+        finally:
+            self.server.resume()
+
+    def close(self) -> None:
+        """Stop serving, then sampling."""
+        if self.server is not None:
+            self.server.stop()
+        self.policy.close()
+
+    def _generation_eos_ids(self) -> list[int]:
+        config = self.policy.model.base.generation_config
+        eos = None if config is None else config.eos_token_id
+        if eos is None:
+            return []
+        return list(eos) if isinstance(eos, list | tuple) else [int(eos)]

@@ -1,0 +1,203 @@
+"""Who comes in when: the key, its rate, how many at once; closed while the server drains, held while it is paused.
+
+Requests are let in and out on the server's event loop. `pause`, `resume`, `drain` and `reopen` may be called from any
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from ..config import Settings
+from .access import ApiKeys
+from .errors import DrainingError, OverloadedError
+
+_REQUESTS: JsonDict = {"panel": "Limits of requests"}
+_PAUSED_RETRY_SECONDS = 2.0
+_BUSY_RETRY_SECONDS = 1.0
+
+
+class RequestLimits(Settings):
+    """Which requests are taken at all. A key's bounds are its own; without keys all clients share one set."""
+
+    max_body_bytes: int = Field(default=16 * 2**20, ge=1, json_schema_extra=_REQUESTS)
+    """Larger request bodies are refused."""
+    max_requests_per_minute: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
+    """At most this many requests a minute for each API key, all of them at once if need be; without it there is no
+    bound."""
+    max_concurrent_requests: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
+    """At most this many requests at the same time for each API key; without it there is no bound."""
+
+
+class RequestRate:
+    """Requests per minute, as a token bucket for each key: a full one allows a minute's worth at once. Used from one
+    event loop.
+
+    Args:
+        per_minute: how many requests a key may make in a minute.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size = float(per_minute)
+        self._per_second = per_minute / 60.0
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """For each key: what is left in its bucket, and when that was so."""
+
+    def take(self, key: str) -> float:
+        """Take one request of a key; return 0 if it may pass, else the seconds after which the next one may."""
+        now = self._clock()
+        left, since = self._buckets.get(key, (self._size, now))
+        left = min(self._size, left + (now - since) * self._per_second)
+        passes = left >= 1.0
+        self._buckets[key] = (left - 1.0 if passes else left, now)
+        return 0.0 if passes else (1.0 - left) / self._per_second
+
+
+class Admission:
+    """Admit requests within the limits.
+
+    Args:
+        limits: the bounds.
+        keys: API keys that are accepted; none lets everybody in.
+        refuse_when_paused: refuse a request that arrives during a pause, instead of holding it until the end.
+    """
+
+    def __init__(self, limits: RequestLimits, keys: Sequence[str] = (), *, refuse_when_paused: bool = False) -> None:
+        self.limits = limits
+        self.keys = ApiKeys(keys)
+        self._refuse_when_paused = refuse_when_paused
+        self._rate = None if limits.max_requests_per_minute is None else RequestRate(limits.max_requests_per_minute)
+        self._by_key: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._paused = False
+        self._draining = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._empty = threading.Event()
+        self._active = 0
+
+    @property
+    def active(self) -> int:
+        """Number of requests inside, those that wait for the end of a pause among them."""
+        return self._active
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for the end of a pause."""
+        return len(self._waiting)
+
+    @property
+    def paused(self) -> bool:
+        """True while requests are held."""
+        return self._paused
+
+    @property
+    def draining(self) -> bool:
+        """True once nobody comes in any more."""
+        return self._draining
+
+    @contextmanager
+    def admitted(self, headers: Mapping[str, str]) -> Iterator[None]:
+        """Let a request in, for as long as the block lasts.
+
+        Raises:
+            AuthenticationError: it carries no key that is accepted.
+            DrainingError: the server is about to stop.
+            OverloadedError: its key has used up its rate, or has too many requests inside.
+        """
+        key = self.keys.check(headers)
+        if self._draining:
+            raise DrainingError
+        bound = self.limits.max_concurrent_requests
+        if bound is not None and self._by_key[key] >= bound:
+            raise OverloadedError(
+                f"{bound} requests of this API key are being answered already (max_concurrent_requests)",
+                retry_after=_BUSY_RETRY_SECONDS,
+            )
+        pause = 0.0 if self._rate is None else self._rate.take(key)
+        if pause > 0:
+            raise OverloadedError(
+                f"this API key has made its {self.limits.max_requests_per_minute} requests of the minute "
+                "(max_requests_per_minute)",
+                retry_after=max(0.1, round(pause, 1)),
+            )
+        self._active += 1
+        self._by_key[key] += 1
+        try:
+            yield
+        finally:
+            self._active -= 1
+            self._by_key[key] -= 1
+            if not self._by_key[key]:
+                del self._by_key[key]
+            if self.draining and not self._active:  # it may have begun meanwhile
+                self._empty.set()
+
+    async def opened(self) -> None:
+        """Return once the server is not paused.
+
+        Raises:
+            OverloadedError: it is, and requests are refused meanwhile.
+            DrainingError: it stops instead.
+        """
+        while self._paused:
+            if self._refuse_when_paused:
+                raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
+            turn = asyncio.get_running_loop().create_future()
+            with self._lock:
+                if not self._paused or self._draining:
+                    break
+                self._waiting.add(turn)
+            try:
+                await turn
+            finally:
+                self._waiting.discard(turn)
+        if self._draining:
+            raise DrainingError
+
+    def pause(self) -> None:
+        """Hold requests that arrive from now on; those being answered go on. Pausing twice is as good as once."""
+        with self._lock:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Let in again what was held."""
+        with self._lock:
+            self._paused = False
+            self._wake()
+
+    def drain(self, timeout: float) -> bool:
+        """Let nobody in any more, and wait at most `timeout` seconds for those inside; return True if all have left."""
+        self._empty.clear()
+        with self._lock:
+            self._draining = True
+            self._wake()
+        end = time.monotonic() + timeout
+        if self._active == 0:
+            return True
+        return self._empty.wait(max(0.0, end - time.monotonic()))
+
+    def reopen(self) -> None:
+        """Let requests in again after `drain`."""
+        with self._lock:
+            self._draining = False
+
+    def _wake(self) -> None:
+        for turn in list(self._waiting):
+            loop = turn.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_end, turn)
+
+
+def _end(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)

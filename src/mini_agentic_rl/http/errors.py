@@ -1,0 +1,115 @@
+"""What can go wrong with a request to any server: an HTTP status, a message, and headers to send along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class HttpError(Exception):
+    """An error that the client is told about.
+
+    Args:
+        message: what is wrong, for a person.
+        param: the field of the request that is at fault.
+        code: a short name of the error, for programs.
+        kind: OpenAI's type of the error; by default that of the class.
+    """
+
+    status = 500
+    kind = "server_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, kind: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind or self.kind
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """Return OpenAI's error object, the body of the response."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers to send along."""
+        return {}
+
+
+class BadRequestError(HttpError):
+    """The request cannot be served as it is; `param` names the field at fault."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class AuthenticationError(HttpError):
+    """The bearer token is missing or wrong."""
+
+    status = 401
+    kind = "authentication_error"
+
+
+class ForbiddenError(HttpError):
+    """Requests from there are not taken."""
+
+    status = 403
+    kind = "permission_error"
+
+
+class NotServedError(HttpError):
+    """Nothing is served under this path, or not by this method."""
+
+    kind = "invalid_request_error"
+
+    def __init__(self, method: str, path: str, status: int = 404, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"{method} {path} is not served here")
+        self.status = status
+        self._headers = dict(headers or {})
+
+    def headers(self) -> dict[str, str]:
+        return self._headers
+
+
+class BodyTooLargeError(HttpError):
+    """The request's body exceeds the bound."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body exceeds {limit} bytes: send less at once, or raise max_body_bytes of the server")
+
+
+class UnsupportedEncodingError(HttpError):
+    """The body is compressed, or typed, in a way that is not read."""
+
+    status = 415
+    kind = "invalid_request_error"
+
+
+class OverloadedError(HttpError):
+    """The server takes no more requests for now."""
+
+    status = 429
+    kind = "rate_limit_error"
+
+    def __init__(self, message: str = "The server is busy; try again shortly.", *, retry_after: float = 1.0) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
+        self.retry_after = retry_after
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": f"{self.retry_after:g}"}
+
+
+class DrainingError(HttpError):
+    """The server is about to stop and takes no new requests."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; try again in a moment", code="server_stopping")
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "5", "Connection": "close"}

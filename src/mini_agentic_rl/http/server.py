@@ -1,0 +1,227 @@
+"""An ASGI application served from a thread with an event loop of its own, alone or with an admission in front."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from typing_extensions import Self
+
+from ..errors import UserError
+from .admission import Admission
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS = 75
+_BACKLOG = 2048
+
+
+class ServerStartError(UserError):
+    """The server could not start."""
+
+
+class ServerThread:
+    """Serve one application at one address until it is stopped.
+
+    Args:
+        app: the ASGI application.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one, which `port` then tells.
+        name: what it is called in thread names and in the log.
+    """
+
+    def __init__(self, app: Any, host: str, port: int, name: str) -> None:
+        self._app = app
+        self._host = host
+        self._name = name
+        self._wanted_port = port
+        self._bound_port: int | None = None
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on.
+
+        Raises:
+            RuntimeError: it has not been started, and any free port was asked for.
+        """
+        port = self._bound_port or self._wanted_port
+        if not port:
+            raise RuntimeError(f"the {self._name} has no port before start()")
+        return port
+
+    @property
+    def root(self) -> str:
+        """Its URL for clients on this machine, without a path: http://host:port."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """True while it takes connections."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Serve; returns once connections are accepted. Starting a running server changes nothing.
+
+        Raises:
+            ServerStartError: the address cannot be had.
+        """
+        if self._thread is not None:
+            return
+        listener = _listen(self._host, self._wanted_port)
+        self._bound_port = int(listener.getsockname()[1])
+        server = _Server(
+            uvicorn.Config(
+                self._app,
+                loop="asyncio",
+                lifespan="auto",
+                access_log=False,
+                proxy_headers=False,
+                log_config=None,
+                log_level="warning",
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            ),
+            self._name,
+        )
+        thread = threading.Thread(target=server.serve_until_stopped, args=(listener,), name=self._name, daemon=True)
+        thread.start()
+        server.ready.wait()
+        if not server.started:
+            thread.join()
+            raise ServerStartError(f"the {self._name} could not start: {server.failure}")
+        self._server, self._thread = server, thread
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop taking requests, give those under way `timeout` seconds, then cancel them. Blocks until it is done."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.config.timeout_graceful_shutdown = max(1, round(timeout))
+        self._server.should_exit = True
+        self._thread.join()
+        self._server = self._thread = self._bound_port = None
+
+
+class AdmittingServer:
+    """Serve an application that has an admission in front: both open together, and requests may end before it stops.
+
+    Args:
+        app: the ASGI application, whose endpoints ask the admission.
+        admission: lets requests in.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one, which `port` then tells.
+        name: what it is called in thread names and in the log.
+    """
+
+    def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
+        self.host = host
+        self.admission = admission
+        self._thread = ServerThread(app, host, port, name)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on.
+
+        Raises:
+            RuntimeError: it has not been started, and any free port was asked for.
+        """
+        return self._thread.port
+
+    @property
+    def root(self) -> str:
+        """Its URL for clients on this machine, without a path: http://host:port."""
+        return self._thread.root
+
+    @property
+    def running(self) -> bool:
+        """True while it takes connections."""
+        return self._thread.running
+
+    def start(self) -> Self:
+        """Serve; returns once connections are accepted. Starting a running server changes nothing.
+
+        Raises:
+            ServerStartError: the address cannot be had.
+        """
+        if not self.running:
+            self.admission.reopen()
+            self._thread.start()
+            self.announce()
+        return self
+
+    def announce(self) -> None:
+        """Log what is served where; called when it has started."""
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
+        them. Blocks until it is done."""
+        started = time.monotonic()
+        if self.running:
+            self.admission.drain(timeout)
+        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, name: str) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+        self.failure: BaseException | None = None
+        self._name = name
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    def serve_until_stopped(self, listener: socket.socket) -> None:
+        try:
+            asyncio.run(self.serve(sockets=[listener]))
+        except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
+            self.failure = error
+            if self.ready.is_set():
+                logger.exception("the %s stopped unexpectedly", self._name)
+        finally:
+            listener.close()
+            self.ready.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ServerStartError(
+            f"there is no port {port}: choose one between 0 and 65535 (0 takes a free one)", setting="port"
+        )
+    # the protocol is named so that asyncio turns Nagle's delay off: it leaves sockets of protocol 0 as they are
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} of {host} is already in use: choose another one (0 takes a free one)"
+            raise ServerStartError(message, setting="port") from None
+        if error.errno == errno.EACCES:
+            message = f"port {port} needs more rights than this user has: choose one above 1023"
+            raise ServerStartError(message, setting="port") from None
+        raise ServerStartError(
+            f"cannot listen on {host}:{port} ({error}): change it, or `port`", setting="host"
+        ) from None
+    return listener

@@ -1,0 +1,278 @@
+"""Attention of learning, inside packed trees: a token sees itself and its ancestors.
+
+Trees are computed chunk by chunk. A chunk's queries look at its own keys and at those of its context, the path above
+it, which an earlier chunk has computed and kept. Kept keys are detached from the graph that made them: the gradients of
+all that look at them gather there, and go on into that graph when its turn comes.
+
+On the CPU a chunk is computed block by block, so that few products are computed which the tree's mask would hide. The
+subtrees of a chunk do not see each other: each looks at its own tokens under a small mask, and at a leading part of the
+context. Nothing but queries, keys and values is kept for the backward pass, which computes the weights again. Scores
+are float32 whatever the type of the queries; weights are rounded to that type once they are probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_agentic_rl.tokens import PackedTrees, TreeChunk
+
+from .attention import Scoring, masked_attention
+
+
+class KeptKeys:
+    """Keys and values of one chunk, layer by layer, that later chunks look at."""
+
+    def __init__(self, chunk: TreeChunk) -> None:
+        self.chunk = chunk
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._cut: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def keep(self, layer: int, k_HTD: Tensor, v_HTD: Tensor) -> None:
+        """Take a layer's keys and values; a second time is a checkpoint that computes them again, and is ignored."""
+        if layer not in self._made:
+            self._made[layer] = (k_HTD, v_HTD)
+            self._cut[layer] = (_cut(k_HTD), _cut(v_HTD))
+
+    def read(self, layer: int, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """Those at `indices` of the chunk: [H, C, D] each."""
+        k_HTD, v_HTD = self._cut[layer]
+        if isinstance(indices, slice):
+            return k_HTD[:, indices], v_HTD[:, indices]
+        return k_HTD.index_select(1, indices), v_HTD.index_select(1, indices)
+
+    def gathered(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What later chunks' gradients flow into, and those gradients."""
+        pairs = [
+            (made, cut.grad)
+            for layer, both in self._made.items()
+            for made, cut in zip(both, self._cut[layer], strict=True)
+        ]
+        return [made for made, grad in pairs if grad is not None], [grad for _, grad in pairs if grad is not None]
+
+
+class TreeTables:
+    """Attention of one chunk of packed trees."""
+
+    def __init__(
+        self,
+        packed: PackedTrees,
+        chunk: TreeChunk,
+        path: Sequence[KeptKeys],
+        keep: KeptKeys | None,
+        device: torch.device,
+    ) -> None:
+        """
+        Args:
+            path: the chunks before this one whose keys are kept, in order; together they hold its context.
+            keep: where this chunk's own keys go.
+        """
+        self._packed = packed
+        self._chunk = chunk
+        self._device = device
+        self._keep = keep
+        self._reads = _reads(chunk, path, device)
+        self._blocks: dict[int, list[AttentionBlock]] = {}
+        self._masks: dict[int | None, Tensor] = {}
+
+    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        if self._keep is not None:
+            self._keep.keep(layer, k_HTD, v_HTD)
+        keys = [kept.read(layer, indices) for kept, indices in self._reads]
+        if self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
+            nothing = k_HTD[:, :0]
+            context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
+            blocks = self._blocks_for(q_HTD.shape[0] // k_HTD.shape[0])
+            return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale)
+        if keys:
+            k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
+            v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
+        return masked_attention(q_HTD, k_HTD, v_HTD, self._mask(scoring.window), scoring).transpose(0, 1)
+
+    def _blocks_for(self, groups: int) -> list[AttentionBlock]:
+        if groups not in self._blocks:
+            self._blocks[groups] = blocks_of(self._packed, self._chunk, groups)
+        return self._blocks[groups]
+
+    def _mask(self, window: int | None) -> Tensor:
+        """[T, C + T]: which keys, of the context and the chunk's own, each token sees."""
+        if window not in self._masks:
+            own_T = np.arange(self._chunk.start, self._chunk.stop)
+            keys_K = np.concatenate([self._chunk.context_C, own_T])
+            mask_TK = (keys_K <= own_T[:, None]) & (own_T[:, None] < self._packed.end_T[keys_K])
+            if window is not None:
+                positions_T = self._packed.positions_T
+                mask_TK &= positions_T[own_T][:, None] - positions_T[keys_K] < window
+            self._masks[window] = torch.from_numpy(mask_TK).to(self._device)
+        return self._masks[window]
+
+
+def _cut(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> list[tuple[KeptKeys, slice | Tensor]]:
+    """Which kept keys make up the chunk's context, in order; runs are read without a copy."""
+    reads: list[tuple[KeptKeys, slice | Tensor]] = []
+    context_C = chunk.context_C
+    for kept in path:
+        start, stop = kept.chunk.start, kept.chunk.stop
+        local = context_C[(context_C >= start) & (context_C < stop)] - start
+        if local.size == 0:
+            continue
+        if int(local[-1]) - int(local[0]) == local.size - 1:
+            reads.append((kept, slice(int(local[0]), int(local[-1]) + 1)))
+        else:
+            reads.append((kept, torch.from_numpy(local).to(device)))
+    return reads
+
+
+_SMALLEST = 48
+"""Neighbouring subtrees are taken together up to so many tokens: smaller products would not pay."""
+_LARGEST = 128
+"""More tokens than these are taken one part after the other: a part sees no key after its last token, and its scores
+stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """Tokens `rows` of a chunk. They look at the chunk's tokens `own` under a mask, and at as much of the context."""
+
+    rows: slice
+    own: slice
+    context: int
+    hidden_RN: Tensor
+    """What is added to the scores of `own`, once for each query head that shares a key head: 0, or minus infinity where
+    one token does not see the other."""
+
+
+def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[AttentionBlock]:
+    """The chunk's subtrees, or neighbouring ones together that see equally much of the context, or parts of large ones.
+
+    Args:
+        groups: query heads that share a key head.
+    """
+    return [
+        _block(packed, chunk, first, range(start, min(start + _LARGEST, last)), groups)
+        for first, last in _spans(packed, chunk)
+        for start in range(first, last, _LARGEST)
+    ]
+
+
+def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
+    first = last = chunk.start
+    while last < chunk.stop:
+        end = min(int(packed.end_T[last]), chunk.stop)
+        same_context = packed.positions_T[last] == packed.positions_T[first]
+        if last > first and not (same_context and end - first <= _SMALLEST):
+            yield first, last
+            first = last
+        last = end
+    yield first, last
+
+
+def _block(packed: PackedTrees, chunk: TreeChunk, first: int, rows: range, groups: int) -> AttentionBlock:
+    """The part `rows` of the span that begins at `first`."""
+    row_R, own_N = np.arange(rows.start, rows.stop), np.arange(first, rows.stop)
+    seen = (own_N <= row_R[:, None]) & (row_R[:, None] < packed.end_T[own_N])
+    hidden = np.where(np.tile(seen, (groups, 1)), np.float32(0), np.float32("-inf"))
+    return AttentionBlock(
+        rows=slice(rows.start - chunk.start, rows.stop - chunk.start),
+        own=slice(first - chunk.start, rows.stop - chunk.start),
+        # The path to a subtree's first token is what it sees of the context.
+        context=int(packed.positions_T[first]),
+        hidden_RN=torch.from_numpy(hidden),
+    )
+
+
+def block_attention(
+    q_HTD: Tensor,
+    k_HTD: Tensor,
+    v_HTD: Tensor,
+    context: tuple[Tensor, Tensor],
+    blocks: Sequence[AttentionBlock],
+    scale: float,
+) -> Tensor:
+    """[T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
+    out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _BlockAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_HTD: Tensor,
+        k_HTD: Tensor,
+        v_HTD: Tensor,
+        ck_HCD: Tensor,
+        cv_HCD: Tensor,
+        blocks: Sequence[AttentionBlock],
+        scale: float,
+    ) -> Tensor:
+        heads, tokens, size = q_HTD.shape
+        out_THD = q_HTD.new_empty(tokens, heads, size)
+        for block in blocks:
+            q_KRD = _folded(q_HTD[:, block.rows], k_HTD.shape[0])
+            weights_KRN = _weights(q_KRD, _seen(ck_HCD, k_HTD, block), block, scale)
+            out_KRD = weights_KRN.to(v_HTD.dtype) @ _seen(cv_HCD, v_HTD, block)
+            out_THD[block.rows] = out_KRD.view(heads, -1, size).transpose(0, 1)
+        ctx.save_for_backward(q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD)
+        ctx.blocks, ctx.scale = blocks, scale
+        return out_THD
+
+    @staticmethod
+    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
+        q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD = ctx.saved_tensors
+        heads, tokens, size = q_HTD.shape
+        grad_HTD = grad_THD.transpose(0, 1)
+        grad_q_THD = q_HTD.new_empty(tokens, heads, size)
+        # What many blocks add to is summed in float32.
+        grad_k, grad_v, grad_ck, grad_cv = (
+            torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (k_HTD, v_HTD, ck_HCD, cv_HCD)
+        )
+        for block in ctx.blocks:
+            q_KRD, grad_KRD = (_folded(t[:, block.rows], k_HTD.shape[0]) for t in (q_HTD, grad_HTD))
+            keys_KND, values_KND = _seen(ck_HCD, k_HTD, block), _seen(cv_HCD, v_HTD, block)
+            weights_KRN = _weights(q_KRD, keys_KND, block, ctx.scale)
+            of_weights_KRN = grad_KRD.float() @ values_KND.float().transpose(1, 2)
+            of_scores_KRN = torch._softmax_backward_data(of_weights_KRN, weights_KRN, -1, torch.float32)
+            of_scores_KRN = of_scores_KRN.to(q_KRD.dtype)
+            of_q_KRD = of_scores_KRN @ keys_KND
+            grad_q_THD[block.rows] = of_q_KRD.view(heads, -1, size).transpose(0, 1)
+            _add(grad_ck, grad_k, block, of_scores_KRN.transpose(1, 2) @ q_KRD)
+            _add(grad_cv, grad_v, block, weights_KRN.to(grad_KRD.dtype).transpose(1, 2) @ grad_KRD)
+        grads = (grad_q_THD.transpose(0, 1), grad_k, grad_v, grad_ck, grad_cv)
+        for grad in (grad_q_THD, grad_k, grad_ck):
+            grad.mul_(ctx.scale)
+        of_q, of_k, of_v, of_ck, of_cv = (grad.to(q_HTD.dtype) for grad in grads)
+        return of_q, of_k, of_v, of_ck, of_cv, None, None
+
+
+def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
+    """[key heads, groups x T, D]: the query heads that share a key head as more rows."""
+    return tensor_HTD.reshape(kv_heads, -1, tensor_HTD.shape[-1])
+
+
+def _seen(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock) -> Tensor:
+    """Keys or values [H, N, D] that a block looks at."""
+    own = own_HTD[:, block.own]
+    return torch.cat([context_HCD[:, : block.context], own], 1) if block.context else own
+
+
+def _add(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock, more_HND: Tensor) -> None:
+    """Add what a block gives to the gradient of what `_seen` gave it."""
+    context_HCD[:, : block.context] += more_HND[:, : block.context]
+    own_HTD[:, block.own] += more_HND[:, block.context :]
+
+
+def _weights(q_KRD: Tensor, keys_KND: Tensor, block: AttentionBlock, scale: float) -> Tensor:
+    """Probabilities [K, R, N], float32."""
+    scores_KRN = (q_KRD.float() * scale) @ keys_KND.float().transpose(1, 2)
+    scores_KRN[:, :, block.context :] += block.hidden_RN
+    return scores_KRN.softmax(-1)

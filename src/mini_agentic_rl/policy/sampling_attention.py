@@ -1,0 +1,247 @@
+"""Attention of sampling, over the block cache: a chunk of each prompt, and one token of each sequence that decodes.
+
+Keys that several decoding sequences begin with are read once. Sequences that began with the same tokens hold the same
+cache blocks for them: a system prompt, a task that is sampled several times. `shared_runs` finds these blocks, the
+queries of all that share a run are scored against it in one matrix product, and one softmax runs over what a sequence
+shares and what is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .attention import Scoring, masked_attention, partial_attention
+from .kv_cache import KVPool
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of new tokens of one sequence: packed indices start..stop, cache slots of everything up to the last."""
+
+    start: int
+    stop: int
+    slots: Tensor
+
+
+class PagedTables:
+    """Attention of one engine step. Packed order: prefill chunks first, then one token for each decoding sequence."""
+
+    def __init__(
+        self,
+        pool: KVPool,
+        slots: Tensor,
+        sources: Tensor | None,
+        chunks: list[Chunk],
+        decode: DecodeTables | None,
+    ) -> None:
+        """`slots` is where new keys and values go, `sources` the packed index each is taken from (None: in order)."""
+        self._pool = pool
+        self._slots = slots
+        self._sources = sources
+        self._chunks = chunks
+        self._decode = decode
+        self._masks: dict[int | None, list[Tensor]] = {}
+
+    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
+        if self._sources is not None:
+            fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
+        self._pool.write(layer, self._slots, fresh_keys, fresh_values)
+        out_THD = torch.empty_like(q_HTD.transpose(0, 1), memory_format=torch.contiguous_format)
+        for chunk, mask in zip(self._chunks, self._masks_for(scoring.window), strict=True):
+            keys, values = self._pool.read(layer, chunk.slots)
+            new = slice(chunk.start, chunk.stop)
+            out_HTD = masked_attention(q_HTD[:, new], keys.transpose(0, 1), values.transpose(0, 1), mask, scoring)
+            out_THD[new] = out_HTD.transpose(0, 1)
+        if self._decode is not None:
+            batch = self._decode.batch
+            out_THD[-batch:] = self._decode.attend(self._pool, layer, q_HTD[:, -batch:], scoring).transpose(0, 1)
+        return out_THD
+
+    def _masks_for(self, window: int | None) -> list[Tensor]:
+        if window not in self._masks:
+            self._masks[window] = [
+                _causal_mask(chunk.stop - chunk.start, chunk.slots, window) for chunk in self._chunks
+            ]
+        return self._masks[window]
+
+
+def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
+    total = slots.numel()
+    key = torch.arange(total, device=slots.device)[None, :]
+    query = torch.arange(total - new, total, device=slots.device)[:, None]
+    visible = key <= query
+    return visible if window is None else visible & (query - key < window)
+
+
+_WORTHWHILE = 64
+"""A run is read once if that saves gathering this many tokens; below, one product more costs more than it saves."""
+_GATHERED = 4096
+"""Tokens that are gathered at once on the CPU: so many stay in its cache until they have been looked at."""
+_ALONE = 256
+"""What a run of one sequence costs beside its tokens, in tokens gathered."""
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """Cache blocks `first`..`last` of each of the neighbouring sequences `rows`: the same ones for all."""
+
+    rows: slice
+    first: int
+    last: int
+
+
+def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[SharedRun]:
+    """The runs worth sharing, those of more sequences before those of fewer. Runs of one sequence follow each other
+    without a gap from its first block on.
+
+    What is in no run is gathered for all sequences in one width. So where few are much longer than the rest, what they
+    have more is a run too, of one sequence: the last of a group whose others have finished.
+
+    Args:
+        tables: block ids of each sequence, in ascending order, so that those that begin alike are neighbours; only
+            blocks that may be shared.
+    """
+    runs = list(_runs(tables, range(len(tables)), 0, block_size))
+    held = [0] * len(tables)
+    for run in runs:
+        held[run.rows] = [run.last] * (run.rows.stop - run.rows.start)
+    rest = [len(table) - last for table, last in zip(tables, held, strict=True)]
+    width = _width(np.array(rest), _ALONE // block_size)
+    for row, (last, blocks) in enumerate(zip(held, rest, strict=True)):
+        if blocks > width:
+            runs.append(SharedRun(slice(row, row + 1), last, last + blocks - width))
+    return runs
+
+
+def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
+    """The width with which it costs least to read so many blocks of each sequence, what is beyond it as runs."""
+    widths = np.sort(blocks_B)
+    longer = np.arange(widths.size)[::-1]
+    beyond = widths.sum() - widths.cumsum() - longer * widths
+    return int(widths[np.argmin(widths.size * widths + beyond + longer * of_a_run)])
+
+
+def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: int) -> Iterator[SharedRun]:
+    if len(rows) < 2:
+        return
+    # Of neighbours in ascending order, what the outermost two have in common all have.
+    low, high = tables[rows[0]], tables[rows[-1]]
+    last = first
+    while last < min(len(low), len(high)) and low[last] == high[last]:
+        last += 1
+    if (len(rows) - 1) * (last - first) * block_size >= _WORTHWHILE:
+        yield SharedRun(slice(rows.start, rows.stop), first, last)
+        first = last
+    for key, group in groupby(rows, lambda row: tables[row][last] if len(tables[row]) > last else None):
+        if key is not None:
+            members = list(group)
+            yield from _runs(tables, range(members[0], members[-1] + 1), first, block_size)
+
+
+@dataclass(frozen=True)
+class SharedKeys:
+    """A shared run as the attention reads it."""
+
+    rows: slice
+    slots_P: Tensor | slice
+    positions_P: Tensor
+
+
+class DecodeTables:
+    """Where the histories of B decoding sequences lie in the cache."""
+
+    def __init__(self, shared: Sequence[SharedKeys], own_BC: Tensor, first_B: Tensor, lengths_B: Tensor) -> None:
+        """
+        Args:
+            shared: what is read once for several sequences.
+            own_BC: [B, C] cache slots of the rest of each history; past its end any slot stands.
+            first_B: [B] position of the first token in `own_BC`.
+            lengths_B: [B] tokens in each history, the shared ones and the new one included.
+        """
+        self._shared = shared
+        self._own_BC = own_BC
+        self._first_B = first_B
+        self._lengths_B = lengths_B
+        self._own_masks: dict[int | None, Tensor] = {}
+
+    @property
+    def batch(self) -> int:
+        """B, the number of sequences."""
+        return self._own_BC.shape[0]
+
+    def attend(self, pool: KVPool, layer: int, q_HBD: Tensor, scoring: Scoring) -> Tensor:
+        """[H, B, D] of queries [H, B, D]; the keys have fewer heads under grouped-query attention."""
+        heads, batch, size = q_HBD.shape
+        # K key heads, each with the G query heads that share it.
+        q_BKGD = q_HBD.view(pool.heads, heads // pool.heads, batch, size).permute(2, 0, 1, 3)
+        out_BKGD, own_lse_BKG = self._over_own(pool, layer, q_BKGD, scoring)
+        if self._shared:
+            lse_BKG = own_lse_BKG.clone()
+            parts = [self._over_run(pool, layer, keys, q_BKGD, scoring) for keys in self._shared]
+            for keys, (_, run_lse_RKG) in zip(self._shared, parts, strict=True):
+                lse_BKG[keys.rows] = torch.logaddexp(lse_BKG[keys.rows], run_lse_RKG)
+            out_BKGD = out_BKGD * torch.exp(own_lse_BKG - lse_BKG)[..., None].to(out_BKGD.dtype)
+            for keys, (run_RKGD, run_lse_RKG) in zip(self._shared, parts, strict=True):
+                weight_RKG = torch.exp(run_lse_RKG - lse_BKG[keys.rows])
+                out_BKGD[keys.rows].addcmul_(run_RKGD, weight_RKG[..., None].to(run_RKGD.dtype))
+        return out_BKGD.permute(1, 2, 0, 3).reshape(heads, batch, size)
+
+    def _over_own(self, pool: KVPool, layer: int, q_BKGD: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+        """Attention [B, K, G, D] of each sequence over what it shares with no other, and its log-sum-exp [B, K, G]."""
+        mask = self._own_mask(scoring.window, q_BKGD.dtype)
+        batch, width = self._own_BC.shape
+        rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
+        parts = []
+        for start in range(0, batch, rows):
+            some = slice(start, start + rows)
+            keys_RCKD, values_RCKD = pool.read(layer, self._own_BC[some])
+            keys_RKCD, values_RKCD = keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2)
+            parts.append(partial_attention(q_BKGD[some], keys_RKCD, values_RKCD, mask[some], scoring))
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+
+    def _over_run(
+        self, pool: KVPool, layer: int, keys: SharedKeys, q_BKGD: Tensor, scoring: Scoring
+    ) -> tuple[Tensor, Tensor]:
+        """Attention [R, K, G, D] of the R sequences that share a run, over that run, and its log-sum-exp [R, K, G]."""
+        keys_PKD, values_PKD = pool.read(layer, keys.slots_P)
+        q_RKGD = q_BKGD[keys.rows]
+        rows, kv_heads, groups, size = q_RKGD.shape
+        q_KQD = q_RKGD.transpose(0, 1).reshape(kv_heads, rows * groups, size)
+        mask_QP = self._run_mask(keys, scoring.window, groups, q_BKGD.dtype)
+        keys_KPD, values_KPD = keys_PKD.transpose(0, 1), values_PKD.transpose(0, 1)
+        out_1KQD, lse_1KQ = partial_attention(q_KQD[None], keys_KPD[None], values_KPD[None], mask_QP, scoring)
+        out_RKGD = out_1KQD.view(kv_heads, rows, groups, size).transpose(0, 1)
+        return out_RKGD, lse_1KQ.view(kv_heads, rows, groups).transpose(0, 1)
+
+    def _own_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[B, 1, 1, C], to be added: which of its own tokens each new token sees."""
+        if window not in self._own_masks:
+            position_BC = self._first_B[:, None] + torch.arange(self._own_BC.shape[1], device=self._own_BC.device)
+            lengths_B1 = self._lengths_B[:, None]
+            hidden_BC = position_BC >= lengths_B1
+            if window is not None:
+                hidden_BC |= position_BC < lengths_B1 - window
+            self._own_masks[window] = _hiding(hidden_BC, dtype)[:, None, None, :]
+        return self._own_masks[window]
+
+    def _run_mask(self, keys: SharedKeys, window: int | None, groups: int, dtype: torch.dtype) -> Tensor | None:
+        """[R x G, P], to be added: which tokens of the run each of its sequences' queries sees; None hides none."""
+        if window is None:
+            return None
+        first_R1 = self._lengths_B[keys.rows, None] - window
+        return _hiding(keys.positions_P[None, :] < first_R1, dtype).repeat_interleave(groups, 0)
+
+
+def _hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where nothing is hidden; elsewhere so little that its weight is 0, but finite: of a run that lies outside a
+    sequence's window everything is hidden."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

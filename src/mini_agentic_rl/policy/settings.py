@@ -1,0 +1,94 @@
+"""The settings of models, sampling and learning, apart from what they set: reading them needs no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mini_agentic_rl.config import Settings
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["none", "4bit", "8bit"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class ModelSettings(Settings):
+    """Which model, and how it is loaded."""
+
+    model: str = "embedded"
+    """Model: `embedded` (SmolLM2-135M-Instruct, fetched when first needed), a Hugging Face id, or a local folder."""
+    dtype: Dtype = "auto"
+    """Number format of the weights; auto takes what the model and the device are best at."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    quantization: Quantization = "none"
+    """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
+
+
+class LoraSettings(Settings):
+    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
+
+    r: int = Field(default=8, ge=1)
+    """Rank of the adapter."""
+    alpha: int = Field(default=16, ge=1)
+    """Scale of the adapter, divided by the rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Which layers get an adapter."""
+
+
+class EngineSettings(Settings):
+    """How the engine batches and how much it caches."""
+
+    block_size: int = Field(default=8, ge=1)
+    """Tokens per cache block."""
+    cache_mib: int = Field(default=768, ge=1)
+    """Size of the key/value cache in MiB."""
+    max_batch_tokens: int = Field(default=1024, ge=1)
+    """At most this many tokens in one forward pass."""
+    max_running: int = Field(default=256, ge=1)
+    """At most this many sequences at once."""
+    max_waiting: int = Field(default=4096, ge=1)
+    """At most this many requests wait for their turn; more are refused."""
+    deterministic: bool = False
+    """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
+
+
+class LearnerSettings(Settings):
+    """The optimizer and what bounds its memory."""
+
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Peak learning rate; LoRA wants about ten times that of full training."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moment."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly from 0."""
+    schedule: Schedule = "constant"
+    """How the learning rate falls after the warm-up, to 0 at `total_steps`."""
+    total_steps: int = Field(default=0, ge=0)
+    """Optimizer steps of the whole run; needed for a schedule that falls."""
+    optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
+    """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    max_batch_tokens: int = Field(default=450, ge=1)
+    """Packed tokens per forward-backward pass; bounds the memory of learning."""
+    head_rows: int = Field(default=256, ge=1)
+    """Positions whose logits exist at once."""
+
+
+class ValueSettings(Settings):
+    """The value head and its optimizer."""
+
+    learning_rate: float = Field(default=1e-2, gt=0)
+    """Learning rate of the value head, which has its own AdamW."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients of the value head are scaled down to this norm."""
+    trains_adapter: bool = False
+    """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""

@@ -1,0 +1,123 @@
+"""GAIA (arXiv:2311.12983): questions for assistants with tools, from a local copy of its data set.
+
+The data set is gated, so nothing is downloaded here. A copy is a folder with `metadata.jsonl` or `metadata.parquet` and
+the files that questions refer to beside it, or a clone of the whole repository, which keeps one under
+`2023/validation`. Only the questions of that published split carry their answers; they are what can be trained on and
+measured, and are divided here by the hash of the question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...datasets import DatasetError, Row, TaskRows, choose, select
+
+LEVELS: tuple[int, ...] = (1, 2, 3)
+"""From a few steps and at most one tool, to long chains of tools."""
+
+_ANSWERED = Path("2023") / "validation"
+_NO_ANSWER = ("", "?")
+
+
+def load_gaia(
+    path: str | Path,
+    split: str = "train",
+    size: int | None = None,
+    seed: int = 0,
+    *,
+    levels: Sequence[int] = LEVELS,
+) -> TaskRows:
+    """Rows with `id`, `question`, `answer`, `level`, and for questions about a file `file_name` and `file`, its path.
+
+    Args:
+        path: the local copy.
+        split: "train", "val" or "test" (8 : 1 : 1, whatever levels are asked for), or "all".
+        size: how many rows to draw; None takes all.
+        seed: of the draw.
+        levels: which of `LEVELS` to take.
+
+    Raises:
+        DatasetError: there is no such copy, it holds no answers, a row is malformed, or a file is missing.
+    """
+    unknown = [level for level in levels if level not in LEVELS]
+    if unknown or not levels:
+        raise DatasetError(f"levels must be one or more of {LEVELS}, not {tuple(levels)}")
+    folder = _folder(Path(path))
+    rows = [_row(record, where, folder) for record, where in _records(folder)]
+    answered = [row for row in rows if row["answer"] not in _NO_ANSWER]
+    if not answered:
+        raise DatasetError(f"--data-dir {folder}: no question has an answer; give the folder of the validation split")
+    chosen = select({"validation": answered}, split, lambda row: str(row["question"]))
+    return choose([row for row in chosen if row["level"] in levels], size, seed)
+
+
+def _folder(path: Path) -> Path:
+    """The folder that holds the metadata."""
+    for folder in (path, path / "validation", path / _ANSWERED):
+        if (folder / "metadata.jsonl").is_file() or (folder / "metadata.parquet").is_file():
+            return folder
+    raise DatasetError(
+        f"--data-dir {path}: holds no metadata.jsonl or metadata.parquet, nor does {_ANSWERED} in it; give a local "
+        "copy of the data set gaia-benchmark/GAIA (accept its terms on the Hugging Face Hub, then download it)"
+    )
+
+
+def _records(folder: Path) -> Iterator[tuple[Any, str]]:
+    """Each record, with the words that begin the message of an error about it."""
+    path = folder / "metadata.jsonl"
+    if not path.is_file():
+        path = folder / "metadata.parquet"
+        for index, record in enumerate(_parquet(path)):
+            yield record, f"{path}, row {index}"
+        return
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{path}: cannot be read ({error})") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield json.loads(line), f"{path}, line {number}"
+            except ValueError as error:
+                raise DatasetError(f"{path}, line {number}: not valid JSON ({error})") from error
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        records: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DatasetError(f"{path}: cannot be read ({error})") from error
+    return records
+
+
+def _row(record: Any, where: str, folder: Path) -> Row:
+    if not isinstance(record, dict):
+        raise DatasetError(f"{where}: must be an object, not {type(record).__name__}")
+    question = record.get("Question")
+    if not isinstance(question, str) or not question.strip():
+        raise DatasetError(f'{where}: field "Question" is missing or empty')
+    level = str(record.get("Level"))
+    if level not in map(str, LEVELS):
+        raise DatasetError(f'{where}: field "Level" must be one of {LEVELS}, not {level!r}')
+    answer = record.get("Final answer")
+    row: Row = {
+        "id": str(record.get("task_id") or where),
+        "question": question,
+        "answer": "" if answer is None else str(answer).strip(),
+        "level": int(level),
+        "file_name": "",
+        "file": "",
+    }
+    name = str(record.get("file_name") or "")
+    if name:
+        file = folder / name
+        if Path(name).name != name or not file.is_file():
+            raise DatasetError(f'{where}: field "file_name" names {name!r}, which is not beside the metadata')
+        row |= {"file_name": name, "file": str(file.resolve())}
+    return row

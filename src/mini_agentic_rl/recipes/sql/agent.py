@@ -1,0 +1,152 @@
+"""The agent that a trainer runs: the OpenAI Agents SDK around our endpoint, with two tools over a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from openai import BadRequestError
+
+try:
+    from agents import (
+        Agent,
+        AgentsException,
+        FunctionTool,
+        ModelSettings,
+        OpenAIChatCompletionsModel,
+        RunConfig,
+        Runner,
+    )
+    from agents.tool_context import ToolContext
+except ImportError as error:
+    raise ImportError("the SQL agent needs openai-agents: pip install 'mini-agentic-rl[sql]'") from error
+
+from ...datasets.sql import (
+    HIDDEN_TABLES,
+    HINT,
+    QUERY_TOOL,
+    SCHEMA_TOOL,
+    medical_database,
+    question_of,
+    system_prompt,
+)
+from ...emitter import emit_reward
+from ...litagent import LitAgent
+from ...tools.sql import QueryLimits, SqlDatabase
+from ...types import LLM, NamedResources, Rollout
+from ..endpoint import find_llm, outgrew_context, rollout_client
+from .reward import Queries, SqlReward
+
+_SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
+"""Sampling parameters that the SDK has names for."""
+
+
+class SqlAgent(LitAgent[Any]):
+    """Answers `task["question"]` by queries; the reward compares them with `task["sql"]`, the gold query.
+
+    Each rollout emits its reward with `execution`, `answer` and `queries` (how many were asked); `rollout.output` tells
+    the last query that ran and the reply.
+
+    Args:
+        database: SQLite file to ask; None takes the medical one, made in the cache when it is not there.
+        twin: a file of the same schema and names with other facts, where queries have to be right as well; None takes
+            the medical one's twin with the medical database, none with another.
+        hint: what the prompt says about the database; None takes that of the medical one with it, else nothing.
+        reward: how rollouts are scored.
+        max_turns: the most model calls of a rollout.
+        limits: bounds of one query.
+
+    Raises:
+        ValueError: `max_turns` is below 1.
+        SqlToolError: the file is no database.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: str | Path | None = None,
+        twin: str | Path | None = None,
+        hint: str | None = None,
+        reward: SqlReward | None = None,
+        max_turns: int = 4,
+        limits: QueryLimits | None = None,
+    ) -> None:
+        super().__init__()
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be 1 or more, not {max_turns}")
+        medical = database is None
+        if medical and twin is None:
+            twin = medical_database(twin=True)
+        path = medical_database() if database is None else database
+        self.database = SqlDatabase(path, limits, immutable=medical)
+        self.twin = None if twin is None else SqlDatabase(twin, limits, immutable=medical)
+        self.reward = reward or SqlReward()
+        self.max_turns = max_turns
+        if hint is None:
+            hint = HINT if medical else ""
+        self.system_prompt = system_prompt(self.database.compact_schema(*HIDDEN_TABLES), hint)
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
+        """One question.
+
+        Raises:
+            ValueError: the resources hold no LLM, or several and none named "llm"; or the task has no question, or no
+                gold query that runs.
+            RewardUnavailableError: the reward model gave no score.
+            openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
+                the model's context has no answer instead.
+        """
+        llm = find_llm(resources)
+        queries = Queries(self.database)
+        reply: str | None = None
+        try:
+            found = await Runner.run(
+                self._sdk_agent(llm, rollout, queries),
+                question_of(task),
+                max_turns=self.max_turns,
+                run_config=RunConfig(tracing_disabled=True),  # the SDK would send its traces to OpenAI
+            )
+            reply = str(found.final_output)
+        except AgentsException:  # too many turns, or a call of a tool that there is not
+            pass
+        except BadRequestError as error:
+            if not queries.asked or not outgrew_context(error):
+                raise
+        scores = await asyncio.to_thread(self.reward.scores, task, queries, reply, self.twin)
+        rollout.output = {"sql": queries.sql, "reply": reply}
+        emit_reward({**scores, "queries": float(queries.asked)}, primary_key="reward", final=True)
+
+    def _sdk_agent(self, llm: LLM, rollout: Rollout, queries: Queries) -> Agent[Any]:
+        client = rollout_client(llm, rollout)
+        return Agent(
+            name="sql_agent",
+            instructions=self.system_prompt,
+            tools=[_tool(QUERY_TOOL, queries.query), _tool(SCHEMA_TOOL, queries.schema)],
+            model=OpenAIChatCompletionsModel(llm.model, client),
+            model_settings=_settings(llm.sampling_parameters),
+        )
+
+
+def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
+    """A tool of the SDK whose calls `use` answers, in a thread."""
+
+    def invoke(_: ToolContext[Any], arguments: str) -> Awaitable[str]:
+        return asyncio.to_thread(use, arguments)
+
+    function = schema["function"]
+    return FunctionTool(
+        name=function["name"],
+        description=function["description"],
+        params_json_schema=function["parameters"],
+        on_invoke_tool=invoke,
+        strict_json_schema=False,
+    )
+
+
+def _settings(sampling: dict[str, Any]) -> ModelSettings:
+    """The sampling parameters of a resource; what the SDK has no name for goes along as it is."""
+    known = {name: value for name, value in sampling.items() if name in _SETTINGS}
+    others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
+    return ModelSettings(**known, extra_args=others or None)

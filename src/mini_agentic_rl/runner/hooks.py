@@ -1,0 +1,139 @@
+"""Hooks that ship with the runner: one logs every rollout, one scores it with reward functions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..adapter import parsed_messages
+from ..emitter import emit_reward, find_final_reward
+from ..rewards import NormalisedSum, RewardFunction, WeightedSum
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
+from ..semconv import CompletionSpanAttributes as Key
+from ..types import AttemptedRollout, Hook, Rollout, Span
+
+logger = logging.getLogger(__name__)
+
+
+class LoggingHook(Hook):
+    """Logs at level INFO. Put it last, so that it sees the rewards of the hooks before it."""
+
+    async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
+        logger.info("%s starts", _label(rollout))
+
+    async def on_rollout_end(  # type: ignore[override]  # names what it needs
+        self, *, rollout: Rollout, spans: Sequence[Span]
+    ) -> None:
+        reward = find_final_reward(spans)
+        responses = {
+            span.attributes.get(CompletionSpanAttributes.RESPONSE_ID, span.span_id)
+            for span in spans
+            if span.name == CompletionSpanAttributes.SPAN_NAME
+        }
+        errors = [span.attributes.get(FAILURE_REASON, "") for span in spans if span.name == AGL_EXCEPTION]
+        start = rollout.attempt.start_time if isinstance(rollout, AttemptedRollout) else rollout.start_time
+        logger.info(
+            "%s ends: reward %s, %.2f s, %d LLM calls%s",
+            _label(rollout),
+            "none" if reward is None else f"{reward:g}",
+            time.time() - start,
+            len(responses),
+            f", {errors[-1]}" if errors and errors[-1] else "",
+        )
+
+
+def _label(rollout: Rollout) -> str:
+    number = f" attempt {rollout.attempt.sequence_id}" if isinstance(rollout, AttemptedRollout) else ""
+    return f"rollout {rollout.rollout_id}{number} ({rollout.mode or 'no mode'})"
+
+
+_CALLERS_OWN = ("completions", "prompts")
+
+
+class RewardHook(Hook):
+    """Scores a rollout by its messages, and emits the sum with every part of it under its name.
+
+    The prompt is what the first LLM call was sent, the completion everything after it up to the last answer. The
+    columns are the fields of the task (its `answer` also as `ground_truth`), `tools`, and `finish_reason`, which is
+    "length" where the last answer was cut off. Without an LLM call, and where a function has no reward to give, nothing
+    is emitted: the rollout has no reward and is not trained on.
+
+    Functions run on a thread, so one that waits for a judge or a service holds up no other rollout.
+    """
+
+    def __init__(self, *functions: RewardFunction, weights: Sequence[float] | None = None) -> None:
+        """The `functions` are summed with `weights`, 1 each by default; a single `WeightedSum` stands for itself.
+
+        Raises:
+            ValueError: no function, another number of weights, or a sum over groups, of which one rollout is a part.
+        """
+        if any(isinstance(function, NormalisedSum) for function in functions):
+            raise ValueError("NormalisedSum compares the samples of a group, of which a hook sees one: use WeightedSum")
+        only = functions[0] if len(functions) == 1 else None
+        self.reward = only if isinstance(only, WeightedSum) else WeightedSum(functions, weights)
+
+    async def on_rollout_end(  # type: ignore[override]  # names what it needs
+        self, *, rollout: Rollout, spans: Sequence[Span]
+    ) -> None:
+        """Emit the reward.
+
+        Raises:
+            RewardError: the task lacks something that a function needs.
+        """
+        said = read_conversation(spans)
+        if said is None:
+            return
+        columns = {**_columns(rollout.input), "tools": [said.tools], "finish_reason": [said.finish_reason]}
+        lists = await asyncio.to_thread(self.reward.parts, [said.completion], [said.prompt], **columns)
+        parts = {name: scores[0] for name, scores in lists.items()}
+        total = self.reward.combined(parts)
+        if total is not None:
+            known = {name: score for name, score in parts.items() if score is not None}
+            emit_reward({**known, self.reward.name: total}, primary_key=self.reward.name, final=True)
+
+
+@dataclass(frozen=True)
+class RolloutTranscript:
+    """The conversation of a rollout."""
+
+    prompt: list[dict[str, Any]]
+    completion: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    finish_reason: str | None
+
+
+def read_conversation(spans: Sequence[Span]) -> RolloutTranscript | None:
+    """The conversation that the last LLM call continues, from the first call that it builds on; None without a call.
+
+    Raises:
+        ValueError: a span's messages are no JSON.
+    """
+    calls = sorted(
+        (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
+    )
+    if not calls:
+        return None
+    sent = parsed_messages(calls[-1], Key.INPUT_MESSAGES)
+    opened = parsed_messages(calls[0], Key.INPUT_MESSAGES)
+    start = len(opened) if sent[: len(opened)] == opened else len(sent)
+    reasons = calls[-1].attributes.get(Key.FINISH_REASONS) or ()
+    return RolloutTranscript(
+        prompt=sent[:start],
+        completion=[*sent[start:], *parsed_messages(calls[-1], Key.OUTPUT_MESSAGES)[-1:]],
+        tools=parsed_messages(calls[-1], Key.TOOL_DEFINITIONS),
+        finish_reason=str(reasons[-1]) if reasons else None,
+    )
+
+
+def _columns(task: Any) -> dict[str, list[Any]]:
+    """The fields of a task, each as a column of one row."""
+    if not isinstance(task, Mapping):
+        return {}
+    columns = {str(name): [value] for name, value in task.items() if name not in _CALLERS_OWN}
+    if "answer" in columns:
+        columns.setdefault("ground_truth", columns["answer"])
+    return columns

@@ -1,0 +1,62 @@
+"""What `SqlLightningStore` needs to know of one kind of database: connecting, excluding other writers, its errors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from ..waiting import Changes
+
+WRITES: Final = "agl_writes"
+"""Execution option of the connection that writes: its transactions begin by excluding other writers."""
+
+
+class SqlDatabase(ABC):
+    """One database.
+
+    Args:
+        name: What messages call it.
+        engine: Its connections. Those that write have the execution option `WRITES`; the transactions of all others
+            only read, and see one state.
+    """
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name = name
+        self.engine = engine
+
+    @property
+    @abstractmethod
+    def alone(self) -> bool:
+        """Whether a database belongs to one store and nobody else."""
+
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction on the connection that writes."""
+        connection.begin()
+
+    def end(self, connection: Connection, *, commit: bool) -> None:
+        """Commit or undo it."""
+        if commit:
+            connection.commit()
+        else:
+            connection.rollback()
+
+    @abstractmethod
+    def publish(self, connection: Connection, changes: Changes) -> None:
+        """Let the end of this writing transaction wake those who wait in other processes."""
+
+    @abstractmethod
+    def foreign_writes(
+        self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
+    ) -> Generator[bool, None, None]:
+        """As `DatabaseStore._foreign_writes`; `in_writing_thread` lends the writing connection between transactions."""
+
+    @abstractmethod
+    def lost(self, connection: Connection) -> bool:
+        """Whether a connection is of no use any more."""
+
+    @abstractmethod
+    def explained(self, error: Exception) -> Exception | None:
+        """As `DatabaseStore._explained`."""

@@ -1,0 +1,218 @@
+"""What the ledger needs of a storage: plain reads and writes, called inside one transaction.
+
+The implementations keep no rules of their own beyond these: a rollout is in the queue exactly while its status is
+`queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from .base import LightningStoreStatistics
+
+
+class Tables(Protocol):
+    """One storage, in one transaction."""
+
+    def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
+        """The rollout and its latest attempt."""
+
+    def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
+        """The first rollouts of the queue and their latest attempts; they stay in it."""
+
+    def has_queued(self) -> bool:
+        """Whether the queue holds anything."""
+
+    def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        """Add new rollouts, in this order."""
+
+    def replace_rollout(self, old: Rollout, new: Rollout) -> None:
+        """Store the new state of a rollout."""
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
+        """One attempt of a rollout."""
+
+    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        """Add the next attempt of a rollout."""
+
+    def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        """Store the new state of an attempt."""
+
+    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
+        """(rollout id, attempt id) of attempts whose deadline has come."""
+
+    def next_deadline(self) -> float | None:
+        """A time before which no attempt becomes overdue; None if none ever does."""
+
+    def take_span_numbers(self, rollout_id: str, attempt_id: str, count: int) -> int | None:
+        """The first of `count` fresh numbers for spans of the attempt; None if there is no such attempt."""
+
+    def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
+        """Add spans of one attempt; returns those whose span id was new. Later numbers are above theirs."""
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        """The set of resources written last."""
+
+    def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        """One set of resources."""
+
+    def write_resources(self, update: ResourcesUpdate) -> None:
+        """Add or replace a set of resources; it is the latest."""
+
+    def worker(self, worker_id: str) -> Worker | None:
+        """One worker."""
+
+    def write_worker(self, worker: Worker) -> None:
+        """Add or replace a worker."""
+
+    def select(self, query: Query) -> PaginatedResult[Any]:
+        """One page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
+
+    def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
+        """Those that have ended, in the order given, and the ids that name nothing."""
+
+    def counts(self) -> LightningStoreStatistics:
+        """The totals of the statistics."""
+
+
+T = TypeVar("T")
+
+Kind = Literal["rollout", "attempt", "span", "resources", "worker"]
+SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
+    "rollout": ("rollout_id", "start_time", "end_time", "mode", "resources_id", "status"),
+    "attempt": (
+        "rollout_id",
+        "attempt_id",
+        "sequence_id",
+        "start_time",
+        "end_time",
+        "status",
+        "worker_id",
+        "last_heartbeat_time",
+    ),
+    "span": (
+        "rollout_id",
+        "attempt_id",
+        "sequence_id",
+        "trace_id",
+        "span_id",
+        "parent_id",
+        "name",
+        "start_time",
+        "end_time",
+    ),
+    "resources": ("resources_id", "create_time", "update_time", "version"),
+    "worker": (
+        "worker_id",
+        "status",
+        "last_heartbeat_time",
+        "last_dequeue_time",
+        "last_busy_time",
+        "last_idle_time",
+        "current_rollout_id",
+        "current_attempt_id",
+    ),
+}
+"""Fields by which `sort_by` may order."""
+
+
+def _itself(item: object) -> object:
+    return item
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One test of one field."""
+
+    field: str
+    test: Literal["equals", "contains", "one_of"]
+    value: Any
+
+    def holds(self, item: object) -> bool:
+        """Whether `item` passes."""
+        actual = getattr(item, self.field)
+        if self.test == "equals":
+            return bool(actual == self.value)
+        if self.test == "contains":
+            return actual is not None and self.value in actual
+        return actual in self.value
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which items, in which order, which page."""
+
+    kind: Kind
+    scope: tuple[Condition, ...] = ()
+    """Conditions that hold whatever `logic` says."""
+    filters: tuple[Condition, ...] = ()
+    logic: Literal["and", "or"] = "and"
+    sort_by: str | None = None
+    sort_order: Literal["asc", "desc"] = "asc"
+    limit: int = -1
+    """-1 means no limit."""
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sort_by is not None and self.sort_by not in SORTABLE[self.kind]:
+            raise ValueError(f"sort_by={self.sort_by!r}: expected one of {', '.join(SORTABLE[self.kind])}")
+        if self.sort_order not in ("asc", "desc"):
+            raise ValueError(f"sort_order={self.sort_order!r}: expected 'asc' or 'desc'")
+        if self.logic not in ("and", "or"):
+            raise ValueError(f"filter_logic={self.logic!r}: expected 'and' or 'or'")
+        if self.limit < -1:
+            raise ValueError(f"limit={self.limit}: expected -1 (no limit) or a count")
+        if self.offset < 0:
+            raise ValueError(f"offset={self.offset}: expected a count")
+
+    def required(self, field: str) -> Sequence[Any] | None:
+        """The values to which the query confines `field`, where an index can start; None if it does not."""
+        for condition in (*self.scope, *(self.filters if self.logic == "and" or len(self.filters) == 1 else ())):
+            if condition.field == field and condition.test == "equals":
+                return (condition.value,)
+            if condition.field == field and condition.test == "one_of":
+                return tuple(condition.value)
+        return None
+
+    def page(self, candidates: Iterable[T], key: Callable[[T], object] = _itself) -> PaginatedResult[T]:
+        """The page, out of candidates that are in stored order; `key` gives the object that has the fields."""
+        matching = [item for item in candidates if self._matches(key(item))]
+        total = len(matching)
+        if self.sort_by is not None:
+            field = self.sort_by
+            matching.sort(key=lambda item: _none_first(getattr(key(item), field)), reverse=self.sort_order == "desc")
+        elif self.sort_order == "desc":
+            matching.reverse()
+        end = None if self.limit == -1 else self.offset + self.limit
+        return PaginatedResult.model_construct(
+            items=matching[self.offset : end], limit=self.limit, offset=self.offset, total=total
+        )
+
+    def _matches(self, item: object) -> bool:
+        for condition in self.scope:
+            if not condition.holds(item):
+                return False
+        if not self.filters:
+            return True
+        combine = all if self.logic == "and" else any
+        return combine(condition.holds(item) for condition in self.filters)
+
+
+def conditions(
+    equals: dict[str, Any] | None = None,
+    contains: dict[str, str | None] | None = None,
+    one_of: dict[str, Sequence[Any] | None] | None = None,
+) -> tuple[Condition, ...]:
+    """Conditions from field → value; a value of None is no condition."""
+    return (
+        *(Condition(field, "equals", value) for field, value in (equals or {}).items() if value is not None),
+        *(Condition(field, "contains", value) for field, value in (contains or {}).items() if value is not None),
+        *(Condition(field, "one_of", tuple(value)) for field, value in (one_of or {}).items() if value is not None),
+    )
+
+
+def _none_first(value: Any) -> tuple[bool, Any]:
+    return (False, 0) if value is None else (True, value)

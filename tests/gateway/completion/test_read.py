@@ -1,0 +1,167 @@
+"""An answer as it grows: characters of several tokens, stop strings, ids and log-probabilities kept in step."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
+
+from mini_agentic_rl.gateway.completion.read import Choice
+from mini_agentic_rl.gateway.render.answer_reader import AnswerReader
+from mini_agentic_rl.gateway.render.detokenizer import Decoder, Detokenizer
+from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
+from mini_agentic_rl.tokens import TokenDelta
+
+from ..samples import CALL_TEXT
+from ..small_tokenizer import small_tokenizer
+
+
+def reads_calls():
+    return AnswerReader(calls=HermesFormat().scanner())
+
+
+def spaces_as_marks():
+    """A tokenizer in the style of SentencePiece: it drops the space that a text begins with, and spells what it does
+    not know in bytes."""
+    vocabulary = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581abcdefghijklmnopqrstuvwxyz\n"]
+    model = models.BPE(
+        vocab={token: id_ for id_, token in enumerate(vocabulary)}, merges=[], byte_fallback=True, unk_token="<unk>"
+    )
+    made = Tokenizer(model)
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def feed(choice, ids, size=1):
+    pieces = []
+    for start in range(0, len(ids), size):
+        part = tuple(ids[start : start + size])
+        last = start + size >= len(ids)
+        logprobs = tuple(-float(start + offset) for offset in range(len(part)))
+        pieces += choice.take(TokenDelta(part, logprobs, finish_reason="stop" if last else None, version=4))
+        if choice.finish_reason is not None:
+            break
+    return pieces
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("text", ["naïve 🙂🙂 Ünïcödé 漢字", "plain", "  lead", "tail\n\n"])
+@pytest.mark.parametrize("make", [small_tokenizer, spaces_as_marks])
+def test_pieces_are_whole_characters_and_join_to_the_text(make, text, size):
+    tokenizer = make()
+    detokenizer = Detokenizer(Decoder(tokenizer))
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = [detokenizer.add(*ids[start : start + size]) for start in range(0, len(ids), size)]
+    pieces.append(detokenizer.finish())
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_half_a_character_at_the_end_comes_out_as_a_replacement(tokenizer):
+    detokenizer = Detokenizer(Decoder(tokenizer))
+    ids = tokenizer.encode("a🙂", add_special_tokens=False)[:-1]
+    pieces = [detokenizer.add(token_id) for token_id in ids]
+    assert "".join(pieces) == "a"
+    assert set(detokenizer.finish()) == {"\ufffd"}
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string_cuts_text_ids_and_logprobs_together(tokenizer, size, streamed):
+    ids = tokenizer.encode("The answer is 42. END of it", add_special_tokens=False)
+    choice = Choice(0, Decoder(tokenizer), end_ids=[tokenizer.eos_token_id], stops=["END", "never"], streamed=streamed)
+    feed(choice, [*ids, tokenizer.eos_token_id], size)
+    assert choice.content == "The answer is 42. "
+    assert choice.finish_reason == "stop"
+    kept = tokenizer.decode(choice.token_ids)
+    assert "END" in kept
+    assert "END" not in tokenizer.decode(choice.token_ids[:-1])
+    assert choice.logprobs == [-float(position) for position in range(len(choice.token_ids))]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_marks_of_forced_tokens_are_cut_with_them(tokenizer, streamed):
+    ids = tokenizer.encode("abc END def", add_special_tokens=False)
+    choice = Choice(0, Decoder(tokenizer), stops=["END"], streamed=streamed)
+    choice.take(TokenDelta(tuple(ids[:2]), (-1.0, -1.0)))
+    rest = ids[2:]
+    choice.take(TokenDelta(tuple(rest), (-1.0,) * len(rest), forced=(True, False) + (True,) * (len(rest) - 2)))
+    assert choice.finish_reason == "stop"
+    assert choice.forced == [2, *range(4, len(choice.token_ids))]
+    assert len(choice.token_ids) < len(ids)
+
+
+def test_what_may_become_a_stop_string_is_held_back(tokenizer):
+    choice = Choice(0, Decoder(tokenizer), stops=["\n\nUser"], streamed=True)
+    ids = tokenizer.encode("one\n\nUsed", add_special_tokens=False)
+    shown = ""
+    for position, token_id in enumerate(ids):
+        shown += "".join(choice.take(TokenDelta((token_id,), (0.0,))))
+        assert "\n\nUser".startswith(tokenizer.decode(ids[: position + 1])[len(shown) :])
+    shown += "".join(choice.finish("stop"))
+    assert shown == "one\n\nUsed"
+
+
+def test_the_earliest_of_several_stop_strings_wins(tokenizer):
+    choice = Choice(0, Decoder(tokenizer), stops=["cd", "abcdef", "bc"])
+    feed(choice, tokenizer.encode("xabcdefg", add_special_tokens=False), 100)
+    assert choice.content == "xa"
+
+
+def test_the_end_token_is_recorded_and_makes_no_text(tokenizer):
+    choice = Choice(0, Decoder(tokenizer), end_ids=[tokenizer.eos_token_id])
+    ids = [*tokenizer.encode("Yes.", add_special_tokens=False), tokenizer.eos_token_id]
+    feed(choice, ids)
+    assert choice.token_ids == ids
+    assert choice.content == "Yes."
+    assert choice.version == 4
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_calls_are_read_only_when_tools_were_offered(tokenizer, streamed):
+    ids = tokenizer.encode(f"Hm.\n{CALL_TEXT}", add_special_tokens=False)
+    reads = Choice(0, Decoder(tokenizer), reader=reads_calls(), streamed=streamed)
+    feed(reads, ids)
+    assert (reads.content, [call.name for call in reads.calls]) == ("Hm.", ["calculate"])
+    assert reads.api_finish_reason == "tool_calls"
+    ignores = Choice(0, Decoder(tokenizer), streamed=streamed)
+    feed(ignores, ids)
+    assert (ignores.content, ignores.calls) == (f"Hm.\n{CALL_TEXT}", [])
+
+
+def test_a_forced_beginning_belongs_to_the_answer_but_not_to_its_tokens(tokenizer):
+    prefix, rest = CALL_TEXT[:25], CALL_TEXT[25:]
+    choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), prefix=prefix, streamed=True)
+    ids = tokenizer.encode(rest, add_special_tokens=False)
+    pieces = feed(choice, ids)
+    assert [piece.name for piece in pieces if isinstance(piece, ToolCall)] == ["calculate"]
+    assert choice.token_ids == ids
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("size", [1, 5])
+def test_ids_are_cut_right_after_the_first_call_where_only_one_may_be_made(tokenizer, streamed, size):
+    ids = tokenizer.encode(f"Hm.\n{CALL_TEXT}\n{CALL_TEXT}", add_special_tokens=False)
+    choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), streamed=streamed, one_call=True)
+    pieces = feed(choice, ids, size)
+    assert (choice.content, len(choice.calls)) == ("Hm.", 1)
+    assert sum(isinstance(piece, ToolCall) for piece in pieces) == 1
+    assert tokenizer.decode(choice.token_ids) == f"Hm.\n{CALL_TEXT}"
+    assert len(choice.logprobs) == len(choice.token_ids)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_that_begins_with_a_special_token_is_seen(streamed):
+    tokenizer = small_tokenizer(special=["[TOOL_CALLS]", "[OTHER]"])
+    renderer = ChatRenderer(tokenizer, tool_format="mistral")
+    ids = renderer.encode('Hm.[OTHER][TOOL_CALLS][{"name": "f", "arguments": {}}]')
+    for calls in (True, False):
+        choice = Choice(0, renderer.decoder(calls), reader=renderer.reader(calls), streamed=streamed)
+        feed(choice, ids)
+        assert [call.name for call in choice.calls] == (["f"] if calls else [])
+        assert choice.content == ("Hm." if calls else 'Hm.[{"name": "f", "arguments": {}}]')
+        assert choice.token_ids == ids

@@ -1,0 +1,270 @@
+"""Chat templates that behave like those of the main model families, each with its quirks, written short.
+
+What they keep of the originals: the tags, the place of system text and tools, the roles that are taken or refused, what
+is dropped from the history, what the generation prompt holds, and how calls and results are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..small_tokenizer import CHATML, GEMMA, small_tokenizer
+
+LLAMA2 = (
+    "{% set ns = namespace(system='') %}{% set turns = messages %}"
+    "{% if messages[0].role == 'system' %}"
+    "{% set ns.system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
+    "{% set turns = messages[1:] %}{% endif %}"
+    "{% for message in turns %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if message.role == 'user' %}"
+    "{{ bos_token + '[INST] ' + (ns.system if loop.first else '') + message.content.strip() + ' [/INST]' }}"
+    "{% elif message.role == 'assistant' %}{{ ' ' + message.content.strip() + ' </s>' }}{% endif %}{% endfor %}"
+)
+
+LLAMA31 = (
+    "{{ bos_token }}{% set ns = namespace(system='', turns=messages) %}"
+    "{% if messages[0].role == 'system' %}"
+    "{% set ns.system = messages[0].content | trim %}{% set ns.turns = messages[1:] %}{% endif %}"
+    "{{ '<|start_header_id|>system<|end_header_id|>\n\n' }}{% if tools %}{{ 'Environment: ipython\n' }}{% endif %}"
+    "{{ 'Cutting Knowledge Date: December 2023\n\n' + ns.system + '<|eot_id|>' }}"
+    "{% for message in ns.turns %}"
+    "{% if message.role in ('tool', 'ipython') %}"
+    "{{ '<|start_header_id|>ipython<|end_header_id|>\n\n' + (message.content | tojson) + '<|eot_id|>' }}"
+    "{% elif message.tool_calls %}"
+    "{% if message.tool_calls | length != 1 %}{{ raise_exception('only single tool-calls at once') }}{% endif %}"
+    "{% set call = message.tool_calls[0].function %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+    "{{ '{\"name\": \"' + call.name + '\", \"parameters\": ' + (call.arguments | tojson) + '}<|eot_id|>' }}"
+    "{% else %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
+    '{% if tools and loop.first %}{{ \'Respond with {"name": ..., "parameters": ...}.\n\n\' }}'
+    "{% for tool in tools %}{{ (tool | tojson(indent=4)) + '\n\n' }}{% endfor %}{% endif %}"
+    "{{ message.content | trim + '<|eot_id|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+
+_QWEN_TOOLS = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% else %}{{ DEFAULT }}{% endif %}"
+    "{{ '# Tools\n\n<tools>' }}{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}"
+    "{{ '\n</tools>\n\nFor each call: <tool_call></tool_call> with a JSON object<|im_end|>\n' }}"
+    "{% elif messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>system\n' + DEFAULT + '<|im_end|>\n' }}{% endif %}"
+)
+_QWEN_CALLS = (
+    "{% for call in message.tool_calls %}{% if loop.index0 or said %}{{ '\n' }}{% endif %}"
+    '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{{ (call.function.arguments | tojson) + '}\n</tool_call>' }}{% endfor %}"
+)
+_QWEN_RESULT = (
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
+    "{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}"
+)
+
+QWEN25 = (
+    _QWEN_TOOLS.replace("DEFAULT", "'You are Qwen.'") + "{% for message in messages %}"
+    "{% if message.role == 'user' or message.role == 'system' and not loop.first %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{% set said = message.content %}{{ '<|im_start|>assistant\n' + said }}"
+    + _QWEN_CALLS
+    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
+    + _QWEN_RESULT
+    + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+QWEN3 = (
+    _QWEN_TOOLS.replace("DEFAULT", "''") + "{% set ns = namespace(query=-1) %}{% for message in messages %}"
+    "{% if message.role == 'user' %}{% set ns.query = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'user' or message.role == 'system' and not loop.first %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{% set said = message.content %}{% set thought = '' %}"
+    "{% if message.reasoning_content is string %}{% set thought = message.reasoning_content %}"
+    "{% elif '</think>' in said %}{% set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}{{ '<|im_start|>assistant\n' }}"
+    "{% if loop.index0 > ns.query and (loop.last or thought) %}"
+    "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' + said.lstrip('\n') }}{% else %}{{ said }}{% endif %}"
+    + _QWEN_CALLS
+    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
+    + _QWEN_RESULT
+    + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+SMOLLM3 = (
+    "{{ '<|im_start|>system\n## Metadata\n\n' }}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
+    "{% if tools %}{{ '### Tools\n\n<tools>' }}{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}"
+    "{{ '\n</tools>\n' }}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% for message in messages %}"
+    "{% if message.role == 'user' %}{{ '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{% set said = message.content %}"
+    "{{ '<|im_start|>assistant\n' + said.lstrip('\n') }}"
+    + _QWEN_CALLS
+    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
+    "{{ '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{# thoughts stay in the content: <think> ... </think> #}"
+)
+
+_MISTRAL_CHECK = (
+    "{% set ns = namespace(index=0, user=-1) %}{% for message in turns %}"
+    "{% if message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}"
+    "{% if (message.role == 'user') != (ns.index % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set ns.index = ns.index + 1 %}{% endif %}"
+    "{% if message.role == 'user' %}{% set ns.user = loop.index0 %}{% endif %}{% endfor %}"
+)
+_MISTRAL_ID = "{% if ID | length != 9 %}{{ raise_exception('call ids have 9 letters and digits') }}{% endif %}"
+
+MISTRAL3 = (
+    "{{ bos_token }}{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% set turns = messages[1:] if messages[0].role == 'system' else messages %}" + _MISTRAL_CHECK + ""
+    "{% for message in turns %}{% if message.role == 'user' %}"
+    "{% if tools and loop.index0 == ns.user %}"
+    "{{ '[AVAILABLE_TOOLS] ' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{% endif %}"
+    "{{ '[INST] ' + (system + '\n\n' if system and loop.index0 == ns.user else '') + message.content + '[/INST]' }}"
+    "{% elif message.tool_calls %}{{ '[TOOL_CALLS] [' }}{% for call in message.tool_calls %}"
+    + _MISTRAL_ID.replace("ID", "call.id")
+    + "{{ (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' + (']</s>' if loop.last else ', ') }}"
+    "{% endfor %}"
+    "{% elif message.role == 'assistant' %}{{ ' ' + message.content + '</s>' }}"
+    "{% elif message.role == 'tool' %}"
+    + _MISTRAL_ID.replace("ID", "message.tool_call_id")
+    + '{{ \'[TOOL_RESULTS] {"content": \' + (message.content | tojson) + \', "call_id": "\' + message.tool_call_id }}'
+    "{{ '\"}[/TOOL_RESULTS]' }}"
+    "{% else %}{{ raise_exception('roles') }}{% endif %}{% endfor %}"
+)
+
+TEKKEN = (
+    "{{ bos_token }}{% set turns = messages[1:] if messages[0].role == 'system' else messages %}" + _MISTRAL_CHECK + ""
+    "{% if messages[0].role == 'system' %}{{ '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' }}{% endif %}"
+    "{% if tools %}{{ '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{% endif %}"
+    "{% for message in turns %}{% if message.role == 'user' %}{{ '[INST]' + message.content + '[/INST]' }}"
+    "{% elif message.role == 'assistant' %}{{ message.content }}{% for call in message.tool_calls %}"
+    "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}{% endfor %}{{ '</s>' }}"
+    "{% elif message.role == 'tool' %}"
+    "{{ '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}{% endif %}{% endfor %}"
+)
+
+PHI3 = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
+)
+
+PHI4 = (
+    "{% for message in messages %}"
+    "{% if message.role == 'system' and message.tools %}"
+    "{{ '<|system|>' + message.content + '<|tool|>' + message.tools + '<|/tool|><|end|>' }}"
+    "{% else %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+DEEPSEEK_DISTILL = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}{{ '<|User|>' + message.content }}"
+    "{% elif message.role == 'assistant' and message.tool_calls %}{{ '<|Assistant|>' }}"
+    "{% for call in message.tool_calls %}"
+    "{{ '<|call|>' + call.type + '<|sep|>' + call.function.name + '\n```json\n' + call.function.arguments + '\n```' }}"
+    "{% endfor %}{{ eos_token }}"
+    "{% elif message.role == 'assistant' %}{{ '<|Assistant|>' + message.content.split('</think>')[-1] + eos_token }}"
+    "{% elif message.role == 'tool' %}{{ '<|outputs|>' + message.content + '<|/outputs|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"
+)
+
+GRANITE = (
+    "{{ '<|start_of_role|>system<|end_of_role|>' }}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}{{ 'You are Granite.' }}{% endif %}"
+    "{{ '<|end_of_text|>\n' }}{% if tools %}"
+    "{{ '<|start_of_role|>available_tools<|end_of_role|>' + (tools | tojson(indent=4)) + '<|end_of_text|>\n' }}"
+    "{% endif %}"
+    "{% for message in messages %}{% if message.role != 'system' %}"
+    "{{ '<|start_of_role|>' + ('tool_response' if message.role == 'tool' else message.role) + '<|end_of_role|>' }}"
+    "{{ message.content }}{% if message.tool_calls %}{{ '<|tool_call|>[' }}{% for call in message.tool_calls %}"
+    "{{ (call.function | tojson) + ('' if loop.last else ', ') }}{% endfor %}{{ ']' }}{% endif %}"
+    "{{ '<|end_of_text|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"
+)
+
+GLM4 = (
+    "{{ '[gMASK]<sop>' }}{% if tools %}{{ '<|system|>\n# Tools' }}{% for tool in tools %}"
+    "{{ '\n\n' + (tool.function | tojson(indent=4)) }}{% endfor %}{% endif %}"
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ '<|observation|>\n' + message.content }}"
+    "{% elif message.tool_calls %}{% for call in message.tool_calls %}"
+    "{{ '<|assistant|>' + call.function.name + '\n' + (call.function.arguments | tojson) }}{% endfor %}"
+    "{% else %}{{ '<|' + message.role + '|>\n' + message.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A template, the tokens that go with it, and what is expected of it."""
+
+    template: str
+    eos: str
+    tool_format: str
+    """Name of the tool format that is found."""
+    special: Sequence[str] = ()
+    added: Sequence[str] = ()
+    thinks: bool = False
+    """Whether its models think."""
+    forks: Sequence[int] = ()
+    """Which calls of `conversation` the template forks."""
+    extra_eos: Sequence[str] = ()
+    """Further tokens that end an answer."""
+    exact: bool = True
+    """Whether the template renders what was sampled as it was sampled: it moves no white space and adds no call ids."""
+
+    def tokenizer(self):
+        """A fresh tokenizer."""
+        return small_tokenizer(self.template, self.eos, special=self.special, added=self.added)
+
+
+_CHATML_THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_MISTRAL_TOKENS = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+_MISTRAL_TOKENS = (*_MISTRAL_TOKENS, "[TOOL_CALLS]")
+_TEKKEN_TOKENS = (*_MISTRAL_TOKENS, "[ARGS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
+_PHI_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|tool|>", "<|/tool|>")
+_GRANITE_TOKENS = ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>")
+_GLM_TOKENS = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "<|endoftext|>")
+_DEEPSEEK_TOKENS = (
+    "<|User|>",
+    "<|Assistant|>",
+    "<|end_of_sentence|>",
+    "<|call|>",
+    "<|sep|>",
+    "<|outputs|>",
+    "<|/outputs|>",
+)
+
+FAMILIES = {
+    "llama 2": Family(LLAMA2, "</s>", "hermes", exact=False),
+    "llama 3.1": Family(LLAMA31, "<|eot_id|>", "llama3", special=["<|python_tag|>"]),
+    "qwen 2.5": Family(QWEN25, "<|im_end|>", "hermes", added=_CHATML_THINK[2:]),
+    "qwen 3": Family(QWEN3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
+    "mistral v3": Family(MISTRAL3, "</s>", "mistral", special=_MISTRAL_TOKENS, forks=[2, 3, 4], exact=False),
+    "mistral tekken": Family(TEKKEN, "</s>", "mistral", special=_TEKKEN_TOKENS),
+    "gemma 2": Family(GEMMA, "<end_of_turn>", "hermes"),
+    "phi 3": Family(PHI3, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
+    "phi 4": Family(PHI4, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
+    "smollm 2": Family(CHATML, "<|im_end|>", "hermes"),
+    "smollm 3": Family(SMOLLM3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, exact=False),
+    "deepseek r1 distill": Family(
+        DEEPSEEK_DISTILL,
+        "<|end_of_sentence|>",
+        "hermes",
+        special=_DEEPSEEK_TOKENS,
+        added=_CHATML_THINK[:2],
+        thinks=True,
+        forks=[1, 2, 3, 4],
+    ),
+    "chatml": Family(
+        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "<|im_end|>",
+        "hermes",
+    ),
+    "granite 3": Family(GRANITE, "<|end_of_text|>", "json", special=_GRANITE_TOKENS),
+    "glm 4": Family(GLM4, "<|endoftext|>", "hermes", special=_GLM_TOKENS, extra_eos=["<|user|>", "<|observation|>"]),
+}

@@ -1,0 +1,231 @@
+"""Rendering and continuing conversations over chat templates in the style of the main families."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from mini_agentic_rl.gateway.errors import BadRequestError
+from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+
+from ..samples import CALCULATOR, call_message, result_message, three_turns
+from ..small_tokenizer import (
+    ALWAYS_DROPS_THINKING,
+    CHATML,
+    CHATML_TOOLS,
+    EMPTY_THINKING_LAST,
+    GEMMA,
+    LLAMA3,
+    MISTRAL,
+    NO_END_OF_TURN,
+    THINKING,
+    THINKING_BEGUN,
+    small_tokenizer,
+)
+
+FAMILIES = {
+    "chatml": (CHATML, "<|im_end|>"),
+    "chatml with tools": (CHATML_TOOLS, "<|im_end|>"),
+    "llama 3": (LLAMA3, "<|eot_id|>"),
+    "gemma": (GEMMA, "<end_of_turn>"),
+    "mistral": (MISTRAL, "</s>"),
+    "thinking": (THINKING, "<|im_end|>"),
+    "none": (None, "<|im_end|>"),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    template, eos = FAMILIES[request.param]
+    return ChatRenderer(small_tokenizer(template, eos))
+
+
+def text_of(renderer, ids):
+    return renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def test_three_turns_continue_token_by_token_in_every_family(family):
+    records = family.conversation_to_records(three_turns(), [CALCULATOR])
+    assert len(records) == 3
+    for earlier, later in pairwise(records):
+        recorded = [*earlier.prompt_ids, *earlier.output_ids]
+        assert list(later.prompt_ids[: len(recorded)]) == recorded
+        assert len(later.prompt_ids) > len(recorded)
+
+
+def test_a_continued_conversation_reads_the_same_as_one_rendered_whole(family):
+    last = family.conversation_to_records(three_turns(), [CALCULATOR])[-1]
+    whole = family.render(three_turns()[:-1], [CALCULATOR])
+    assert text_of(family, last.prompt_ids) == text_of(family, whole)
+
+
+def test_every_answer_ends_with_the_end_of_turn_token(family):
+    for record in family.conversation_to_records(three_turns(), [CALCULATOR]):
+        assert record.output_ids[-1] == family.end_of_turn_id == family.eos_ids[0]
+        assert not record.logprobs.any()
+
+
+def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation(family):
+    messages = three_turns()
+    added = family.continuation(messages[:5], messages[5:6], [CALCULATOR])
+    added_after_cut = family.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
+    assert added_after_cut == [family.end_of_turn_id, *added]
+
+
+def test_tools_calls_and_results_all_reach_the_prompt(family):
+    text = text_of(family, family.render(three_turns(), [CALCULATOR]))
+    assert "Evaluate arithmetic." in text
+    assert '<tool_call>\n{"name": "calculate", "arguments": {"expression": "12+30"}}\n</tool_call>' in text
+    assert "<tool_response>\n42\n</tool_response>" in text
+    assert "Be terse." in text
+
+
+def test_without_tools_the_prompt_says_nothing_of_tools(family):
+    text = text_of(family, family.render([{"role": "user", "content": "hi"}]))
+    assert "tool" not in text.lower()
+
+
+def test_the_end_of_turn_is_found_where_it_is_not_the_eos_token():
+    renderer = ChatRenderer(small_tokenizer(GEMMA, eos="</s>"), extra_eos_ids=[5])
+    tokens = renderer.tokenizer.convert_ids_to_tokens(list(renderer.eos_ids))
+    assert tokens == ["<end_of_turn>", "</s>", "<bos>"]
+
+
+def test_a_template_without_a_system_role_gets_the_system_text_in_the_first_user_turn():
+    renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
+    text = text_of(renderer, renderer.render(three_turns()[:2]))
+    assert text == "<bos><start_of_turn>user\nBe terse.\n\n12+30?<end_of_turn>\n<start_of_turn>model\n"
+
+
+def test_where_roles_must_alternate_neighbouring_user_turns_become_one():
+    renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
+    messages = [
+        {"role": "user", "content": "12+30?"},
+        call_message(),
+        result_message("42"),
+        result_message("43"),
+        {"role": "user", "content": "Well?"},
+    ]
+    text = text_of(renderer, renderer.render(messages))
+    response = "<tool_response>\n42\n</tool_response>\n<tool_response>\n43\n</tool_response>\nWell?"
+    assert text.endswith(f"<start_of_turn>user\n{response}<end_of_turn>\n<start_of_turn>model\n")
+
+
+def test_a_template_with_its_own_tools_section_is_left_to_write_it():
+    renderer = ChatRenderer(small_tokenizer(CHATML_TOOLS))
+    text = text_of(renderer, renderer.render(three_turns()[:2], [CALCULATOR]))
+    assert "<tools>" in text
+    assert "To use one" not in text
+
+
+def test_thinking_that_the_template_drops_makes_a_fork():
+    messages = [
+        {"role": "user", "content": "12+30?"},
+        {"role": "assistant", "content": "<think>carry nothing</think>\nIt is 42."},
+        {"role": "user", "content": "Sure?"},
+    ]
+    for template in (THINKING, ALWAYS_DROPS_THINKING):
+        renderer = ChatRenderer(small_tokenizer(template))
+        assert renderer.continuation(messages[:2], messages[2:]) is None
+
+
+def test_thinking_that_the_template_keeps_within_a_tool_loop_continues():
+    renderer = ChatRenderer(small_tokenizer(THINKING))
+    messages = [
+        {"role": "user", "content": "12+30?"},
+        call_message(content="<think>use the tool</think>\n"),
+        result_message(),
+    ]
+    assert renderer.continuation(messages[:2], messages[2:], [CALCULATOR]) is not None
+    messages += [{"role": "assistant", "content": "42"}, {"role": "user", "content": "Sure?"}]
+    assert renderer.continuation(messages[:4], messages[4:], [CALCULATOR]) is None
+
+
+def test_an_empty_thought_shown_only_in_the_last_answer_is_no_divergence():
+    renderer = ChatRenderer(small_tokenizer(EMPTY_THINKING_LAST))
+    messages = three_turns()
+    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
+    assert text_of(renderer, added) == "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_thought_begun_by_the_generation_prompt_continues_where_it_is_kept():
+    renderer = ChatRenderer(small_tokenizer(THINKING_BEGUN))
+    messages = [
+        {"role": "user", "content": "12+30?"},
+        {"role": "assistant", "content": "carry nothing</think>It is 42."},
+        {"role": "user", "content": "Sure?"},
+    ]
+    added = renderer.continuation(messages[:2], messages[2:])
+    assert text_of(renderer, added) == "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+def test_a_template_without_an_end_of_turn_token_continues_after_the_answers_text():
+    renderer = ChatRenderer(small_tokenizer(NO_END_OF_TURN, "</s>"))
+    assert renderer.end_of_turn_id is None
+    messages = three_turns()
+    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
+    assert text_of(renderer, added) == "user: Sure?\n\nassistant:"
+
+
+def test_an_answer_that_spells_the_end_of_turn_token_forks():
+    renderer = ChatRenderer(small_tokenizer())
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a<|im_end|>b"}]
+    assert renderer.continuation(messages, [{"role": "user", "content": "Sure?"}]) is None
+
+
+def test_written_conversations_with_dropped_thinking_are_rendered_anew():
+    renderer = ChatRenderer(small_tokenizer(THINKING))
+    messages = [
+        {"role": "user", "content": "12+30?"},
+        {"role": "assistant", "content": "<think>carry nothing</think>\nIt is 42."},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    first, second = renderer.conversation_to_records(messages)
+    assert "carry nothing" in text_of(renderer, first.output_ids)
+    assert "carry nothing" not in text_of(renderer, second.prompt_ids)
+
+
+def test_content_parts_and_null_content_are_read_as_text():
+    renderer = ChatRenderer(small_tokenizer())
+    parts = [{"type": "text", "text": "12"}, {"type": "text", "text": "+30?"}]
+    assert renderer.render([{"role": "user", "content": parts}]) == renderer.render(
+        [{"role": "user", "content": "12+30?"}]
+    )
+    assert renderer.render([{"role": "assistant", "content": None}]) == renderer.render(
+        [{"role": "assistant", "content": ""}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "wizard", "content": "hi"}, "messages[0].role"),
+        ({"role": [], "content": "hi"}, "messages[0].role"),
+        ({"role": "assistant", "tool_calls": 7}, "messages[0].tool_calls"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages[0].content[0]"),
+        ({"role": "user", "content": 7}, "messages[0].content"),
+        ({"role": "assistant", "tool_calls": [{"id": "x"}]}, "messages[0].tool_calls[0]"),
+    ],
+)
+def test_a_malformed_message_is_refused_with_its_place(message, param):
+    with pytest.raises(BadRequestError) as caught:
+        ChatRenderer(small_tokenizer()).render([message])
+    assert caught.value.param == param
+
+
+def test_what_a_template_refuses_is_told_to_the_caller():
+    renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
+    with pytest.raises(BadRequestError, match="roles must alternate"):
+        renderer.render([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}])
+
+
+def test_a_space_before_each_answer_is_part_of_what_the_model_says():
+    renderer = ChatRenderer(small_tokenizer(MISTRAL, "</s>"))
+    assert renderer.assistant_text({"role": "assistant", "content": "Yes."}) == " Yes."
+
+
+def test_a_conversation_without_an_answer_gives_no_records():
+    with pytest.raises(ValueError, match="no assistant message"):
+        ChatRenderer(small_tokenizer()).conversation_to_records([{"role": "user", "content": "hi"}])

@@ -1,0 +1,153 @@
+"""Who comes in when, as clients over HTTP see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from mini_agentic_rl.gateway.limits import GatewayLimits
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}
+
+
+def _post(server, key=None, **more):
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{server.endpoint}/chat/completions", json=BODY | more, headers=headers, timeout=20)
+
+
+def _health(server):
+    return httpx.get(f"{server.endpoint}/health")
+
+
+def _until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+def test_each_of_several_keys_lets_in_and_the_first_is_told_to_agents(serve):
+    server, _ = serve(["ok"], api_key="one", api_keys=["two", "three"])
+    assert [_post(server, key).status_code for key in ("one", "two", "three", "four", None)] == [200] * 3 + [401] * 2
+    assert httpx.get(f"{server.endpoint}/models", headers={"x-api-key": "three"}).status_code == 200
+    assert server.as_resource().api_key == "one"
+
+
+def test_a_bound_on_the_body_is_kept_and_named(serve):
+    server, _ = serve(["ok"], limits=GatewayLimits(max_body_bytes=200))
+    assert _post(server).status_code == 200
+    refused = _post(server, user="x" * 200)
+    assert refused.status_code == 413
+    assert "max_body_bytes" in refused.json()["error"]["message"]
+
+
+def test_a_key_that_used_up_its_minute_is_told_when_to_come_again(serve):
+    server, _ = serve(["ok"], api_keys=["one", "two"], limits=GatewayLimits(max_requests_per_minute=2))
+    answers = [_post(server, "one") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert 0 < float(answers[2].headers["retry-after"]) <= 30
+    assert answers[2].json()["error"]["code"] == "rate_limit_exceeded"
+    assert _post(server, "two").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_has_no_more_requests_inside_than_it_may(serve, stream):
+    server, backend = serve(["word " * 10], delay=0.01, limits=GatewayLimits(max_concurrent_requests=2))
+    with ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(_post, server, stream=stream) for _ in range(2)]
+        _until(lambda: backend.active == 2)
+        refused = _post(server, stream=stream)
+        assert refused.status_code == 429
+        assert "max_concurrent_requests" in refused.json()["error"]["message"]
+        assert [future.result().status_code for future in first] == [200, 200]
+    assert _post(server).status_code == 200
+    _until(lambda: server.admission.active == 0)
+
+
+def test_a_paused_server_answers_what_arrives_once_it_is_resumed(serve):
+    server, backend = serve(["ok"])
+    server.pause()
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(_post, server, stream=stream) for stream in (False, True, False)]
+        _until(lambda: server.admission.waiting == 3)
+        assert not backend.requests
+        assert _health(server).json()["status"] == "paused"
+        server.resume()
+        assert [future.result().status_code for future in futures] == [200] * 3
+    assert server.admission.waiting == 0
+
+
+def test_a_paused_server_that_refuses_says_when_to_come_again(serve):
+    server, backend = serve(["ok"], limits=GatewayLimits(when_paused="refuse"))
+    server.pause()
+    refused = _post(server)
+    assert refused.status_code == 429
+    assert float(refused.headers["retry-after"]) > 0
+    assert not backend.requests
+    server.resume()
+    assert _post(server).status_code == 200
+
+
+def test_what_is_under_way_goes_on_through_a_pause(serve):
+    server, backend = serve(["word " * 20], delay=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_post, server)
+        _until(lambda: backend.active)
+        server.pause()
+        assert future.result().status_code == 200
+
+
+def test_a_client_that_leaves_during_a_pause_is_forgotten(serve):
+    server, backend = serve(["ok"])
+    server.pause()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.endpoint}/chat/completions", json=BODY, timeout=0.3)
+    _until(lambda: server.admission.active == 0 and server.admission.waiting == 0)
+    server.resume()
+    assert not backend.requests
+
+
+def test_a_stopping_server_finishes_what_is_inside_and_sends_others_away(serve):
+    server, backend = serve(["word " * 20], delay=0.01)
+    with ThreadPoolExecutor(1) as pool, httpx.Client() as kept:
+        kept.get(f"{server.endpoint}/health")
+        future = pool.submit(_post, server)
+        _until(lambda: backend.active)
+        stopping = threading.Thread(target=server.stop, kwargs={"timeout": 20})
+        stopping.start()
+        _until(lambda: server.admission.draining)
+        refused = kept.post(f"{server.endpoint}/chat/completions", json=BODY)
+        assert refused.status_code == 503
+        assert float(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "server_stopping"
+        health = _health(server)
+        assert (health.status_code, health.json()["status"]) == (503, "draining")
+        assert future.result().json()["choices"][0]["message"]["content"] == "word " * 20
+        stopping.join()
+    with server:
+        assert _post(server).status_code == 200
+
+
+def test_stopping_a_paused_server_sends_away_what_it_holds(serve):
+    server, _ = serve(["ok"])
+    server.pause()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_post, server)
+        _until(lambda: server.admission.waiting)
+        server.stop(timeout=10)
+        assert future.result().status_code == 503
+
+
+def test_a_refusal_of_the_gate_is_in_the_words_of_the_dialect(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    client = OpenAI(base_url=server.endpoint, api_key="wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        client.responses.create(model="tiny", input="hi")
+    anthropic = httpx.post(f"{server.endpoint}/messages", json={})
+    assert (anthropic.status_code, anthropic.json()["type"]) == (401, "error")

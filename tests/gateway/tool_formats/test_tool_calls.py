@@ -1,0 +1,320 @@
+"""Tool calls read out of sampled text, whole or in pieces, in every format."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_agentic_rl.gateway.tool_formats import (
+    FORMATS,
+    HermesFormat,
+    JsonFormat,
+    Llama3Format,
+    MistralFormat,
+    PythonicFormat,
+    ToolCall,
+    split_tool_calls,
+)
+
+from ..samples import CALCULATOR, CALL_TEXT
+
+OTHER = '<tool_call>{"name":"look_up","arguments":{"word":"é"}}</tool_call>'
+NAMED = MistralFormat(named=True)
+
+HERMES_TEXTS = [
+    "plain text",
+    CALL_TEXT,
+    f"Let me see.\n{CALL_TEXT}",
+    f"{CALL_TEXT}\n{OTHER}",
+    f"a {CALL_TEXT} b {OTHER} c",
+    "<tool_call>\n{broken\n</tool_call> so it goes",
+    f"<tool_call>no</tool_call>\n{CALL_TEXT}",
+    "1 < 2 and <tool_ca is no tag",
+    "  \n ends in white space \n ",
+    CALL_TEXT.removesuffix("\n</tool_call>"),
+    "<tool_call>\n{never closed",
+    '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+    "<tool_call>" + "[" * 5000 + "</tool_call>",
+]
+
+FRAGMENTS = [
+    *('{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {"s": "a}\\"b"}}', '{"name": "Bob"}'),
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|python_tag|>",
+        "```",
+        "json",
+        "```json\n",
+    ),
+    *('[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', "\\", "(", ")", ";", ",", "="),
+    *("\n", " ", "\t", "\n\n", "text", "é🙂", "1", "tool_ca", '{"name":', '"arguments": {'),
+]
+
+
+def read(pieces):
+    """Pieces with neighbouring texts joined, and calls without their ids."""
+    joined: list = []
+    for piece in pieces:
+        if isinstance(piece, ToolCall):
+            joined.append((piece.name, piece.arguments))
+        elif joined and isinstance(joined[-1], str):
+            joined[-1] += piece
+        else:
+            joined.append(piece)
+    return joined
+
+
+def read_in_pieces(tool_format, parts):
+    scanner = tool_format.scanner()
+    pieces = [piece for part in parts for piece in scanner.feed(part)]
+    return read(pieces + scanner.finish())
+
+
+def calls_in(tool_format, text):
+    content, calls = split_tool_calls(tool_format, text)
+    return content, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def label(tool_format):
+    return tool_format.forced_prefix("f")
+
+
+every_format = pytest.mark.parametrize("tool_format", FORMATS, ids=label)
+
+
+@every_format
+@settings(deadline=None)
+@given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=14), cuts=st.lists(st.integers(1, 9), max_size=60))
+def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cuts):
+    text = "".join(fragments)
+    parts, at = [], 0
+    for size in cuts:
+        parts.append(text[at : at + size])
+        at += size
+    assert read_in_pieces(tool_format, [*parts, text[at:]]) == read_in_pieces(tool_format, [text])
+
+
+@pytest.mark.parametrize("text", HERMES_TEXTS)
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_hermes_pieces_do_not_depend_on_how_the_text_arrives(text, size):
+    parts = [text[start : start + size] for start in range(0, len(text), size)]
+    assert read_in_pieces(HermesFormat(), parts) == read_in_pieces(HermesFormat(), [text])
+
+
+names = st.from_regex(r"[a-z_][a-zA-Z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in ("in", "is", "or"))
+strings = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).filter(lambda text: "</tool_call>" not in text)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | strings,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(strings, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@every_format
+@settings(deadline=None, max_examples=40)
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from(["f", "look_up", "mcp.get_x"]), st.dictionaries(strings, values, max_size=4)),
+        min_size=1,
+        max_size=3,
+    ),
+    text=st.sampled_from(["", "Let me see.", "Two\nlines"]),
+)
+def test_what_a_format_writes_it_reads_back_exactly(tool_format, calls, text):
+    written = "\n".join(part for part in (text, tool_format.format_calls(calls)) if part)
+    assert calls_in(tool_format, written) == (text, calls)
+
+
+@every_format
+def test_a_forced_beginning_is_the_beginning_of_a_call(tool_format):
+    call = tool_format.format_call("calculate", {"expression": "12+30"})
+    assert call.startswith(tool_format.forced_prefix("calculate"))
+    assert call.startswith(tool_format.forced_prefix(None))
+
+
+@pytest.mark.parametrize("tool_format", [one for one in FORMATS if one.name != "pythonic"], ids=label)
+def test_a_shape_is_a_call_around_its_arguments(tool_format):
+    shape = tool_format.shape("calculate", CALCULATOR["function"]["parameters"])
+    text = f'{shape.before}{{"expression": "12+30"}}{shape.after}'
+    assert shape.before.startswith(tool_format.forced_prefix("calculate"))
+    assert text == tool_format.format_call("calculate", {"expression": "12+30"})
+    assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
+
+
+def test_python_calls_have_no_json_shape():
+    assert PythonicFormat().shape("f", {}) is None
+
+
+@every_format
+def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
+    section = tool_format.section([CALCULATOR])
+    assert "calculate" in section
+    assert "Evaluate arithmetic." in section
+    assert "additionalProperties" not in section
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "text", "content", "names"),
+    [
+        (Llama3Format(), '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", ["f", "g"]),
+        (Llama3Format(), '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', "", ["f"]),
+        (Llama3Format(), 'Hm. <|python_tag|> {"name": "f", "parameters": {}};', "Hm.", ["f"]),
+        (Llama3Format(), '{"name": "f", "arguments": {}}', "", ["f"]),
+        (MistralFormat(), '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "", ["f"]),
+        (MistralFormat(), 'Hm.[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g{"x": 1}', "Hm.", ["f", "g"]),
+        (NAMED, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "", ["f"]),
+        (NAMED, '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
+        (JsonFormat(), '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
+        (JsonFormat(), 'So:\n```json\n{"name": "f", "arguments": {}}\n```\nDone.', "So:Done.", ["f"]),
+        (JsonFormat(), '```json\n{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {}}\n```', "", ["f", "g"]),
+        (JsonFormat(), '```\n[{"name": "f", "parameters": {}}]', "", ["f"]),
+        (
+            JsonFormat(),
+            'Hm.<|tool_call|>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]',
+            "Hm.",
+            ["f", "g"],
+        ),
+        (PythonicFormat(), "[f(a=1, b='x'), g()]", "", ["f", "g"]),
+        (PythonicFormat(), 'Hm.\n[f(code="""a = [1]\nprint("]")""")]', "Hm.", ["f"]),
+        (
+            PythonicFormat(),
+            "[get-weather(city='Rome'), a.b(x=-1.5, y=[true, None], z={'k': (1,)})]",
+            "",
+            ["get-weather", "a.b"],
+        ),
+    ],
+)
+def test_the_forms_that_models_write_are_read(tool_format, text, content, names):
+    found, calls = split_tool_calls(tool_format, text)
+    assert (found, [call.name for call in calls]) == (content, names)
+
+
+def test_python_values_become_json():
+    text = r"""[f(a=1, b='it\'s \d', c=True, d=null, e=[1.5, -2], g={'k': "v"}, **{"my-key": ()})]"""
+    _, [(_, arguments)] = calls_in(PythonicFormat(), text)
+    assert arguments == {"a": 1, "b": "it's \\d", "c": True, "d": None, "e": [1.5, -2], "g": {"k": "v"}, "my-key": []}
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "text"),
+    [
+        *((HermesFormat(), f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
+            '{"name": "f", "arguments": {"x": NaN}}', '{"name": "f", "arguments": {"x": 1e999}}',
+            '{"name": "f", "arguments": {"x": ' + "[" * 200 + "]" * 200 + "}}", "{broken", "[]", "7",
+            '{"arguments": {}}', '{"name": 3}', '{"name": ""}', '{"name": "f", "arguments": "x"}',
+        )),
+        *((one, text) for one in (Llama3Format(), JsonFormat()) for text in (
+            '{"name": "Bob", "age": 3}', '{"name": "f"}', "{}", '{"x": 1} and more', '{"name": "f", "arguments": 3}',
+            'as in {"name": "f", "arguments": {}}', '{"name": "f", "arguments": {"x": "never closed', "{\n{\n{",
+        )),
+        *((Llama3Format(), text) for text in ("<|python_tag|>print(1)", "<|python_tag|> {broken} x")),
+        *((MistralFormat(), text) for text in (
+            "[TOOL_CALLS]", "[TOOL_CALLS][1]", "[TOOL_CALLS] the tool", "[TOOL_CALLS]f[ARGS]{broken}",
+            "[TOOL_CALLS]f[ARGS]",
+            '[TOOL_CALLS][{"name": "f"}] x', "[TOOL_CALLS]{}", "[TOOL_CALLS]" + "f" * 300 + "{}",
+        )),
+        *((JsonFormat(), text) for text in (
+            "```python\nprint([1])\n```", '```json\n{"a": 1}\n```', "```json\n{broken\n```", "[1, 2]", "[]", "a ``` b",
+            '[{"name": "f", "arguments": {}}, 7] x', "[" * 3000,
+        )),
+        *((PythonicFormat(), text) for text in (
+            "[1, 2]", "[f(1)]", "[f(a=g())]", "[f(a=b)]", "[f(a=f'{x}')]", "[f(a=b'x')]", "[f(a=1e999)]", "[f(**3)]",
+            "[f(a=1, a=2)]", "[f(a='x\n')]", "[f(a=1] x", "[text](url)", "see [f(a=1)]",
+            "[__import__('os').system(x='ls')]",
+            "[f(" + "(" * 5000, "[f(a=" + "-" * 9000 + "1)]", "[f(a=" + "9" * 5000 + ")]", "[f(a='\0')]",
+            "[f(a={1: 2})]",
+            "[f(a='" + "x" * 70_000 + "')]",
+        )),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else label(value),
+)  # fmt: skip
+def test_what_is_no_call_stays_the_text_that_it_is(tool_format, text):
+    assert split_tool_calls(tool_format, text) == (text, [])
+
+
+ADVERSARIAL = [
+    *(
+        "<tool_call>",
+        "[TOOL_CALLS]",
+        "```",
+        "{\n",
+        "[\n",
+        '{"name": ',
+        "[f(\n",
+        '[TOOL_CALLS][{"name":',
+        "[TOOL_CALLS]f{",
+    ),
+    *('```\n{"name": ```', " ", "\n", '"', "`", "\n[f('", "[f(a=1)]\n", '{"name": "f", "arguments": {}}\n'),
+]
+
+
+@pytest.mark.parametrize("tool_format", [*FORMATS[:2], *FORMATS[3:6]], ids=label)
+def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
+    for part in ADVERSARIAL:
+        text = part * (20_000 // len(part))
+        for size in (len(text), 3):
+            started = time.process_time()
+            read_in_pieces(tool_format, [text[at : at + size] for at in range(0, len(text), size)])
+            assert time.process_time() - started < 5.0, part
+
+
+@pytest.mark.parametrize("tool_format", [*FORMATS[:2], *FORMATS[3:6]], ids=label)
+def test_a_hundred_kilobytes_of_garbage_take_less_than_a_second(tool_format):
+    draw = random.Random(7)
+    text = "".join(draw.choice(FRAGMENTS) for _ in range(30_000))[:100_000]
+    started = time.process_time()
+    read_in_pieces(tool_format, [text[at : at + 4] for at in range(0, len(text), 4)])
+    assert time.process_time() - started < 5.0
+
+
+def test_text_and_several_calls_are_told_apart():
+    content, calls = split_tool_calls(HermesFormat(), f"Let me see.\n{CALL_TEXT}\n{OTHER}")
+    assert content == "Let me see."
+    assert [call.name for call in calls] == ["calculate", "look_up"]
+    assert json.loads(calls[0].arguments) == {"expression": "12+30"}
+    assert calls[1].arguments == '{"word": "é"}'
+    assert calls[0].id.startswith("call_")
+    assert calls[0].id != calls[1].id
+
+
+def test_arguments_may_be_missing_or_be_json_text():
+    assert split_tool_calls(HermesFormat(), '<tool_call>{"name": "f"}</tool_call>')[1][0].arguments == "{}"
+    text = '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>'
+    assert split_tool_calls(HermesFormat(), text)[1][0].arguments == '{"x": 1}'
+
+
+def test_half_a_character_in_an_argument_is_replaced_so_that_the_call_can_be_sent():
+    (call,) = split_tool_calls(HermesFormat(), '<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>')[1]
+    assert call.arguments == '{"x": "\ufffd"}'
+    assert split_tool_calls(PythonicFormat(), "[f(x='\\ud800')]")[1][0].arguments == '{"x": "\ufffd"}'
+
+
+def test_a_call_counts_when_only_its_closing_tag_is_missing():
+    assert [call.name for call in split_tool_calls(HermesFormat(), HERMES_TEXTS[9])[1]] == ["calculate"]
+
+
+def test_text_is_given_out_before_a_call_is_complete():
+    scanner = HermesFormat().scanner()
+    assert scanner.feed("Let me see. <tool_") == ["Let me see."]
+    assert scanner.feed('call>\n{"name": "f"') == []
+    (call,) = scanner.feed("}</tool_call>")
+    assert isinstance(call, ToolCall)
+
+
+@pytest.mark.parametrize("tool_format", [Llama3Format(), JsonFormat()], ids=label)
+def test_an_object_that_cannot_be_a_call_is_given_out_at_once(tool_format):
+    scanner = tool_format.scanner()
+    assert "".join(scanner.feed('{"answer": ')) == '{"answer":'

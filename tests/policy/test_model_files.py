@@ -1,0 +1,78 @@
+"""The folder of an adapter stands for its base with the adapter, wherever a model is asked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from mini_agentic_rl.policy import LoraSettings, ModelNotFoundError, PolicyError, load_model
+from mini_agentic_rl.policy.load import resolve_model, save_weights
+from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER, adapter_folder, base_model_of
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_folder, tmp_path_factory):
+    """A saved adapter that does something."""
+    model = load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
+    torch.manual_seed(0)
+    for parameter in model.trainable():
+        parameter.data.normal_(0, 0.2)
+    folder = tmp_path_factory.mktemp("run") / "adapter"
+    save_weights(model, folder)
+    return folder
+
+
+def renamed(adapter, folder, base):
+    shutil.copytree(adapter, folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": base}))
+    return folder
+
+
+def same_weights(one, other):
+    mine, yours = one.peft_model.state_dict(), other.peft_model.state_dict()
+    return mine.keys() == yours.keys() and all(torch.equal(mine[name], yours[name]) for name in mine)
+
+
+def test_it_is_its_base_with_that_adapter_to_go_on_with(tiny_folder, adapter):
+    expected = load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
+    assert resolve_model(str(adapter)) == tiny_folder
+    for name in (str(adapter), str(adapter.parent)):  # itself, and the folder of the run that wrote it
+        assert same_weights(load_model(name, lora=LoraSettings(), device="cpu", dtype="float32"), expected)
+
+
+def test_several_adapters_start_from_it_unless_they_have_a_folder(adapter):
+    model = load_model(str(adapter), adapters={"one": None, "two": None}, device="cpu", dtype="float32")
+    for one, two in zip(model.trainable("one"), model.trainable("two"), strict=True):
+        assert torch.equal(one, two)
+        assert one.abs().sum() > 0
+
+
+def test_the_embedded_model_is_found_from_any_users_cache(adapter, tmp_path):
+    assert (
+        base_model_of(renamed(adapter, tmp_path / "a", f"/home/somebody/.cache/models/{EMBEDDED_FOLDER}")) == "embedded"
+    )
+    assert base_model_of(renamed(adapter, tmp_path / "b", "owner/model")) == "owner/model"
+
+
+def test_a_base_that_is_not_here_is_named(adapter, tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"adapter of '/gone/model'.*--adapter"):
+        resolve_model(str(renamed(adapter, tmp_path / "a", "/gone/model")))
+    with pytest.raises(PolicyError, match="does not say which model"):
+        resolve_model(str(renamed(adapter, tmp_path / "b", None)))
+    with pytest.raises(PolicyError, match="trained on another adapter"):
+        resolve_model(str(renamed(adapter, tmp_path / "c", str(adapter))))
+
+
+def test_a_model_is_no_adapter(tiny_folder):
+    assert adapter_folder(tiny_folder) is None
+    assert adapter_folder("embedded") is None
+
+
+def test_loading_says_nothing_that_only_the_authors_of_libraries_can_act_on(tiny_folder, adapter, recwarn):
+    load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
+    load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
+    assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []

@@ -1,0 +1,230 @@
+"""The math agent against a real server over a real socket, and the score of what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from mini_agentic_rl.datasets import ArithmeticDataset
+from mini_agentic_rl.recipes import shared_client
+from mini_agentic_rl.recipes.math import MathAgent, MathRewardHook, demonstration, use_tool
+from mini_agentic_rl.semconv import CompletionSpanAttributes
+from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
+
+TASK = {"question": "What is 12 times 34?", "answer": "408"}
+
+
+def calls(*arguments: str, name: str = "calculator", content: str | None = None) -> dict[str, Any]:
+    tool_calls = [
+        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": text}}
+        for index, text in enumerate(arguments)
+    ]
+    return {"role": "assistant", "content": content, "tool_calls": tool_calls}
+
+
+def says(text: str | None) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+class ScriptedServer:
+    """A chat endpoint that replies with the messages of `script` in turn, then repeats the last."""
+
+    def __init__(self) -> None:
+        self.script: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        app = FastAPI()
+
+        @app.post("/{path:path}")
+        async def complete(path: str, request: Request) -> dict[str, Any]:
+            self.paths.append(path)
+            self.requests.append(await request.json())
+            message = self.script[min(len(self.requests), len(self.script)) - 1]
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            return {"id": "r", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])))
+
+    def llm(self, **sampling: Any) -> ProxyLLM:
+        return ProxyLLM(endpoint=self.endpoint, model="m", sampling_parameters=sampling)
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    server.thread.start()
+    while not server.server.started:
+        time.sleep(0.01)
+    yield server
+    server.server.should_exit = True
+    server.thread.join()
+
+
+def a_rollout(task: Any = None) -> AttemptedRollout:
+    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
+    return AttemptedRollout(rollout_id="ro-1", input=task or TASK, start_time=0.0, attempt=attempt)
+
+
+async def run(server: ScriptedServer, *script: dict[str, Any], agent: MathAgent | None = None, **sampling: Any) -> None:
+    server.script = list(script)
+    await (agent or MathAgent()).rollout_async(TASK, {"llm": server.llm(**sampling)}, a_rollout())
+
+
+async def test_a_tool_call_is_executed_and_its_result_goes_back(server: ScriptedServer) -> None:
+    await run(server, calls('{"expression": "12*34"}'), says("Answer: 408"), temperature=0.5, max_tokens=64)
+    first, second = server.requests
+    assert server.paths == ["rollout/ro-1/attempt/at-1/v1/chat/completions"] * 2
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert first["tools"][0]["function"]["name"] == "calculator"
+    assert (first["temperature"], first["max_tokens"], first["model"]) == (0.5, 64, "m")
+    assert second["messages"][:2] == first["messages"]
+    assert second["messages"][2]["tool_calls"] == calls('{"expression": "12*34"}')["tool_calls"]
+    assert second["messages"][3] == {"role": "tool", "tool_call_id": "call_0", "content": "408"}
+
+
+async def test_three_turns_extend_one_conversation(server: ScriptedServer) -> None:
+    await run(server, calls('{"expression": "12*30"}'), calls('{"expression": "360+48"}'), says("Answer: 408"))
+    for earlier, later in zip(server.requests, server.requests[1:], strict=False):
+        assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
+    assert [len(request["messages"]) for request in server.requests] == [2, 4, 6]
+
+
+async def test_several_calls_of_one_message_all_get_results(server: ScriptedServer) -> None:
+    await run(server, calls('{"expression": "1+1"}', "not json", '{"expr": 1}'), says("Answer: 2"))
+    results = [message["content"] for message in server.requests[1]["messages"][3:]]
+    assert results[0] == "2"
+    assert all(result.startswith("error: ") for result in results[1:])
+
+
+async def test_the_conversation_ends_after_max_turns(server: ScriptedServer) -> None:
+    await run(server, calls('{"expression": "1"}'), agent=MathAgent(max_turns=3))
+    assert len(server.requests) == 3
+    with pytest.raises(ValueError, match="max_turns"):
+        MathAgent(max_turns=0)
+
+
+async def test_the_only_llm_is_used_whatever_its_name(server: ScriptedServer) -> None:
+    server.script = [says("Answer: 408")]
+    resources = {"main": server.llm(), "prompt": PromptTemplate(template="x")}
+    await MathAgent().rollout_async(TASK, resources, a_rollout())
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b")])
+async def test_no_clear_llm_is_an_error_that_says_so(names: tuple[str, ...]) -> None:
+    resources = {name: LLM(endpoint="http://nowhere/v1", model="m") for name in names}
+    with pytest.raises(ValueError, match='named "llm"'):
+        await MathAgent().rollout_async(TASK, resources, a_rollout())
+
+
+async def test_a_task_without_a_question_is_an_error(server: ScriptedServer) -> None:
+    with pytest.raises(ValueError, match="question"):
+        await MathAgent().rollout_async({"answer": "1"}, {"llm": server.llm()}, a_rollout())
+
+
+async def test_clients_of_one_loop_share_their_connections() -> None:
+    first, second = shared_client("http://a/v1"), shared_client("http://b/v1", "key")
+    assert first._client is second._client
+    assert (str(first.base_url), str(second.base_url), second.api_key) == ("http://a/v1/", "http://b/v1/", "key")
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[]", '{"expression": null}', '{"expression": {}}', "[" * 100_000])
+def test_arguments_that_make_no_sense_are_told_to_the_model(arguments: str) -> None:
+    assert use_tool("calculator", arguments).startswith("error: ")
+
+
+def test_an_unknown_tool_is_told_to_the_model() -> None:
+    assert use_tool("search", "{}").startswith("error: no tool named search")
+    assert use_tool("calculator", '{"expression": 12}') == "12"
+
+
+@pytest.mark.parametrize("think", [True, False])
+def test_a_demonstration_calls_the_tool_once_and_earns_the_reward(think: bool) -> None:
+    for row in ArithmeticDataset("train", 40):
+        system, user, call, tool, answer = demonstration(row, think=think)
+        assert [message["role"] for message in (system, user, call, tool, answer)] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        assert user["content"] == row["question"]
+        (tool_call,) = call["tool_calls"]
+        assert json.loads(tool_call["function"]["arguments"]) == {"expression": row["expression"]}
+        assert tool == {"role": "tool", "tool_call_id": tool_call["id"], "content": row["answer"]}
+        assert answer["content"] == f"Answer: {row['answer']}"
+        assert (call["content"] is not None) == think
+
+
+def test_a_row_that_cannot_be_demonstrated_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'x7'.*'2\*'"):
+        demonstration({"id": "x7", "question": "q?", "expression": "2*"})
+
+
+def completion(message: dict[str, Any], sequence_id: int = 1, finish: str = "stop") -> Span:
+    return Span.from_attributes(
+        name=CompletionSpanAttributes.SPAN_NAME,
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=sequence_id,
+        attributes={
+            CompletionSpanAttributes.OUTPUT_MESSAGES: json.dumps(message),
+            CompletionSpanAttributes.FINISH_REASONS: [finish],
+        },
+    )
+
+
+async def score(*spans: Span, task: Any = None, **bonus: float) -> float | None:
+    return await MathRewardHook(**bonus).on_rollout_end(
+        agent=None, runner=None, rollout=a_rollout(task), spans=list(spans)
+    )
+
+
+async def test_the_last_message_decides() -> None:
+    right, wrong = says("Answer: 408"), says("Answer: 409")
+    assert await score(completion(right, 2), completion(wrong, 1)) == 1.0
+    assert await score(completion(wrong, 2), completion(right, 1)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("message", "finish"),
+    [
+        (says("Answer: 408"), "length"),
+        (calls('{"expression": "1"}', content="Answer: 408"), "tool_calls"),
+        (says(None), "stop"),
+    ],
+)
+async def test_only_a_finished_text_can_be_right(message: dict[str, Any], finish: str) -> None:
+    assert await score(completion(message, finish=finish)) == 0.0
+
+
+async def test_a_rollout_without_a_model_call_has_no_reward() -> None:
+    other = Span.from_attributes(attributes={"x": 1}, name="agentlightning.message")
+    assert await score() is None
+    assert await score(other) is None
+
+
+async def test_bonuses_are_added_to_what_earned_them() -> None:
+    tool, answer = completion(calls('{"expression": "12*34"}'), 1), completion(says("Answer: 408"), 2)
+    assert await score(tool, answer, tool_bonus=0.1, format_bonus=0.05) == pytest.approx(1.15)
+    assert await score(completion(says("It is 7.")), tool_bonus=0.1, format_bonus=0.05) == 0.0
+    assert await score(completion(says("Answer: 7")), tool_bonus=0.1, format_bonus=0.05) == pytest.approx(0.05)
+
+
+async def test_a_task_without_an_answer_is_an_error_and_no_silent_zero() -> None:
+    with pytest.raises(ValueError, match=r"ro-1.*answer"):
+        await score(completion(says("Answer: 408")), task={"question": "q?"})

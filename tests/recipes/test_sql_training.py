@@ -1,0 +1,180 @@
+"""Training the SQL agent as a person does: the command, the script with a store server, the proxy, the example."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
+from mini_agentic_rl.store.open import open_store
+from warm import WarmProcess, run_warm
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
+TINY = ("--max-new-tokens", "8", "--cache-mib", "64")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder, tmp_path_factory):
+    """A tiny model with room for the prompt, whose tokenizer makes a token of every byte."""
+    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+
+
+def run(*arguments):
+    """What a command of ours prints on standard output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_a_fast_run_measures_imitates_and_reinforces(model, tmp_path, proxy):
+    folder = tmp_path / "run"
+    options = ["--llm-proxy"] if proxy else []
+    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, *options, "--output-dir", folder)
+    summary = json.loads(told)
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
+    assert [row["count"] for row in summary["accuracy"]] == [4, 4, 4]
+    assert summary["steps"] == 1
+    assert summary["untrained"] == {}  # each call was recorded with its tokens, also through the proxy
+    assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    measured = run(
+        *("eval", "--agent", "sql", "--size", "2", "--model", model, "--json", "--max-new-tokens", "8"),
+        *("--adapter", folder / "adapter"),
+    )
+    assert json.loads(measured)["accuracy"][0]["count"] == 2
+    assert json.loads(measured)["dataset"] == "medical"
+
+
+def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_path):
+    told = run(
+        *("train", "--agent", "sql", "--model", model, *TINY, "--json"),
+        *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
+        *("--sft-examples", "2", "--max-samples", "4", "--output-dir", tmp_path / "run"),
+    )
+    assert json.loads(told)["steps"] == 1
+    used = json.loads((tmp_path / "run" / "config.json").read_text())
+    given = ("model", "max_new_tokens", "cache_mib", "json_output", "total_steps", "tasks_per_step", "output_dir")
+    given += ("samples_per_prompt", "eval_size", "sft_examples", "max_samples")
+    usual = SqlTrainSettings().model_dump(mode="json")
+    assert {name: used[name] for name in usual if name not in given} == {
+        name: value for name, value in usual.items() if name not in given
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+async def test_the_script_trains_over_a_store_server_with_runners_in_processes(model, tmp_path):
+    port = free_port()
+    address = f"http://localhost:{port}"
+    agl = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
+    server = subprocess.Popen([*agl, "store", "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        assert f":{port}" in server.stdout.readline()
+        out, _ = run_warm(
+            *(SCRIPT, "--ci-fast", "--json", "--model", model, *TINY),
+            *("--external-store-address", address, "--output_dir", str(tmp_path / "run")),
+            environment={"AGL_MANAGED_STORE": "0"},
+        )
+        assert json.loads(out)["steps"] == 1
+        store = open_store(address)
+        rollouts = await store.query_rollouts()
+        workers = await store.query_workers()
+        await store.close()
+        assert {rollout.status for rollout in rollouts} == {"succeeded"}
+        assert len(rollouts) == 3 * 4 + 2 * 2
+        assert len(workers) == 2
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_alone(model, tmp_path, monkeypatch):
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0)
+    asyncio.run(server.start())
+    monkeypatch.setenv("AGL_MANAGED_STORE", "0")
+    monkeypatch.setenv("AGL_SERVER_PORT", server.endpoint.rpartition(":")[2])
+    options = ("--ci-fast", "--model", model, *TINY, "--output-dir", str(tmp_path / "run"))
+    try:
+        with WarmProcess(SCRIPT, *options, "--n-runners", "1", environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
+            monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
+            assert json.loads(run("train-sql", *options, "--json"))["steps"] == 1
+            assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+            runners.send_signal(signal.SIGINT)
+            assert runners.wait() == 130
+            assert runners.stdout == ""
+        assert (tmp_path / "run" / "summary.json").is_file()
+        (worker,) = asyncio.run(store.query_workers())
+        assert worker.worker_id.startswith("runner-0@")
+        assert worker.heartbeat_stats["pid"] != os.getpid()
+    finally:
+        asyncio.run(server.stop())
+
+
+@pytest.mark.parametrize("command", ["train", "train-sql"])
+def test_a_role_that_there_is_not_is_named(command, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
+    result = CliRunner().invoke(app, [command, "--model", model, "--output-dir", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "AGL_CURRENT_ROLE='conductor': set it to algorithm, runner, both" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_warm(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
+    assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--external-store-address", "localhost:9999"), "--external-store-address localhost:9999"),
+        (("--execution-weight", "0.5"), "--execution-weight 0.5"),
+        (("--answer-weight", "1"), "--answer-weight 1.0"),
+        (("--reward-model-url", "localhost:1"), "--reward-model-url localhost:1"),
+        (("--agent", "math"), "--agent math"),
+        (("--database", "nowhere.db"), "nowhere.db cannot be"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(options, told, model, tmp_path):
+    arguments = ["train-sql", "--ci-fast", "--model", model, "--output-dir", str(tmp_path / "run"), *options]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_example_trains_it_from_its_pieces(model, tmp_path):
+    out, _ = run_warm(
+        *(ROOT / "examples" / "train_sql_agent.py", "--model", model, "--steps", "1", "--tasks-per-step", "1"),
+        *("--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2", "--max-new-tokens", "8"),
+        *("--difficulty", "1", "--output-dir", str(tmp_path / "run")),
+    )
+    assert [line.split(":")[0].strip() for line in out.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
