@@ -22,6 +22,8 @@ SDK_TESTS := tests/agents_sdk
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
 
+# The tests start many processes, and each would compile the package again where its bytecode may not be kept.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest $(ARGS)
 

@@ -30,10 +30,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from mini_agentic_rl.gateway.backends.base import Backend, BackendLoad
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
-from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.gateway.served_policy import load_tokenizer
+from mini_agentic_rl.gateway import Backend, BackendLoad, MiniLLMServer, PolicyBackend, load_tokenizer
 from mini_agentic_rl.policy import Engine
 from mini_agentic_rl.store.open import open_store
 from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest

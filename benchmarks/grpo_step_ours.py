@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
-from mini_agentic_rl.algorithm.grpo.settings import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.update import batch_of, update
-from mini_agentic_rl.algorithm.memory import peak_memory_bytes
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.algorithm import GRPOSettings, peak_memory_bytes
+from mini_agentic_rl.algorithm.grpo.objective import batch_of, update
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.gateway import PolicyBackend
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.measure import Measure
+from mini_agentic_rl.algorithm import Measure
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
 from mini_agentic_rl.recipes.math import MathAgent, MathRewardHook
 from mini_agentic_rl.trainer.statistics import mean_pass_at_k, wilson_interval

@@ -14,7 +14,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import Hook, LitAgent, LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, demonstration

@@ -19,7 +19,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LitAgent, LoggingHook, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.policy import LearnerSettings
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

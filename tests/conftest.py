@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +20,23 @@ from tiny import tiny_model, tiny_tokenizer
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
+# The same as `_one_torch_thread` for the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # A shell without job control starts its background commands with Ctrl-C ignored, and an ignored signal stays ignored in
 # every process that they start. The tests press Ctrl-C in theirs, so it is given back here: a handler is not inherited,
 # and the processes begin with the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The ten thousand modules that the tests import stay for good: no collection of garbage need look through them.
+gc.disable()
+
+
+def pytest_collection_finish():
+    """Collect garbage again, apart from what there is by now."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):

@@ -44,22 +44,26 @@ def sample_all(
     constraints: Sequence[Callable[[], TokenConstraint] | None] | None = None,
     adapter: str | Sequence[str | None] | None = "default",
 ) -> list[CompletionRecord]:
-    """Submit all at once, wait for all. `adapter` is that of all requests, or of each."""
-    waiting = []
+    """Submit all at once, so that one pass begins them; wait for all. `adapter` is that of all requests, or of each."""
+    waiting: list[tuple[list[TokenDelta], threading.Event]] = []
     count = len(prompts)
     adapters = [adapter] * count if adapter is None or isinstance(adapter, str) else adapter
     each = zip(prompts, params, constraints or [None] * count, adapters, strict=True)
-    for prompt, sampling, constraint, name in each:
-        deltas: list[TokenDelta] = []
-        done = threading.Event()
 
-        def on_delta(delta: TokenDelta, deltas=deltas, done=done) -> None:
-            deltas.append(delta)
-            if delta.finish_reason is not None:
-                done.set()
+    def submit() -> None:
+        for prompt, sampling, constraint, name in each:
+            deltas: list[TokenDelta] = []
+            done = threading.Event()
 
-        policy.engine.submit(TokenRequest(tuple(prompt), sampling, name, constraint=constraint), on_delta)
-        waiting.append((deltas, done))
+            def on_delta(delta: TokenDelta, deltas=deltas, done=done) -> None:
+                deltas.append(delta)
+                if delta.finish_reason is not None:
+                    done.set()
+
+            policy.engine.submit(TokenRequest(tuple(prompt), sampling, name, constraint=constraint), on_delta)
+            waiting.append((deltas, done))
+
+    policy._thread.call(submit)  # a job, between whose start and end the engine computes nothing
     records = []
     for prompt, sampling, (deltas, done) in zip(prompts, params, waiting, strict=True):
         assert done.wait(timeout), "the engine did not finish a request"

@@ -7,6 +7,7 @@ process from here is as real as another: it has its own memory, files, signals a
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import re
@@ -130,6 +131,7 @@ def run_warm(
 def _run(
     script: str, options: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
 ) -> None:
+    gc.freeze()  # what has been imported stays: a look through it would only copy the memory shared with the parent
     for descriptor, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ.clear()

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, demonstration

@@ -1,4 +1,4 @@
-"""Writes that are whole or not there: under a temporary name, synced to disk, then renamed.
+"""Write files and folders whole or not at all: under a temporary name, synced to disk, then renamed.
 
 A process killed at any instant leaves the old file or folder, or the new one; `remove_leftovers` clears away what it
 was in the middle of.
@@ -22,7 +22,7 @@ _FULL_BELOW = 1 << 20
 
 
 class DiskFullError(OSError):
-    """A write ran out of disk space or quota; what was there before is untouched."""
+    """Report that a write ran out of disk space or quota; what was there before is untouched."""
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
@@ -83,7 +83,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file.
+    """Return the JSON object in a file; empty if there is no such file.
 
     Raises:
         ValueError: the file holds something else.
@@ -132,7 +132,7 @@ def _sync(folder: Path) -> None:
 
 
 def _is_disk_full(error: Exception, folder: Path) -> bool:
-    """Whether a failed write ran out of space, asked before anything is removed.
+    """Return True if a failed write ran out of space; asked before anything is removed.
 
     safetensors and torch turn the OSError into errors of their own, torch without saying why.
     """

@@ -15,7 +15,7 @@ AGL_REWARD: Final = "agentlightning.reward"
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
 FAILURE_REASON: Final = "agentlightning.failure.reason"
-"""Attribute of an exception span: why the attempt failed, or was stopped."""
+"""Attribute of an exception span: the reason why the attempt failed or was stopped."""
 ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
 """`exception.type` of the exception span of an attempt that asked for more LLM calls or tokens than it may."""
 
@@ -76,4 +76,4 @@ class CompletionSpanAttributes:
     POLICY_VERSION: Final = "policy_version"
     CHOICE_INDEX: Final = "choice_index"
     UNTRAINABLE: Final = "agentlightning.untrainable"
-    """Why the call cannot be trained: what its model's server did not tell."""
+    """Reason why the call cannot be trained: what its model's server did not report."""

@@ -74,7 +74,7 @@ def test_a_call_without_an_agents_name_is_said_to_have_none() -> None:
 
 
 def test_a_pattern_that_is_no_regular_expression_names_its_setting() -> None:
-    with pytest.raises(UserError, match=r"trained_agents='\[' is no regular expression"):
+    with pytest.raises(UserError, match=r"trained_agents: '\[' is no regular expression"):
         TrainedCalls(agents={"trained_agents": "["})
 
 

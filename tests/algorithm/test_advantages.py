@@ -7,11 +7,11 @@ import pytest
 
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.advantage import batch_normalized, group_centred, leave_one_out, uncompared
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
-from mini_agentic_rl.algorithm.grpo.credit import Rewards, assign
-from mini_agentic_rl.algorithm.grpo.presets import PRESETS
-from mini_agentic_rl.algorithm.grpo.shaping import lowered, soft_overlong, with_overlong_penalty
-from mini_agentic_rl.algorithm.grpo.update import batch_of
+from mini_agentic_rl.algorithm.grpo.objective import batch_of
+from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.loop.shaping import lowered, soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.losses.presets import PRESETS
 from mini_agentic_rl.tokens import CompletionRecord
 
 

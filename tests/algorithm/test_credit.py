@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized, has_signal
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory, make_batch
-from mini_agentic_rl.algorithm.grpo.credit import (
+from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized
+from mini_agentic_rl.algorithm.grpo.batch import make_batch
+from mini_agentic_rl.algorithm.loop.credit import (
     Credit,
     Recipient,
     Rewards,
@@ -21,6 +21,7 @@ from mini_agentic_rl.algorithm.grpo.credit import (
     stack,
     turn_numbers,
 )
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory, has_signal
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Span

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized, has_signal
-from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss, term_weights
-from mini_agentic_rl.policy import LossInputs
+from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized
+from mini_agentic_rl.algorithm.loop.groups import has_signal
+from mini_agentic_rl.algorithm.losses import term_weights
+from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.policy import LossInputs, TermStreams
 
 
 def _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, max_length):
@@ -51,7 +53,7 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
     logprobs = behaviour + rng.normal(0, 0.4, total)
     references = behaviour + rng.normal(0, 0.4, total)
     advantages = [1.2, -0.7, 0.3, -0.8]
-    loss = GRPOLoss(clip_low=0.2, clip_high=0.28, kl_coef=0.3 if kl else 0.0, kl_estimator=kl or "k3")
+    loss = PolicyGradientLoss(clip_low=0.2, clip_high=0.28, kl_coef=0.3 if kl else 0.0, kl_estimator=kl or "k3")
     weights = term_weights(lengths, aggregation, 20)
     trajectory = np.repeat(np.arange(4), lengths)
     out = loss(
@@ -59,11 +61,11 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
             logprobs_S=torch.tensor(logprobs),
             behaviour_logprobs_S=torch.tensor(behaviour),
             entropy_S=torch.zeros(total),
-            streams={
-                "weights": torch.tensor(weights[trajectory]).double(),
-                "advantages": torch.tensor(np.array(advantages)[trajectory]),
-                "reference_logprobs": torch.tensor(references),
-            },
+            streams=TermStreams(
+                weights_S=torch.tensor(weights[trajectory]).double(),
+                advantages_S=torch.tensor(np.array(advantages)[trajectory]),
+                reference_logprobs_S=torch.tensor(references),
+            ),
         )
     )
     expected = _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, 20)
@@ -73,8 +75,8 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
 def test_a_ratio_outside_the_clip_range_has_no_gradient_where_it_would_grow():
     logprobs = torch.tensor([0.5, 0.5, -0.5, -0.5], requires_grad=True)
     ones = torch.ones(4)
-    inputs = LossInputs(logprobs, torch.zeros(4), ones, {"weights": ones, "advantages": torch.tensor([1.0, -1, 1, -1])})
-    GRPOLoss()(inputs).loss.backward()
+    inputs = LossInputs(logprobs, torch.zeros(4), ones, TermStreams(ones, torch.tensor([1.0, -1, 1, -1])))
+    PolicyGradientLoss()(inputs).loss.backward()
     assert (logprobs.grad != 0).tolist() == [False, True, True, False]
 
 
@@ -84,8 +86,8 @@ def test_a_ratio_outside_the_clip_range_has_no_gradient_where_it_would_grow():
 )
 def test_each_kl_estimator_has_the_gradient_that_its_formula_says(estimator, expected):
     logprob = torch.tensor([-1.0], requires_grad=True)
-    streams = {"weights": torch.ones(1), "advantages": torch.zeros(1), "reference_logprobs": torch.tensor([-1.4])}
-    loss = GRPOLoss(kl_coef=1.0, kl_estimator=estimator)
+    streams = TermStreams(torch.ones(1), torch.zeros(1), reference_logprobs_S=torch.tensor([-1.4]))
+    loss = PolicyGradientLoss(kl_coef=1.0, kl_estimator=estimator)
     loss(LossInputs(logprob, torch.tensor([-1.0]), torch.zeros(1), streams)).loss.backward()
     assert float(logprob.grad) == pytest.approx(float(expected(-1.0, -1.4)), rel=1e-5)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_agentic_rl.algorithm.grpo.idle_steps import IdleSteps
+from mini_agentic_rl.algorithm.loop.progress import IdleSteps
 
 ALIKE = {"groups/with_signal": 0.0, "reward/mean": 0.0}
 

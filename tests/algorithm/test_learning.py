@@ -22,9 +22,14 @@ class Keep(MetricsLogger):
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     kept = Keep()
     trained = algorithm(total_steps=25)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, output_dir=tmp_path, logger=kept).fit(
-        Letters(), TASKS, val_dataset=TASKS
-    )
+    Trainer(
+        algorithm=trained,
+        hooks=[CountLetters()],
+        store=InMemoryLightningStore(),
+        n_runners=32,
+        output_dir=tmp_path,
+        logger=kept,
+    ).fit(Letters(), TASKS, val_dataset=TASKS)
     before, after = trained.summary["accuracy"]
     assert (before["name"], before["count"], before["correct"]) == ("before", 8, 0)
     assert (after["name"], after["count"]) == ("after RL", 8)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.algorithm.grpo.importance import sequence_correction, sequence_log_ratio, token_correction
-from mini_agentic_rl.algorithm.grpo.kl import sum_to_go
-from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss, term_weights
-from mini_agentic_rl.policy import LossInputs
+from mini_agentic_rl.algorithm.losses import importance_correction, term_weights
+from mini_agentic_rl.algorithm.losses.gspo import sequence_log_ratio
+from mini_agentic_rl.algorithm.losses.kl import sum_to_go
+from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.policy import LossInputs, TermStreams
 
 LENGTHS = [5, 1, 9, 3]
 TRAJECTORY = np.repeat(np.arange(4), LENGTHS)
@@ -33,13 +35,13 @@ def _terms(index):
 
 def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **streams):
     weights = term_weights(LENGTHS, aggregation, 20).astype(np.float64)[TRAJECTORY]
-    streams = {"weights": weights, "advantages": np.array(ADVANTAGES)[TRAJECTORY], **streams}
+    streams = {"weights_S": weights, "advantages_S": np.array(ADVANTAGES)[TRAJECTORY], **streams}
     out = loss(
         LossInputs(
             logprobs_S=current,
             behaviour_logprobs_S=torch.tensor(behaviour),
             entropy_S=torch.zeros(TRAJECTORY.size) if entropy is None else entropy,
-            streams={name: torch.as_tensor(values) for name, values in streams.items()},
+            streams=TermStreams(**{name: torch.as_tensor(values) for name, values in streams.items()}),
         )
     )
     return out, _gradient(out.loss, current)
@@ -62,7 +64,7 @@ def test_gspo_is_the_objective_over_whole_rollouts():
     current, old, _ = _logprobs(spread=0.1)
     low, high = 0.02, 0.03
     stream = sequence_log_ratio(current.detach().numpy(), old, TRAJECTORY)
-    ours = _ours(GRPOLoss(low, high, policy_loss="gspo"), current, old, sequence_log_ratio=stream)
+    ours = _ours(PolicyGradientLoss(low, high, policy_loss="gspo"), current, old, rollout_S=stream)
     objectives, clipped = [], 0
     for index, advantage in enumerate(ADVANTAGES):
         total = torch.zeros((), dtype=torch.float64)
@@ -78,7 +80,7 @@ def test_gspo_is_the_objective_over_whole_rollouts():
 
 def test_cispo_weighs_every_token_by_a_clipped_number():
     current, old, _ = _logprobs()
-    ours = _ours(GRPOLoss(1.0, 0.3, policy_loss="cispo"), current, old, "token")
+    ours = _ours(PolicyGradientLoss(1.0, 0.3, policy_loss="cispo"), current, old, "token")
     total = torch.zeros((), dtype=torch.float64)
     for term, index in enumerate(TRAJECTORY):
         weight = min(math.exp(float(current[term].detach()) - old[term]), 1.3)
@@ -92,11 +94,10 @@ def test_cispo_weighs_every_token_by_a_clipped_number():
 def test_truncated_importance_correction_weighs_the_ratio_to_the_learners_own_numbers(level):
     current, old, behaviour = _logprobs()
     cap = 1.4
-    if level == "token":
-        correction = token_correction(old, behaviour, cap)
-    else:
-        correction = sequence_correction(old, behaviour, TRAJECTORY, cap)
-    ours = _ours(GRPOLoss(0.2, 0.28), current, behaviour, "token", old_logprobs=old, correction=correction)
+    correction = importance_correction(level, old, behaviour, TRAJECTORY, cap)
+    ours = _ours(
+        PolicyGradientLoss(0.2, 0.28), current, behaviour, "token", old_logprobs_S=old, correction_S=correction
+    )
     total, capped = torch.zeros((), dtype=torch.float64), 0
     for term, index in enumerate(TRAJECTORY):
         where = [term] if level == "token" else _terms(index)
@@ -112,8 +113,8 @@ def test_truncated_importance_correction_weighs_the_ratio_to_the_learners_own_nu
 def test_the_entropy_bonus_is_the_weighted_mean_of_the_entropies():
     current, old, _ = _logprobs()
     entropy = torch.rand(TRAJECTORY.size, dtype=torch.float64, requires_grad=True)
-    out, _ = _ours(GRPOLoss(entropy_coef=0.3), current, old, entropy=entropy)
-    plain, _ = _ours(GRPOLoss(), current, old, entropy=entropy.detach())
+    out, _ = _ours(PolicyGradientLoss(entropy_coef=0.3), current, old, entropy=entropy)
+    plain, _ = _ours(PolicyGradientLoss(), current, old, entropy=entropy.detach())
     mean = sum(sum(entropy[term] for term in _terms(index)) / LENGTHS[index] for index in range(4)) / 4
     assert float(out.loss.detach()) == pytest.approx(float((plain.loss - 0.3 * mean).detach()), rel=1e-5)
     np.testing.assert_allclose(_gradient(out.loss, entropy), _gradient(-0.3 * mean, entropy), rtol=1e-5)
@@ -139,13 +140,13 @@ def test_each_kl_penalty_has_the_gradient_that_is_told_of_it(place, estimator, e
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     policy, reference = logits.log_softmax(-1), torch.randn(6, dtype=torch.float64).log_softmax(-1)
-    streams = {"weights": policy.detach().exp(), "advantages": torch.zeros(6, dtype=torch.float64)}
-    loss = GRPOLoss()
+    streams = TermStreams(policy.detach().exp(), torch.zeros(6, dtype=torch.float64))
+    loss = PolicyGradientLoss()
     if place == "loss":
-        loss = GRPOLoss(kl_coef=1.0, kl_estimator=estimator)
-        streams["reference_logprobs"] = reference
+        loss = PolicyGradientLoss(kl_coef=1.0, kl_estimator=estimator)
+        streams = replace(streams, reference_logprobs_S=reference)
     else:
-        streams["advantages"] = -(policy - reference).detach()
+        streams = replace(streams, advantages_S=-(policy - reference).detach())
     found = _gradient(loss(LossInputs(policy, policy.detach(), torch.zeros(6), streams)).loss, logits)
     divergence = {
         "nothing": 0 * logits.sum(),
@@ -157,5 +158,5 @@ def test_each_kl_penalty_has_the_gradient_that_is_told_of_it(place, estimator, e
 
 def test_a_sequence_ratio_without_its_stream_is_an_error():
     current, old, _ = _logprobs()
-    with pytest.raises(ValueError, match="sequence_log_ratio"):
-        _ours(GRPOLoss(policy_loss="gspo"), current, old)
+    with pytest.raises(ValueError, match="rollout_S"):
+        _ours(PolicyGradientLoss(policy_loss="gspo"), current, old)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
-from mini_agentic_rl.algorithm.grpo.loss import GRPOLoss
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.algorithm.ppo import PPOLoss, PPOSettings, ValueLoss
 from mini_agentic_rl.algorithm.ppo.episodes import read_episodes
-from mini_agentic_rl.algorithm.ppo.update import PPOObjective
-from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, ValueSettings
+from mini_agentic_rl.algorithm.ppo.objective import PPOObjective
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, TermStreams, ValueSettings
 from mini_agentic_rl.tokens import TokenTree, pack
 
 
@@ -36,8 +36,8 @@ def test_the_loss_equals_the_loop_written_reference(value_clip):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 7)) * [0.1, 0.3, 0.3, 1, 1, 1, 1]
     weight, logprob, behaviour, advantage, value, old, target = torch.tensor(rows).T
-    loss = PPOLoss(GRPOLoss(), ValueLoss(value_clip), 0.7)
-    streams = {"weights": weight, "advantages": advantage, "old_values": old, "returns": target}
+    loss = PPOLoss(PolicyGradientLoss(), ValueLoss(value_clip), 0.7)
+    streams = TermStreams(weight, advantage, old_values_S=old, returns_S=target)
     found = loss(LossInputs(logprob, behaviour, torch.zeros(40), streams, value))
     assert float(found.loss) == pytest.approx(_reference(rows, 0.2, value_clip, 0.7), rel=1e-9)
     assert ("value/clip_fraction" in found.metrics) == (value_clip is not None)
@@ -45,7 +45,7 @@ def test_the_loss_equals_the_loop_written_reference(value_clip):
 
 def test_a_value_beyond_its_clip_range_has_no_gradient_where_it_has_gone_the_right_way():
     values = torch.tensor([0.5, 0.5, 0.1], requires_grad=True)
-    streams = {"weights": torch.ones(3), "old_values": torch.zeros(3), "returns": torch.tensor([1.0, -1.0, 1.0])}
+    streams = TermStreams(torch.ones(3), old_values_S=torch.zeros(3), returns_S=torch.tensor([1.0, -1.0, 1.0]))
     zeros = torch.zeros(3)
     ValueLoss(0.2)(LossInputs(zeros, zeros, zeros, streams, values)).loss.backward()
     assert values.grad.tolist() == pytest.approx([0.0, 1.5, -0.9])
@@ -54,13 +54,13 @@ def test_a_value_beyond_its_clip_range_has_no_gradient_where_it_has_gone_the_rig
 def test_a_learner_without_a_critic_is_told_so():
     zeros = torch.zeros(1)
     with pytest.raises(ValueError, match="learner with a critic"):
-        ValueLoss()(LossInputs(zeros, zeros, zeros, {"weights": zeros}))
+        ValueLoss()(LossInputs(zeros, zeros, zeros, TermStreams(zeros)))
 
 
 def _squares(inputs):
     """Pulls every value to a target of its own."""
-    errors = (inputs.values_S - inputs.streams["targets"]).square()
-    return LossOutputs((errors * inputs.streams["weights"]).sum())
+    errors = (inputs.values_S - inputs.streams.returns_S).square()
+    return LossOutputs((errors * inputs.streams.weights_S).sum())
 
 
 def _learner(policy, *, trains_adapter=False, **settings):
@@ -75,8 +75,8 @@ def _value_gradients(policy, trees, **settings):
         values = []
         for tree in trees:
             packed = pack([tree])
-            targets = np.sin(packed.trajectory_S + packed.behaviour_logprobs_S).astype(np.float32)
-            streams = {"targets": targets, "weights": np.full(packed.term_count, 0.01, np.float32)}
+            targets = torch.from_numpy(np.sin(packed.trajectory_S + packed.behaviour_logprobs_S).astype(np.float32))
+            streams = TermStreams(torch.full((packed.term_count,), 0.01), returns_S=targets)
             learner.forward_backward(packed, _squares, streams)
             values.append(learner.values(packed))
         parameters = [*learner.parameters, *learner.head.parameters()]
@@ -113,7 +113,8 @@ def test_the_head_learns_alone_unless_it_may_train_the_adapter():
             for record in records:
                 tree.insert(record, index)
         packed = pack([tree])
-        streams = {"targets": np.ones(packed.term_count, np.float32), "weights": np.ones(packed.term_count, np.float32)}
+        ones = torch.ones(packed.term_count)
+        streams = TermStreams(ones, returns_S=ones)
 
         def job(trains_adapter):
             learner = _learner(policy, trains_adapter=trains_adapter)

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.batch import Group, Trajectory
-from mini_agentic_rl.algorithm.grpo.curriculum import TaskSource, learnability, updated_pass_rates
-from mini_agentic_rl.algorithm.grpo.presets import PRESETS
-from mini_agentic_rl.algorithm.grpo.shaping import with_kl_penalty
-from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
+from mini_agentic_rl.algorithm.losses.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.jobs.train import _algorithm
@@ -144,11 +144,9 @@ def test_one_rollout_a_task_is_enough_without_a_baseline_and_an_error_with_one()
         GRPOSettings(samples_per_prompt=1)
 
 
-def test_a_tiny_model_learns_by_leave_one_out(tmp_path):
+def test_a_tiny_model_learns_by_leave_one_out():
     trained = algorithm(preset="rloo", total_steps=20)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, output_dir=tmp_path).fit(
-        Letters(), TASKS, val_dataset=TASKS
-    )
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32).fit(Letters(), TASKS, val_dataset=TASKS)
     before, after = trained.summary["accuracy"]
     assert before["correct"] == 0
     assert after["correct"] >= 6

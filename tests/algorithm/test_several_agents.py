@@ -12,11 +12,12 @@ from peft import PeftModel
 from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 
 from helpers import tiny_policy
-from mini_agentic_rl import LLM, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm.grpo import loop, update
+from mini_agentic_rl.algorithm.grpo import objective as update
+from mini_agentic_rl.algorithm.loop import loop
+from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.measure import Measure
-from mini_agentic_rl.algorithm.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.backends.policy import PolicyBackend
@@ -133,7 +134,9 @@ def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
 def test_two_adapters_on_one_model_learn_different_things(tmp_path):
     kept = Keep()
     trained = algorithm(keep_open=True)
-    Trainer(algorithm=trained, n_runners=32, output_dir=tmp_path, logger=kept).fit(Two(), TASKS, val_dataset=TASKS)
+    Trainer(algorithm=trained, store=InMemoryLightningStore(), n_runners=32, output_dir=tmp_path, logger=kept).fit(
+        Two(), TASKS, val_dataset=TASKS
+    )
     try:
         learnt = {name: sum(f"{name}/loss" in row for row in kept.steps) for name in NAMES}
         assert trained.served.policy.model.versions == learnt

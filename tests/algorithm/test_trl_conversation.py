@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl import MiniGRPO
-from mini_agentic_rl.algorithm.grpo.batch import Trajectory
-from mini_agentic_rl.algorithm.grpo.credit import Rewards, assign
+from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
+from mini_agentic_rl.algorithm.loop.groups import Trajectory
 from mini_agentic_rl.algorithm.trl_grpo import conversation_of
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import PolicyError

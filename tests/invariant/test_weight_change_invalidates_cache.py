@@ -22,7 +22,7 @@ def _step(policy, records, adapter="default"):
         tree = TokenTree()
         for index, record in enumerate(records):
             tree.insert(record, index)
-        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(inputs.logprobs_S.sum()), {})
+        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
         learner.optim_step()
         return learner
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from mini_agentic_rl.algorithm.grpo import loop
-from mini_agentic_rl.algorithm.grpo.update import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop import loop
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.settings import TrainSettings
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -31,7 +31,7 @@ def _checkpoints(folder):
 
 def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path):
     folder = tmp_path / "run"
-    steps = 25
+    steps = 12
     options = [
         *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),

@@ -72,7 +72,7 @@ def test_a_name_that_can_be_no_module_and_no_folder_is_refused(name):
 
 
 def test_adapters_that_cannot_be_had_together_are_refused(tmp_path):
-    with pytest.raises(PolicyError, match="adapters is empty"):
+    with pytest.raises(PolicyError, match="adapters: name at least one"):
         load_model(tiny_model(), lora=LoraSettings(), adapters={})
     with pytest.raises(PolicyError, match="name it once"):
         load_model(tiny_model(), lora=LoraSettings(), adapters={"user": None}, fixed_adapters={"user": tmp_path})
@@ -107,7 +107,7 @@ def test_a_step_of_one_adapter_changes_nothing_of_the_other():
             }
             others = [matrix.clone() for matrix in learners["user"].parameters]
             learner = learners["assistant"]
-            learner.forward_backward(_tree(records), lambda inputs: LossOutputs(inputs.logprobs_S.sum()), {})
+            learner.forward_backward(_tree(records), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
             assert all(matrix.grad is None for matrix in learners["user"].parameters)
             learner.optim_step()
             same = [torch.equal(*pair) for pair in zip(learners["user"].parameters, others, strict=True)]

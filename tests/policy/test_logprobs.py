@@ -84,9 +84,7 @@ def test_an_entropy_bonus_has_the_gradient_of_the_entropy_through_all_layers(lor
 
         def chunked():
             learner = policy.learner(LearnerSettings(head_rows=5, max_batch_tokens=13))
-            learner.forward_backward(
-                packed, lambda inputs: LossOutputs(inputs.entropy_S.sum()), {}, entropy_gradient=True
-            )
+            learner.forward_backward(packed, lambda inputs: LossOutputs(inputs.entropy_S.sum()), entropy_gradient=True)
             return [take_gradient(parameter) for parameter in learner.parameters]
 
         def whole():

@@ -28,7 +28,7 @@ def test_the_shape_of_a_model_is_read_without_its_weights(tmp_path):
     linears = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
     assert shape.linear_weights == sum(m.weight.numel() for m in linears)
     assert shape.linear_weights + shape.other_weights == sum(p.numel() for p in model.parameters())
-    assert shape.lora_sides == sum(m.in_features + m.out_features for m in linears)
+    assert shape.lora_ends == sum(m.in_features + m.out_features for m in linears)
     assert (shape.layers, shape.query_size, shape.key_size) == (2, 48, 16)
 
 

@@ -59,7 +59,7 @@ def test_the_embedded_model_is_found_from_any_users_cache(adapter, tmp_path):
 
 
 def test_a_base_that_is_not_here_is_named(adapter, tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"adapter of '/gone/model'.*--adapter"):
+    with pytest.raises(ModelNotFoundError, match=r"adapter of '/gone/model'.*as `adapter`"):
         resolve_model(str(renamed(adapter, tmp_path / "a", "/gone/model")))
     with pytest.raises(PolicyError, match="does not say which model"):
         resolve_model(str(renamed(adapter, tmp_path / "b", None)))

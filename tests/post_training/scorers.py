@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from mini_agentic_rl.post_training.scoring.passes import Batch
+from mini_agentic_rl.post_training.scoring import RewardModel, ScoreServer, TextLimits
+from mini_agentic_rl.post_training.scoring.passes import ScoringBatch
 from mini_agentic_rl.post_training.scoring.rendering import Rendered
-from mini_agentic_rl.post_training.scoring.reward_model import RewardModel
-from mini_agentic_rl.post_training.scoring.server import ScoreServer
-from mini_agentic_rl.post_training.scoring.settings import TextLimits
 from tiny import tiny_tokenizer
 
 SIZES = {
@@ -57,7 +55,7 @@ class GatedPass:
         self.batches: list[int] = []
         self.failure: Exception | None = None
 
-    def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[Batch]:
+    def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[ScoringBatch]:
         return self._inner.plan(texts, batch_size, batch_tokens)
 
     def scores(self, texts: Sequence[Rendered]) -> list[float]:

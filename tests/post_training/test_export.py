@@ -18,7 +18,7 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
 from mini_agentic_rl.post_training.export.base import portable_name
-from mini_agentic_rl.post_training.export.export import export
+from mini_agentic_rl.post_training.export.formats import export
 from mini_agentic_rl.post_training.export.settings import ExportSettings
 from post_training.adapters import save_adapter
 
@@ -154,9 +154,9 @@ def test_a_converter_that_fails_or_is_not_there_is_told_in_one_line(adapter, con
     wanted = {"format": "gguf", "output_dir": tmp_path / "out", "check": False}
     with pytest.raises(UserError, match=r"failed: NotImplementedError: no q8_0 here"):
         export(_settings(adapter, converter=converter, outtype="q8_0", **wanted))
-    with pytest.raises(UserError, match=r"no convert_hf_to_gguf.py on the PATH.*--converter"):
+    with pytest.raises(UserError, match=r"no convert_hf_to_gguf.py on the PATH.*`converter`"):
         export(_settings(adapter, **wanted))
-    with pytest.raises(UserError, match=r"--converter .*: there is no convert_hf_to_gguf.py"):
+    with pytest.raises(UserError, match=r"converter: there is no convert_hf_to_gguf.py at "):
         export(_settings(adapter, converter=tmp_path / "elsewhere", **wanted))
     assert not (tmp_path / "out").exists()
 
@@ -165,9 +165,9 @@ def test_options_that_contradict_each_other_are_refused(adapter):
     for arguments, said in (
         (["--merge-lora", "true", "--format", "adapter"], "contradict each other"),
         (["--merge-lora", "maybe"], "--merge-lora maybe"),
-        ([], "--adapters is missing"),
-        (["--format", "adapter"], "--adapters is missing"),
-        (["--format", "gguf"], "--format gguf needs llama.cpp's converter"),
+        ([], "--adapters: give "),
+        (["--format", "adapter"], "--adapters: give "),
+        (["--format", "gguf"], "--format: gguf needs llama.cpp's converter"),
         (["--adapters", str(adapter), "--adapters", str(adapter), "--format", "adapter"], "folders of one name"),
     ):
         result = CliRunner().invoke(app, ["export", *arguments], env={"PATH": "/nowhere"})

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
-from mini_agentic_rl.post_training.export import merge as merging
-from mini_agentic_rl.post_training.export.merge import merge
+from mini_agentic_rl.post_training.export import merged_model as merging
+from mini_agentic_rl.post_training.export.merged_model import merge
 from mini_agentic_rl.post_training.export.settings import MergeSettings
-from mini_agentic_rl.post_training.scoring.load import load_scorer
+from mini_agentic_rl.post_training.scoring import load_scorer
 from post_training.adapters import save_adapter
 from tiny import tiny_model, tiny_tokenizer
 
@@ -121,7 +121,7 @@ def test_an_adapter_that_drowns_in_the_rounding_is_remarked(tiny_folder, tmp_pat
     merge(_settings(folder, output_dir=tmp_path / "whole"))
     assert "keeps all of it" not in caplog.text
     merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "rounded"))
-    assert "--dtype float32 keeps all of it" in caplog.text
+    assert "`dtype=float32` keeps all of it" in caplog.text
 
 
 def test_a_whole_model_is_told_from_a_folder_without_an_adapter(tiny_folder, tmp_path):
@@ -187,7 +187,7 @@ def test_nothing_is_overwritten_unasked(adapter, tmp_path):
     (target / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
         merge(_settings(adapter, output_dir=target))
-    with pytest.raises(UserError, match="holds no model that --overwrite could replace"):
+    with pytest.raises(UserError, match="holds no model that `overwrite` could replace"):
         merge(_settings(adapter, output_dir=target, overwrite=True))
     assert (target / "notes.txt").read_text() == "mine"
     (target / "config.json").write_text("{}")
@@ -199,13 +199,13 @@ def test_adapters_that_do_not_fit_are_refused_by_name(adapter, tiny_folder, wide
     judge = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
     other = save_adapter(tmp_path / "other", wide_folder)
     for error, said, settings in (
-        (UserError, "--adapter is missing", _settings()),
+        (UserError, "adapter: give ", _settings()),
         (UserError, "there is no adapter", _settings(tmp_path)),
         (UserError, "given twice", _settings(adapter, adapter)),
         (UserError, "trained on different models", _settings(adapter, other)),
         (UserError, "a reward model and a language model", _settings(adapter, judge)),
         (UserError, "is an adapter itself", _settings(adapter, model=str(other))),
-        (AdapterMismatchError, "does not fit --model", _settings(adapter, model=wide_folder)),
+        (AdapterMismatchError, "model: .* does not fit ", _settings(adapter, model=wide_folder)),
     ):
         with pytest.raises(error, match=said):
             merge(settings.model_copy(update={"output_dir": tmp_path / "out"}))

@@ -113,7 +113,7 @@ def test_a_long_conversation_is_cut_and_not_trained_to_end_there():
     assert found.tokens == len(whole) - 1
     prompt = len(renderer.render(TURNS[:1]))
     found = sft_rows(renderer, [{"messages": TURNS}], prompt)
-    assert (found.rows, dict(found.dropped)) == ([], {"no answer within --max-length": 1})
+    assert (found.rows, dict(found.dropped)) == ([], {"no answer within `max_length`": 1})
 
 
 def test_padding_with_the_end_token_leaves_real_ends_trained():
@@ -141,8 +141,8 @@ def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
     same = {**pairs(1)[0], "rejected": pairs(1)[0]["chosen"]}
     found = preference_rows(renderer, [*pairs(2), same], 512)
     assert (len(found.rows), dict(found.dropped)) == (2, {"chosen and rejected are the same": 1})
-    assert dict(preference_rows(renderer, pairs(2), 10).dropped) == {"longer than --max-length": 2}
-    assert dict(unpaired_rows(renderer, verdicts(2), 10).dropped) == {"longer than --max-length": 2}
+    assert dict(preference_rows(renderer, pairs(2), 10).dropped) == {"longer than `max_length`": 2}
+    assert dict(unpaired_rows(renderer, verdicts(2), 10).dropped) == {"longer than `max_length`": 2}
 
 
 def test_texts_stand_for_one_message():

@@ -13,9 +13,9 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.gateway.errors import BadRequestError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.policy.errors import ModelNotFoundError, PolicyError
+from mini_agentic_rl.post_training.models import load_reward_model
 from mini_agentic_rl.post_training.rows import prompt_and_answer
-from mini_agentic_rl.post_training.scorer import load_reward_model
-from mini_agentic_rl.post_training.scoring.load import load_scorer
+from mini_agentic_rl.post_training.scoring import load_scorer
 from post_training.adapters import save_adapter
 from post_training.scorers import alone, tiny_scorer
 from tiny import tiny_tokenizer
@@ -84,9 +84,9 @@ def test_what_is_no_reward_model_is_refused_by_name(tmp_path, tiny_folder):
     for model, kind, said in (
         (tiny_folder, PolicyError, "LlamaForCausalLM, not a reward model.*mini-agentic-rl reward"),
         (two, PolicyError, "tells 2 labels apart"),
-        (str(broken), ModelNotFoundError, "cannot load"),
+        (str(broken), ModelNotFoundError, "cannot be loaded"),
         ("./nowhere", ModelNotFoundError, "no model folder"),
-        ("", PolicyError, "--model is missing"),
+        ("", PolicyError, "model: give "),
     ):
         with pytest.raises(kind, match=said):
             load_scorer(model)
@@ -95,7 +95,7 @@ def test_what_is_no_reward_model_is_refused_by_name(tmp_path, tiny_folder):
 def test_the_command_tells_a_mistake_in_one_line(tiny_folder, tmp_path):
     for options, said in (
         (["--model", tiny_folder], "not a reward model"),
-        ([], "--model is missing"),
+        ([], "--model: give "),
         (["--port", "70000"], "--port 70000"),
         (["--model", "x", "--api-key-file", str(tmp_path / "none")], "--api-key-file"),
         (["--truncation", "middle"], "--truncation middle"),

@@ -21,8 +21,7 @@ from transformers import (
 )
 
 from mini_agentic_rl.policy.errors import PolicyError
-from mini_agentic_rl.post_training.scoring.packed_pass import PackedPass
-from mini_agentic_rl.post_training.scoring.padded_pass import PaddedPass
+from mini_agentic_rl.post_training.scoring.passes import PackedPass, PaddedPass
 from mini_agentic_rl.post_training.scoring.rendering import Rendered
 from post_training.scorers import alone, reward_model, tiny_scorer
 
@@ -137,5 +136,5 @@ def test_a_model_with_several_labels_is_no_reward_model():
 
 
 def test_a_length_beyond_the_positions_names_its_option():
-    with pytest.raises(PolicyError, match=r"--max-length 4096.*256 positions"):
+    with pytest.raises(PolicyError, match=r"max_length: 4096 .*256 positions"):
         reward_model(max_length=4096)

@@ -13,8 +13,7 @@ import pytest
 
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http.server import ServerStartError
-from mini_agentic_rl.post_training.scoring.server import ScoreServer
-from mini_agentic_rl.post_training.scoring.settings import BatchSettings
+from mini_agentic_rl.post_training.scoring import BatchSettings, ScoreServer
 from mini_agentic_rl.rewards import RemoteReward
 from post_training.scorers import alone, gated_server, reward_model, tiny_scorer
 

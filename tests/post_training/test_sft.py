@@ -187,9 +187,9 @@ def test_what_cannot_work_is_said_in_one_line(tiny_folder, tmp_path, changes, sa
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match="--eval-fraction"):
+    with pytest.raises(ValueError, match="`eval_fraction`"):
         SFTSettings(early_stopping_patience=1, eval_fraction=0)
-    with pytest.raises(ValueError, match="--quantization none"):
+    with pytest.raises(ValueError, match="`quantization=none`"):
         SFTSettings(use_lora=False, quantization="4bit")
     with pytest.raises(ValueError, match="same number"):
         SFTSettings(early_stopping_patience=1, checkpoint_every=3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -83,9 +84,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-def slowness(request: pytest.FixtureRequest, store: LightningStore) -> float:
-    """How many times as long as the others this store may take.
-
-    The server of the MongoDB tests is a slow stand-in; over HTTP a database has three processes to go through.
-    """
-    return {"mongo": 5.0, "http-postgres": 3.0}.get(request.node.callspec.params["store"], 1.0)
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the time of day, by which the stores tell how long an attempt takes, forward by so many seconds."""
+    now, passed = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: now() + sum(passed))
+    return passed.append

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,88 +13,95 @@ from mini_agentic_rl.types import RolloutConfig
 
 from .test_contract import span_of, status_of
 
+PassTime = Callable[[float], None]
 
-async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore, slowness: float) -> None:
-    silence = 0.1 * slowness
-    config = RolloutConfig(unresponsive_seconds=silence, max_attempts=2, retry_condition=["unresponsive"])
+
+async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore, pass_time: PassTime) -> None:
+    config = RolloutConfig(unresponsive_seconds=60, max_attempts=2, retry_condition=["unresponsive"])
     claimed = await store.start_rollout("a", config=config)
     assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
-    await asyncio.sleep(silence + 0.05)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
     again = await store.dequeue_rollout()
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
 
 
-async def test_spans_keep_an_attempt_responsive(store: LightningStore, slowness: float) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=0.3 * slowness))
+async def test_spans_keep_an_attempt_responsive(store: LightningStore, pass_time: PassTime) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=60))
     for sequence_id in range(1, 6):
-        await asyncio.sleep(0.1 * slowness)
+        pass_time(25)
         await store.add_span(span_of(claimed, sequence_id))
     assert await status_of(store, claimed.rollout_id) == ("running", "running")
 
 
-async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=0.2, unresponsive_seconds=60))
+async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(
+    store: LightningStore, pass_time: PassTime
+) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=30, unresponsive_seconds=60))
     await store.add_span(span_of(claimed))
-    await asyncio.sleep(0.25)
+    pass_time(31)
     assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
     attempt = await store.get_latest_attempt(claimed.rollout_id)
     assert attempt is not None
     assert attempt.end_time is not None
 
 
-async def test_without_limits_an_attempt_may_take_for_ever(store: LightningStore) -> None:
+async def test_without_limits_an_attempt_may_take_for_ever(store: LightningStore, pass_time: PassTime) -> None:
     claimed = await store.start_rollout("a")
-    await asyncio.sleep(0.1)
+    pass_time(1e6)
     assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
 
 
-async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore, slowness: float) -> None:
-    silence = 0.15 * slowness
-    config = RolloutConfig(unresponsive_seconds=silence, max_attempts=2, retry_condition=["unresponsive"])
+async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore, pass_time: PassTime) -> None:
+    config = RolloutConfig(unresponsive_seconds=60, max_attempts=2, retry_condition=["unresponsive"])
     claimed = await store.start_rollout("a", config=config, worker_id="w")
-    await asyncio.sleep(silence + 0.05)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
     await store.add_span(span_of(claimed))
     assert await status_of(store, claimed.rollout_id) == ("running", "running")
     assert await store.dequeue_rollout() is None
-    await asyncio.sleep(silence + 0.05)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
 
 
-async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(store: LightningStore, slowness: float) -> None:
-    silence = 0.1 * slowness
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=silence))
-    await asyncio.sleep(silence + 0.05)
+async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(
+    store: LightningStore, pass_time: PassTime
+) -> None:
+    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=60))
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
     assert await store.add_span(span_of(claimed)) is not None
     assert await status_of(store, claimed.rollout_id) == ("failed", "running")
 
 
-async def test_a_late_span_does_not_revive_an_attempt_that_timed_out(store: LightningStore) -> None:
-    config = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
+async def test_a_late_span_does_not_revive_an_attempt_that_timed_out(
+    store: LightningStore, pass_time: PassTime
+) -> None:
+    config = RolloutConfig(timeout_seconds=60, max_attempts=2, retry_condition=["timeout"])
     claimed = await store.start_rollout("a", config=config)
-    await asyncio.sleep(0.15)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
     assert await store.add_span(span_of(claimed)) is not None
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
     assert len(await store.query_spans(claimed.rollout_id)) == 1
 
 
-async def test_a_new_config_changes_the_limits_of_the_running_attempt(store: LightningStore) -> None:
+async def test_a_new_config_changes_the_limits_of_the_running_attempt(
+    store: LightningStore, pass_time: PassTime
+) -> None:
     claimed = await store.start_rollout("a")
-    await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=0.1))
-    await asyncio.sleep(0.15)
+    await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=60))
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
 
 
-async def test_ordinary_calls_check_health_no_oftener_than_the_debounce_says() -> None:
+async def test_ordinary_calls_check_health_no_oftener_than_the_debounce_says(pass_time: PassTime) -> None:
     store = InMemoryLightningStore(scan_debounce_seconds=60)
-    await store.start_rollout("other", config=RolloutConfig(timeout_seconds=100))
-    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=0.1))
+    await store.start_rollout("other", config=RolloutConfig(timeout_seconds=1000))
+    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=60))
     await store.statistics()
-    await asyncio.sleep(0.15)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
     ended = await store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=0)
     assert [rollout.status for rollout in ended] == ["failed"]
@@ -124,11 +132,12 @@ async def test_an_old_attempt_does_not_free_a_worker_that_has_gone_on(store: Lig
     assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
 
 
-async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(store: LightningStore, slowness: float) -> None:
-    silence = 0.1 * slowness
-    config = RolloutConfig(unresponsive_seconds=silence, timeout_seconds=6 * silence)
+async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(
+    store: LightningStore, pass_time: PassTime
+) -> None:
+    config = RolloutConfig(unresponsive_seconds=60, timeout_seconds=600)
     claimed = await store.start_rollout("a", config=config, worker_id="w")
-    await asyncio.sleep(silence + 0.05)
+    pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
     assert [worker.status for worker in await store.query_workers()] == ["unknown"]
     await store.add_span(span_of(claimed))
@@ -149,34 +158,25 @@ async def test_a_worker_heartbeat_is_noted(store: LightningStore) -> None:
     assert await store.get_worker_by_id("nobody") is None
 
 
-async def test_waiting_for_rollouts_wakes_within_50_ms_of_the_last_end(store: LightningStore, slowness: float) -> None:
+async def test_waiting_for_rollouts_wakes_at_the_last_end(store: LightningStore) -> None:
     rollouts = [await store.start_rollout(n) for n in range(3)]
     ids = [rollout.rollout_id for rollout in rollouts]
-    woken_at: list[float] = []
-
-    async def wait() -> list[str]:
-        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=10)
-        woken_at.append(time.monotonic())
-        return [rollout.rollout_id for rollout in ended]
-
-    waiting = asyncio.create_task(wait())
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=3600))
     for rollout_id in reversed(ids):
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await store.update_attempt(rollout_id, "latest", status="succeeded")
-    ended_at = time.monotonic()
-    assert await waiting == ids
-    assert woken_at[0] - ended_at < 0.05 * slowness
+    assert [rollout.rollout_id for rollout in await asyncio.wait_for(waiting, 15)] == ids
 
 
 async def test_waiting_wakes_at_the_last_end_though_others_had_ended_before_it_began(store: LightningStore) -> None:
     before, during = await store.start_rollout(1), await store.start_rollout(2)
     await store.update_attempt(before.rollout_id, "latest", status="succeeded")
     ids = [before.rollout_id, during.rollout_id]
-    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=10))
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=3600))
     await asyncio.sleep(0.1)
     await store.update_attempt(during.rollout_id, "latest", status="succeeded")
-    ended = await asyncio.wait_for(waiting, 1)
+    ended = await asyncio.wait_for(waiting, 15)
     assert [rollout.rollout_id for rollout in ended] == ids
 
 
@@ -187,39 +187,33 @@ async def test_waiting_returns_those_that_ended_when_the_time_is_over(store: Lig
     started = time.monotonic()
     assert [r.rollout_id for r in await store.wait_for_rollouts(rollout_ids=ids, timeout=0)] == [done.rollout_id]
     assert [r.rollout_id for r in await store.wait_for_rollouts(rollout_ids=ids, timeout=0.1)] == [done.rollout_id]
-    assert 0.1 <= time.monotonic() - started < 1.0
+    assert time.monotonic() - started >= 0.1
     assert await store.wait_for_rollouts(rollout_ids=[], timeout=None) == []
 
 
 async def test_waiting_notices_a_timeout_that_nobody_else_looks_for(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
-    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=10))
+    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=3600))
     await asyncio.sleep(0.05)
     await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=0.2))
-    started = time.monotonic()
-    assert [rollout.status for rollout in await waiting] == ["failed"]
-    assert time.monotonic() - started < 1.0
+    assert [rollout.status for rollout in await asyncio.wait_for(waiting, 15)] == ["failed"]
 
 
-async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningStore, slowness: float) -> None:
+async def test_waiting_for_work_wakes_when_something_is_queued(store: LightningStore) -> None:
     started = time.monotonic()
     assert await store.wait_for_work(0.1) is False
     assert time.monotonic() - started >= 0.1
-    waiting = [asyncio.create_task(store.wait_for_work(10)) for _ in range(3)]
+    waiting = [asyncio.create_task(store.wait_for_work(3600)) for _ in range(3)]
     await asyncio.sleep(0.05)
-    queued_at = time.monotonic()
     await store.enqueue_rollout("a")
-    assert await asyncio.gather(*waiting) == [True, True, True]
-    assert time.monotonic() - queued_at < 0.1 * slowness
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 15) == [True, True, True]
     assert await store.wait_for_work(0) is True
 
 
 async def test_waiting_for_work_wakes_when_a_silent_runner_gives_its_rollout_back(store: LightningStore) -> None:
     config = RolloutConfig(unresponsive_seconds=0.15, max_attempts=2, retry_condition=["unresponsive"])
     await store.start_rollout("a", config=config)
-    started = time.monotonic()
-    assert await store.wait_for_work(10) is True
-    assert time.monotonic() - started < 1.0
+    assert await asyncio.wait_for(store.wait_for_work(3600), 15) is True
 
 
 async def test_a_cancelled_wait_leaves_the_store_usable(store: LightningStore) -> None:

@@ -7,7 +7,6 @@ import gzip
 import json
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -299,9 +298,7 @@ async def test_stopping_ends_requests_that_wait_and_finishes_those_under_way() -
         waiting = asyncio.create_task(http.post("waits/work", json={"timeout": 20}))
         under_way = asyncio.create_task(http.get("statistics"))
         await asyncio.sleep(0.1)
-        begin = time.monotonic()
         await server.stop()
-        assert time.monotonic() - begin < 2
         assert (await waiting).status_code == 503
         assert (await under_way).status_code == 200
 

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,8 +156,8 @@ async def test_a_wait_is_woken_by_what_another_process_writes(
     store, other = (MongoLightningStore(mongo_url(), database) for _ in range(2))
     rollout = await other.start_rollout("a")
     waits = [
-        asyncio.create_task(store.wait_for_work(20)),
-        asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20)),
+        asyncio.create_task(store.wait_for_work(3600)),
+        asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=3600)),
     ]
     if stream:
         await asyncio.sleep(0.5)
@@ -166,12 +165,10 @@ async def test_a_wait_is_woken_by_what_another_process_writes(
         with failing(client, "aggregate", times=10, errorCode=40573):
             await asyncio.sleep(0.5)
     assert not any(wait.done() for wait in waits)
-    written = time.monotonic()
     await other.enqueue_rollout("b")
     await other.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    work, ended = await asyncio.gather(*waits)
+    work, ended = await asyncio.wait_for(asyncio.gather(*waits), 60)
     assert (work, [each.status for each in ended]) == (True, ["succeeded"])
-    assert time.monotonic() - written < 5.0
     await store.close()
     await other.close()
 

@@ -1,4 +1,4 @@
-"""The face of every adapter."""
+"""The base of every adapter."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ ToT = TypeVar("ToT")
 
 
 class Adapter(ABC, Generic[FromT, ToT]):
-    """Turns one form of data into another; calling it is the same as `adapt`."""
+    """Converter of one form of data into another. Calling it is the same as `adapt`."""
 
     def __call__(self, source: FromT, /) -> ToT:
         return self.adapt(source)
 
     @abstractmethod
     def adapt(self, source: FromT, /) -> ToT:
-        """The data in the other form."""
+        """Return the data in the other form."""
 
 
 class OtelTraceAdapter(Adapter[Sequence[ReadableSpan], ToT], Generic[ToT]):
-    """Reads spans of the OpenTelemetry SDK."""
+    """Adapter of spans of the OpenTelemetry SDK."""
 
 
 class TraceAdapter(Adapter[Sequence[Span], ToT], Generic[ToT]):
-    """Reads stored spans, in any order; their order is that of `sequence_id`."""
+    """Adapter of stored spans, which come in any order; their order is that of `sequence_id`."""
 
 
 AttemptKey: TypeAlias = tuple[str, str]
 
 
 def by_attempt(spans: Sequence[Span]) -> dict[AttemptKey, list[Span]]:
-    """The spans of each (rollout id, attempt id), ordered by `sequence_id`; attempts in the order of first sight."""
+    """Group spans by (rollout id, attempt id), each group ordered by `sequence_id`.
+
+    Attempts come in the order of first sight.
+    """
     attempts: dict[AttemptKey, list[Span]] = {}
     for span in spans:
         attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)

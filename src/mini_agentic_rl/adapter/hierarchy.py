@@ -1,4 +1,4 @@
-"""Who contains whom among the spans of one attempt.
+"""Parents and agents of the spans of one attempt.
 
 The gateway records LLM calls without knowing the agent's spans, so they have no parent. `repair` hangs such a span
 under the shortest span whose time encloses it: agent and gateway share the clock of one machine, or nearly.
@@ -41,7 +41,7 @@ class Hierarchy:
                     self._parent[span.span_id] = _tightest(span, timed)
 
     def lineage(self, span: Span) -> Iterator[Span]:
-        """The span itself, its parent, and so on up to the root."""
+        """Yield the span itself, its parent, and so on up to the root."""
         seen: set[str] = set()
         span_id: str | None = span.span_id
         while span_id is not None and span_id not in seen:
@@ -50,7 +50,7 @@ class Hierarchy:
             span_id = self._parent[span_id]
 
     def agent_name(self, span: Span) -> str | None:
-        """The name of the nearest agent around the span, or None."""
+        """Return the name of the nearest agent around the span, or None."""
         for ancestor in self.lineage(span):
             for attribute in _AGENT_NAMES:
                 name = ancestor.attributes.get(attribute)
@@ -59,11 +59,11 @@ class Hierarchy:
         return None
 
     def is_inside(self, span: Span, container: Callable[[Span], bool]) -> bool:
-        """Whether any span around this one (not itself) is such a container."""
+        """Return True if any span around this one (not itself) is such a container."""
         return any(container(ancestor) for ancestor in self.lineage(span) if ancestor is not span)
 
     def parent_id(self, span: Span) -> str | None:
-        """Span id of the parent, or None for a root."""
+        """Return the span id of the parent, or None for a root."""
         return self._parent[span.span_id]
 
 
@@ -74,7 +74,7 @@ def _duration(span: Span) -> float:
 
 
 def _tightest(span: Span, candidates: Sequence[Span]) -> str | None:
-    """Span id of the shortest candidate that encloses `span` and is longer than it."""
+    """Return the span id of the shortest candidate that encloses `span` and is longer than it."""
     start, end = span.start_time, span.end_time
     if start is None or end is None:
         return None

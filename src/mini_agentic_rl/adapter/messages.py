@@ -1,4 +1,4 @@
-"""From spans to fine-tuning rows: the messages and tools of each LLM call, as OpenAI writes them."""
+"""Convert spans to rows for fine-tuning: the messages and tools of each LLM call, as OpenAI writes them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ logger = logging.getLogger(__name__)
 
 
 class OpenAIMessages(TypedDict):
-    """One row."""
+    """Row for fine-tuning."""
 
     messages: list[dict[str, Any]]
-    """The conversation, the sampled message last."""
+    """Messages of the conversation, the sampled one last."""
     tools: list[dict[str, Any]] | None
-    """The tools that the call offered; None if it offered none."""
+    """Tools that the call offered; None if it offered none."""
 
 
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
-    """One row per sampled message, in order. Spans without readable messages are left out and logged."""
+    """Adapter that gives one row per sampled message, in order.
+
+    Spans without readable messages are left out and logged.
+    """
 
     def adapt(self, source: Sequence[Span], /) -> list[OpenAIMessages]:
         rows = []
@@ -38,7 +41,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
 
 
 def parsed_messages(span: Span, key: str) -> list[dict[str, Any]]:
-    """The messages stored under `key` as JSON text; a single message becomes a list of one, none an empty list.
+    """Parse the messages under `key`, which are JSON text. A single message becomes a list of one, none an empty list.
 
     Raises:
         ValueError: the text is no JSON.

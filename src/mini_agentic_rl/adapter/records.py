@@ -1,4 +1,4 @@
-"""From spans to completion records: exactly the tokens that were sampled, call by call.
+"""Convert spans to completion records: exactly the tokens that were sampled, call by call.
 
 A client that retries sends the same prompt to the same model again and uses the last answer only. So of several
 responses of one model to identical prompt ids within one attempt the last one stays, with all its choices.
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
-    """`spans_to_records` as an adapter."""
+    """Adapter that applies `spans_to_records`."""
 
     def adapt(self, source: Sequence[Span], /) -> list[CompletionRecord]:
         return spans_to_records(source)
 
 
 def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
-    """The LLM calls among `spans`, ordered by `sequence_id` within each attempt, retries removed.
+    """Return the LLM calls among `spans`, ordered by `sequence_id` within each attempt, retries removed.
 
     Each record's `metadata` hold the `span_id` and the `agent_name`: the one on the call's span, else that of the
     nearest agent around it, else None. A completion span whose tokens are missing or do not fit together is left out
@@ -43,12 +43,12 @@ def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
 
 
 def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRecord]:
-    """The LLM calls of one attempt, as `spans_to_records`; `spans` are in the order of the store."""
+    """Return the LLM calls of one attempt, as `spans_to_records`; `spans` are in the order of the store."""
     return _last_answers([record for span in spans if (record := _record(span, tree)) is not None])
 
 
 def is_completion(span: Span) -> bool:
-    """Whether the span is an LLM call whose tokens are wanted."""
+    """Return True if the span is an LLM call whose tokens are wanted."""
     return Key.PROMPT_TOKEN_IDS in span.attributes or span.name == Key.SPAN_NAME
 
 
@@ -96,7 +96,7 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
 
 
 def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-    """A mark for each sampled token.
+    """Return one flag for each sampled token: True where a constraint left no choice.
 
     Raises:
         ValueError: a position lies outside of the response.
@@ -113,7 +113,7 @@ def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
 
 
 def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:
-    """The sampler's reason: a tool call or any other end that the model chose is a stop."""
+    """Return the sampler's reason. A tool call, or any other end that the model chose, is a stop."""
     reason = reasons if isinstance(reasons, str) else (reasons or ["stop"])[0]
     if reason == "length":
         return "length"

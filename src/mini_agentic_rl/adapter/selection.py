@@ -1,4 +1,4 @@
-"""Which LLM calls of a rollout are trained, and why the others are not.
+"""Select the LLM calls of a rollout that are trained, and say why the others are not.
 
 A call is trained when all of these hold: it was not made while a reward was computed (a judge); it asked for a model
 that is being trained; its agent is among those that `trained_agents` or an adapter's `agent_match` select; and, where
@@ -25,16 +25,16 @@ from .records import attempt_records, is_completion
 
 @dataclass(frozen=True)
 class Selection:
-    """The calls of a rollout that are trained."""
+    """LLM calls of a rollout that are trained."""
 
     records: Sequence[CompletionRecord]
-    """In the order of the store."""
+    """Calls that are trained, in the order of the store."""
     left_out: Mapping[str, int]
-    """How many other calls there are, by the reason why they are not trained."""
+    """Number of other calls, by the reason why they are not trained."""
 
     @property
     def why_empty(self) -> str | None:
-        """Why no call is trained; None when one is, or when there is no call at all."""
+        """Reason why no call is trained; None when one is, or when there is no call at all."""
         if self.records or not self.left_out:
             return None
         return f"none of its LLM calls is trained: they are {'; '.join(sorted(self.left_out))}"
@@ -42,7 +42,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class TrainedCalls:
-    """The conditions that hold for all rollouts.
+    """Conditions under which calls are trained, the same for all rollouts.
 
     Raises:
         UserError: one of `agents` is no regular expression.
@@ -51,17 +51,17 @@ class TrainedCalls:
     agents: Mapping[str, str] | None = None
     """Regular expressions by the name of the setting that holds each; the agent's name must contain a match of all."""
     models: Collection[str] | None = None
-    """Names of the model that is trained; None takes every model for it."""
+    """Names of the model that is trained; with None every model counts as trained."""
 
     def __post_init__(self) -> None:
         for setting, pattern in (self.agents or {}).items():
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise UserError(f"{setting}={pattern!r} is no regular expression: {error}") from error
+                raise UserError(f"{pattern!r} is no regular expression: {error}", setting=setting) from error
 
     def select(self, spans: Sequence[Span], marked: Collection[str] = ()) -> Selection:
-        """The calls among `spans` that are trained.
+        """Select the calls among `spans` that are trained.
 
         Args:
             spans: of one rollout.
@@ -100,13 +100,15 @@ class TrainedCalls:
 
 
 def computes_reward(span: Span) -> bool:
-    """Whether LLM calls inside the span belong to a reward."""
+    """Return True if LLM calls inside the span belong to a reward."""
     operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
     return operation == AGL_REWARD or is_reward_span(span)
 
 
 class TraceToTokenTree(TraceAdapter[TokenTree]):
-    """One tree of every LLM call among the spans; each attempt is a trajectory, numbered in the order of first sight.
+    """Adapter that builds one token tree; what all attempts have in common is held once.
+
+    Each attempt is a trajectory, numbered in the order of first sight.
 
     Give it the spans of one rollout for its tree, or those of a group for the tree that the group is trained as.
 

@@ -1,4 +1,4 @@
-"""From spans to triplets: each LLM call as (prompt, response, reward).
+"""Convert spans to triplets: each LLM call as (prompt, response, reward).
 
 A reward belongs to the last LLM call before it; of several rewards after one call, the first is that call's. An attempt
 that yields no triplet, or none with a reward, is logged with the condition that emptied it.
@@ -27,7 +27,7 @@ _SHOWN_NAMES = 5
 
 
 class RewardMatchPolicy(str, Enum):
-    """Which LLM call a reward belongs to."""
+    """Rule for the LLM call that a reward belongs to."""
 
     FIRST_SIBLING = "first_sibling"
     """The last call before it that has the same parent."""
@@ -36,11 +36,11 @@ class RewardMatchPolicy(str, Enum):
 
 
 class TraceToTripletBase(TraceAdapter[list[Triplet]]):
-    """Any adapter that yields triplets."""
+    """Base of the adapters that yield triplets."""
 
 
 class TracerTraceToTriplet(TraceToTripletBase):
-    """Triplets from spans with parents.
+    """Adapter that reads triplets from spans with parents.
 
     Args:
         repair_hierarchy: spans without a parent get the one that encloses them in time.
@@ -84,7 +84,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         return [_triplet(call, tree.agent_name(call), rewards.get(call.span_id)) for call in calls]
 
     def _why_not(self, span: Span, tree: Hierarchy) -> str | None:
-        """Why an LLM call gives no triplet; None when it does."""
+        """Return why an LLM call gives no triplet, or None when it does."""
         if self.exclude_llm_call_in_reward and tree.is_inside(span, computes_reward):
             return "made while a reward was computed (exclude_llm_call_in_reward)"
         if self.agent_match is None:
@@ -98,7 +98,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):
-    """Triplets from what the gateway recorded: every span that has token ids, in the order of the store."""
+    """Adapter that reads triplets from what the gateway recorded: spans with token ids, in the order of the store."""
 
     def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
         triplets: list[Triplet] = []
@@ -136,7 +136,7 @@ def _log_no_reward(spans: Sequence[Span], unmatched: str | None) -> None:
 
 
 def _without_duplicates(calls: list[Span]) -> list[Span]:
-    """One span per choice of each response: the first that has token ids, else the first."""
+    """Keep one span per choice of each response: the first that has token ids, else the first."""
     kept: dict[tuple[str, int], Span] = {}
     for call in calls:
         key = (str(call.attributes.get(Key.RESPONSE_ID) or call.span_id), int(call.attributes.get(Key.CHOICE_INDEX, 0)))
@@ -151,7 +151,10 @@ def _has_tokens(span: Span) -> bool:
 
 
 def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy | None) -> dict[str, float]:
-    """Reward by span id of the call. With a hierarchy, a reward only looks at calls that have the same parent."""
+    """Return the reward by span id of the call.
+
+    With a hierarchy, a reward only goes to calls that have the same parent.
+    """
     call_ids = {call.span_id for call in calls}
     last_call: dict[str | None, str] = {}
     rewards: dict[str, float] = {}

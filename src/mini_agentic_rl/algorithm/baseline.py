@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..emitter import find_final_reward
-from ..gateway.resources import resources_with_proxy
+from ..gateway import resources_with_proxy
 from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.gateway import MiniLLMServer
 
 __all__ = ["MiniLLMServer", "main"]
 

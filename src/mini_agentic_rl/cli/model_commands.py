@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from ..post_training.export.settings import ExportSettings, MergeSettings, ResultSettings
-from ..post_training.scoring.settings import ScoreServerSettings
+from ..post_training.export import ExportSettings, MergeSettings, ResultSettings
+from ..post_training.scoring import ScoreServerSettings
 from .options import settings_command
 
 
@@ -27,14 +27,14 @@ def add_model_commands(app: typer.Typer) -> None:
     @settings_command(app, "merge", MergeSettings)
     def merge(settings: MergeSettings) -> None:
         """Add an adapter into its base: a model of its own, checked to give the same tokens."""
-        from ..post_training.export.merge import merge
+        from ..post_training.export import merge
 
         _show(settings, merge(settings))
 
     @settings_command(app, "export", ExportSettings)
     def export(settings: ExportSettings) -> None:
         """Write a trained adapter for use elsewhere: merged, as an adapter in plain peft form, or as a GGUF file."""
-        from ..post_training.export.export import export
+        from ..post_training.export import export
 
         _show(settings, export(settings))
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..post_training.settings import (
+from ..post_training import (
     DPOSettings,
     KTOSettings,
     ORPOSettings,
@@ -30,35 +30,35 @@ def add_post_training_commands(app: typer.Typer) -> None:
     @settings_command(app, "sft", SFTSettings)
     def sft(settings: SFTSettings) -> None:
         """Fine-tune a model on conversations: imitate what the assistant says in them."""
-        from ..post_training.sft import train_sft
+        from ..post_training import train_sft
 
         _show(settings, train_sft(settings))
 
     @settings_command(app, "dpo", DPOSettings)
     def dpo(settings: DPOSettings) -> None:
         """Train a model to prefer chosen answers to rejected ones, near to where it started (DPO)."""
-        from ..post_training.dpo import train_dpo
+        from ..post_training import train_dpo
 
         _show(settings, train_dpo(settings))
 
     @settings_command(app, "kto", KTOSettings)
     def kto(settings: KTOSettings) -> None:
         """Train a model on answers that are good or bad, each on its own (KTO)."""
-        from ..post_training.kto import train_kto
+        from ..post_training import train_kto
 
         _show(settings, train_kto(settings))
 
     @settings_command(app, "orpo", ORPOSettings)
     def orpo(settings: ORPOSettings) -> None:
         """Train a model to imitate chosen answers and to prefer them to rejected ones, in one go (ORPO)."""
-        from ..post_training.orpo import train_orpo
+        from ..post_training import train_orpo
 
         _show(settings, train_orpo(settings))
 
     @settings_command(app, "reward", RewardModelSettings)
     def reward(settings: RewardModelSettings) -> None:
         """Train a reward model, which scores answers, on chosen and rejected ones."""
-        from ..post_training.reward_model import train_reward_model
+        from ..post_training import train_reward_model
 
         _show(settings, train_reward_model(settings))
 

@@ -10,6 +10,9 @@ OLDER_PACKAGE: Final = "mini_agent_lighting"
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
     "algorithm.fast": "algorithm.baseline",
+    "emitter.exception": "emitter",
+    "emitter.message": "emitter",
+    "emitter.object": "emitter",
     "env_var": "config",
     "litagent.litagent": "litagent.agent",
     "llm_proxy": "gateway.proxy",
@@ -17,8 +20,10 @@ MOVED: Final[dict[str, str]] = {
     "runner.agent": "runner.agent_runner",
     "store.client_server": "store",
     "store.utils": "store.lifecycle",
+    "types.tracer": "types.spans",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
+    "algorithm.warm_start": "algorithm.loop.warm_start",
     "mini_llm_server": "gateway.http.server",
     "utils": "compat",
     "utils.mini_llm_server": "cli.mini_llm_server",

@@ -4,7 +4,7 @@ Without `propagate=False` an emitter needs an open trace in its task and raises 
 """
 
 from .annotation import OperationContext, emit_annotation, operation
-from .emit import emit_exception, emit_message, emit_object, emit_trainable_agent, find_trainable_agents
+from .emit import emit_exception, emit_message, emit_object, emit_trainable_agent
 from .links import (
     SpanLink,
     extract_links_from_attributes,
@@ -17,6 +17,7 @@ from .readers import (
     RewardDimension,
     find_final_reward,
     find_reward_spans,
+    find_trainable_agents,
     get_message_value,
     get_object_value,
     get_reward_value,

@@ -23,7 +23,7 @@ _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 def emit_annotation(
     annotation: dict[str, Any], propagate: bool = True, *, links: Links | None = None, tags: Tags | None = None
 ) -> SpanCoreFields:
-    """Record facts about the rollout; nested mappings become dotted names.
+    """Record facts about the rollout. Nested mappings become dotted names.
 
     `links` name the spans that the facts are about (`{"gen_ai.response.id": "resp-1"}`), `tags` are words to find them
     by.
@@ -32,7 +32,10 @@ def emit_annotation(
 
 
 class OperationContext:
-    """One operation: `with operation(name="search") as op:`, or a decorator that records arguments and result."""
+    """Span around a piece of work: a context manager, or a decorator that records arguments and result.
+
+    Use it as `with operation(name="search") as op:`.
+    """
 
     def __init__(self, name: str | None, attributes: Attributes, propagate: bool) -> None:
         self.name = name
@@ -57,7 +60,7 @@ class OperationContext:
         return self._context.__exit__(kind, error, stack)
 
     def span(self) -> SpanCoreFields:
-        """What has been recorded so far."""
+        """Return what has been recorded so far."""
         return self._open().get_recorded_span()
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
@@ -139,7 +142,7 @@ def operation(
     tags: Tags | None = None,
     **additional_attributes: Any,
 ) -> FuncT | OperationContext:
-    """A span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
+    """Put a span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
 
     The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
     with the attribute `gen_ai.agent.name` says whose LLM calls are made inside it.

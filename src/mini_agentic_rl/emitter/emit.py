@@ -1,4 +1,4 @@
-"""The one way by which every emitter makes its span."""
+"""Emit spans: exceptions, messages, objects and marks of trainable agents, and what every emitter shares."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, Li
 from ..tracer import Tracer, get_active_tracer
 from ..types import Attributes, SpanCoreFields, TraceStatus
 from .links import make_link_attributes, make_tag_attributes
-from .readers import SpanLike
+
+logger = logging.getLogger(__name__)
 
 Links = Mapping[str, Any]
 Tags = Iterable[str]
 
+_SCALARS = (str, bool, int, float)
+
 
 def require_tracer(what: str) -> Tracer:
-    """The active tracer.
+    """Return the active tracer.
 
     Raises:
         RuntimeError: there is none in this task.
@@ -38,12 +41,12 @@ def require_tracer(what: str) -> Tracer:
 
 
 def described(attributes: Mapping[str, Any] | None, links: Links | None, tags: Tags | None) -> Attributes:
-    """The attributes that a caller adds to a span: flat ones, links to other spans, tags."""
+    """Return the attributes that a caller adds to a span: flat ones, links to other spans, tags."""
     return {**flatten(attributes or {}), **make_link_attributes(links or {}), **make_tag_attributes(tags or ())}
 
 
 def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus | None = None) -> SpanCoreFields:
-    """A span of this instant; recorded in the open trace if `propagate`, else only returned."""
+    """Make a span of this instant. It is recorded in the open trace if `propagate`, else only returned."""
     if propagate:
         return require_tracer(name).create_span(name, attributes, status=status)
     now = time.time()
@@ -52,12 +55,10 @@ def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus
     )
 
 
-_SCALARS = (str, bool, int, float)
-
-
 def flatten(values: Mapping[str, Any]) -> Attributes:
-    """Nested mappings and lists of mappings become dotted names; None is left out; what is left over becomes JSON.
+    """Turn nested mappings and lists of mappings into attributes with dotted names.
 
+    None is left out, and any value that OpenTelemetry does not accept becomes JSON text.
     `{"a": {"b": 1}, "c": [{"d": 2}]}` becomes `{"a.b": 1, "c.0.d": 2}`.
     """
     flat: Attributes = {}
@@ -159,20 +160,12 @@ def _encode(value: Any) -> Attributes:
     return {kind: type(value).__name__, LightningSpanAttributes.OBJECT_JSON.value: text}
 
 
-logger = logging.getLogger(__name__)
-
-_KEY = LightningSpanAttributes.TRAINABLE_AGENT.value
-
-
-def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:
-    """The agents that `Rollout.mark_agent_as_trainable` named, in the order of the spans."""
-    names = [str((span.attributes or {})[_KEY]) for span in spans if _KEY in (span.attributes or {})]
-    return list(dict.fromkeys(names))
-
-
 def emit_trainable_agent(agent_id: str) -> None:
-    """Annotate the open trace with the mark; outside of every trace, log that nobody else learns of it."""
+    """Record in the open trace that an agent is marked as trainable; outside of every trace, only log it.
+
+    `Rollout.mark_agent_as_trainable` calls it, once `litagent` is imported.
+    """
     if get_active_tracer() is None:
         logger.warning("agent %r is marked outside of its rollout: only the rollout object knows of it", agent_id)
         return
-    emit(AGL_ANNOTATION, {_KEY: agent_id}, propagate=True)
+    emit(AGL_ANNOTATION, {LightningSpanAttributes.TRAINABLE_AGENT.value: agent_id}, propagate=True)

@@ -1,4 +1,4 @@
-"""Links and tags: how a span names other spans that it is about, and words that it can be found by.
+"""Links and tags: how a span refers to other spans, and words by which it can be found.
 
 A link is a pair (key, value): it means every span whose attribute `key` has that value; the keys `span_id` and
 `trace_id` mean the span's own ids. A span with several links means the spans that fit all of them.
@@ -23,7 +23,7 @@ _TAG_KEY = re.compile(re.escape(_TAG) + r"\.(\d+)")
 
 
 class LinkedSpan(Protocol):
-    """Anything with attributes; `Span` and `ReadableSpan` have ids as well."""
+    """Anything with attributes. `Span` and `ReadableSpan` have ids as well."""
 
     @property
     def attributes(self) -> Mapping[str, Any] | None: ...
@@ -33,7 +33,7 @@ SpanT = TypeVar("SpanT", bound=LinkedSpan)
 
 
 class SpanLink(BaseModel):
-    """One condition on the spans that are meant."""
+    """One condition on the spans that a link refers to."""
 
     key_match: str
     """Name of an attribute, or `span_id`, or `trace_id`."""
@@ -42,7 +42,7 @@ class SpanLink(BaseModel):
 
 
 def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
-    """The attributes of a span that means all spans with these attributes: `{"gen_ai.response.id": "resp-1"}`.
+    """Return the attributes of a span that refers to all spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
 
     Raises:
         TypeError: a value is no string, number or truth value.
@@ -57,7 +57,7 @@ def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
 
 
 def make_tag_attributes(tags: Iterable[str]) -> Attributes:
-    """The attributes of a span with these tags.
+    """Return the attributes of a span with these tags.
 
     Raises:
         TypeError: `tags` is one string, or a tag is none.
@@ -69,7 +69,7 @@ def make_tag_attributes(tags: Iterable[str]) -> Attributes:
 
 
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[SpanLink]:
-    """The links of a span, in their order."""
+    """Return the links of a span, in their order."""
     numbers = sorted(int(match[1]) for key in attributes if (match := _LINK_KEY.fullmatch(key)))
     return [
         SpanLink(
@@ -81,13 +81,13 @@ def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[SpanLin
 
 
 def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
-    """The tags of a span, in their order."""
+    """Return the tags of a span, in their order."""
     numbers = sorted(int(match[1]) for key in attributes if (match := _TAG_KEY.fullmatch(key)))
     return [str(attributes[f"{_TAG}.{number}"]) for number in numbers]
 
 
 def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
-    """Those of `spans` that fit every link, in the order given; no link fits all."""
+    """Return those of `spans` that fit every link, in the order given. Without links, all fit."""
     return [span for span in spans if all(_fits(span, link) for link in links)]
 
 

@@ -17,6 +17,8 @@ from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes
 
 _REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
 
+_TRAINABLE = LightningSpanAttributes.TRAINABLE_AGENT.value
+
 WHOLE_ROLLOUT = "rollout"
 """Scope of a reward that belongs to a whole rollout and not to one call."""
 
@@ -34,14 +36,14 @@ SpanT = TypeVar("SpanT", bound=SpanLike)
 
 
 class RewardDimension(BaseModel):
-    """One number of a reward."""
+    """One number of a reward, with its name."""
 
     name: str
     value: float
 
 
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
-    """The dimensions of a reward span, the primary one first; empty for any other span."""
+    """Return the dimensions of a reward span, the primary one first; empty for any other span."""
     attributes = span.attributes or {}
     numbers = sorted(int(match[1]) for key in attributes if (match := _REWARD_VALUE.fullmatch(key)))
     prefix = LightningSpanAttributes.REWARD.value
@@ -55,7 +57,10 @@ def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
 
 
 def get_reward_value(span: SpanLike) -> float | None:
-    """The primary reward of a span, or None if it is no reward span. Also reads the single-attribute form of 0.2."""
+    """Return the primary reward of a span, or None if it is no reward span.
+
+    Also reads the single-attribute form of 0.2.
+    """
     rewards = get_rewards_from_span(span)
     if rewards:
         return rewards[0].value
@@ -67,23 +72,23 @@ def get_reward_value(span: SpanLike) -> float | None:
 
 
 def is_reward_span(span: SpanLike) -> bool:
-    """Whether the span carries a reward."""
+    """Return True if the span carries a reward."""
     return get_reward_value(span) is not None
 
 
 def is_rollout_reward(span: SpanLike) -> bool:
-    """Whether the span carries a reward of the whole rollout, not of the last call before it."""
+    """Return True if the span carries a reward of the whole rollout, not of the last call before it."""
     scope = (span.attributes or {}).get(LightningSpanAttributes.REWARD_SCOPE.value)
     return scope == WHOLE_ROLLOUT and is_reward_span(span)
 
 
 def find_reward_spans(spans: Iterable[SpanT]) -> list[SpanT]:
-    """Those that carry a reward, in the order given."""
+    """Return the spans that carry a reward, in the order given."""
     return [span for span in spans if is_reward_span(span)]
 
 
 def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
-    """The primary reward of the last reward span, or None if there is none."""
+    """Return the primary reward of the last reward span, or None if there is none."""
     for span in reversed(spans):
         value = get_reward_value(span)
         if value is not None:
@@ -92,13 +97,13 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
 
 def get_message_value(span: SpanLike) -> str | None:
-    """The text of an emitted message, or None if the span is none."""
+    """Return the text of an emitted message, or None if the span is none."""
     body = (span.attributes or {}).get(LightningSpanAttributes.MESSAGE_BODY.value)
     return None if body is None else str(body)
 
 
 def get_object_value(span: SpanLike) -> Any:
-    """The emitted object, or None if the span carries none.
+    """Return the emitted object, or None if the span carries none.
 
     Raises:
         ValueError: the span's type is unknown or its text does not parse.
@@ -124,3 +129,9 @@ def get_object_value(span: SpanLike) -> Any:
             return base64.b64decode(literal)
         case _:
             raise ValueError(f"span {span.name!r} holds a literal of unknown type {kind!r}")
+
+
+def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:
+    """Return the agents that `Rollout.mark_agent_as_trainable` named, in the order of the spans."""
+    names = [str((span.attributes or {})[_TRAINABLE]) for span in spans if _TRAINABLE in (span.attributes or {})]
+    return list(dict.fromkeys(names))

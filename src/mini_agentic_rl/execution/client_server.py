@@ -37,10 +37,10 @@ _DEFAULT_HOST = "127.0.0.1"
 _DEFAULT_PORT = 4747
 _BUNDLE_ADVICE = (
     "Make it where it is used, inside the agent, the hook or the algorithm; or define those in a module of their own, "
-    "which is then imported there; or use the strategy 'shm', which needs no other process."
+    "which is then imported there; or use `strategy='shm'`, which needs no other process."
 )
 _STORE_ADVICE = (
-    "Leave managed_store (AGL_MANAGED_STORE) on, so that the store is served; or give a store that is served."
+    "Leave `managed_store` (AGL_MANAGED_STORE) on, so that the store is served; or give a store that is served."
 )
 
 
@@ -231,8 +231,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _client(self) -> LightningStoreClient:
         if self.server_host in ("0.0.0.0", "::"):
             raise UserError(
-                f"server_host (AGL_SERVER_HOST) is {self.server_host}, which is a place to listen at; for the role "
-                "'runner' name the computer that the server runs on"
+                f"{self.server_host} (AGL_SERVER_HOST) is an address to listen at; for `role=runner` name the computer "
+                "that the server runs on",
+                setting="server_host",
             )
         return LightningStoreClient(f"http://{self.server_host}:{self.server_port}", api_key=self.api_key)
 

@@ -1,4 +1,96 @@
-"""The gateway: an OpenAI-compatible endpoint that records every token it serves.
+"""The gateway: an OpenAI-compatible endpoint in front of a model, which records every token that it serves.
 
-Text stops here: requests arrive as messages, are rendered to token ids, and cross the `Backend` seam as ids only.
+One chat request, from its arrival to its answer:
+
+1.  It arrives at `MiniLLMServer` (`http/server.py`), at the path of a dialect (`http/routes.py`), which is served as it
+    is and below the URL of each attempt: `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
+2.  It is admitted: API key, rate, concurrency, a pause while the weights are updated (`mini_agentic_rl.http`).
+3.  Its dialect turns it into the body of a chat request (`dialects/`: chat completions, responses, Anthropic messages).
+4.  The body is checked: `ChatRequest` (`dialects/chat.py`).
+5.  It is made ready (`completion/prepare.py`): rendered to token ids by its chat template (`render/`), continuing
+    from the ids of earlier calls where the conversation goes on (`completion/remember.py`),
+6.  constrained where a JSON schema or a tool's promise demands it (`constraints/`),
+7.  and held to what its attempt may still ask for (`limits.py`).
+8.  It is sampled (`completion/sample.py`) by a backend: token ids in, token ids out (`backends/`).
+9.  Its tokens are read as they come (`completion/read.py`): text, thought (`render/thinking.py`) and tool calls
+    (`tool_formats/`).
+10. Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
+    complete at the agent (`completion/record.py`).
+11. It is remembered, so that the next call goes on from its ids (`completion/remember.py`).
+12. It is answered, in one piece or as server-sent events (`completion/answer.py`), in the words of its dialect.
+
+Text stops at the backend: what stands below knows token ids only. `ServedPolicy` is a policy behind this server.
+`LLMProxy` (`proxy/`) is the same endpoint over servers of others: it shares 1 to 3, 10 and the dialects, and hands the
+request on instead of sampling.
+
+Everything here is loaded when it is asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backends import Backend, BackendLoad, PolicyBackend
+    from .http.server import MiniLLMServer
+    from .limits import GatewayLimits, RolloutLimits
+    from .proxy import LLMProxy
+    from .render import ChatRenderer, Message, ThinkingName, Tokenizer, plain_messages
+    from .resources import (
+        LLM_RESOURCE,
+        MAIN_LLM_RESOURCE,
+        resources_with_proxy,
+        resources_with_upstreams,
+        with_policy,
+    )
+    from .served_policy import ServedPolicy, load_tokenizer
+    from .tool_formats import Tool, ToolFormatName
+
+__all__ = [
+    "LLM_RESOURCE",
+    "MAIN_LLM_RESOURCE",
+    "Backend",
+    "BackendLoad",
+    "ChatRenderer",
+    "GatewayLimits",
+    "LLMProxy",
+    "Message",
+    "MiniLLMServer",
+    "PolicyBackend",
+    "RolloutLimits",
+    "ServedPolicy",
+    "ThinkingName",
+    "Tokenizer",
+    "Tool",
+    "ToolFormatName",
+    "load_tokenizer",
+    "plain_messages",
+    "resources_with_proxy",
+    "resources_with_upstreams",
+    "with_policy",
+]
+
+_MODULES = {
+    "backends": ("Backend", "BackendLoad", "PolicyBackend"),
+    "http.server": ("MiniLLMServer",),
+    "limits": ("GatewayLimits", "RolloutLimits"),
+    "proxy": ("LLMProxy",),
+    "render": ("ChatRenderer", "Message", "ThinkingName", "Tokenizer", "plain_messages"),
+    "resources": (
+        "LLM_RESOURCE",
+        "MAIN_LLM_RESOURCE",
+        "resources_with_proxy",
+        "resources_with_upstreams",
+        "with_policy",
+    ),
+    "served_policy": ("ServedPolicy", "load_tokenizer"),
+    "tool_formats": ("Tool", "ToolFormatName"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

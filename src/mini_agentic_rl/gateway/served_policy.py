@@ -175,14 +175,14 @@ class ServedPolicy:
 
     def prompts(self) -> dict[str, int]:
         """How many prompts so far continued a conversation, began one or forked, and why they forked; see
-        `mini_agentic_rl.gateway.completion.drift`.
+        `mini_agentic_rl.gateway.completion.remember`.
 
         Raises:
             RuntimeError: the policy is not served.
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        return self.server.service.memory.drift.counts()
+        return self.server.service.memory.prompt_counters.counts()
 
     async def learn_async(self, job: Callable[[], T]) -> T:
         """`Policy.learn_async`, while the server holds what arrives."""

@@ -7,9 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm.evaluation import Evaluation
-from ..algorithm.measure import Measure
-from ..algorithm.memory import peak_memory_bytes
+from ..algorithm import Evaluation, Measure, peak_memory_bytes
 from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError

@@ -8,8 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from ..adapter import TraceToMessages
-from ..algorithm.evaluation import Evaluation
-from ..algorithm.warm_start import WarmStart, WarmStartSettings
+from ..algorithm import Evaluation, WarmStart, WarmStartSettings
 from ..datasets import TaskRows
 from ..errors import UserError
 from ..recipes import Recipe

@@ -8,12 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..http import RequestLimits
 from ..policy import TorchThread
-from ..post_training.scoring.load import load_scorer
-from ..post_training.scoring.server import ScoreServer
-from ..post_training.scoring.settings import BatchSettings, ScoreServerSettings, TextLimits
+from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
 from .serve import accepted_keys
 
 logger = logging.getLogger(__name__)

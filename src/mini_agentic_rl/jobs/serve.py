@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
-from ..gateway.http.server import MiniLLMServer
-from ..gateway.limits import GatewayLimits
-from ..gateway.render.thinking import ThinkingName
-from ..gateway.served_policy import ServedPolicy
-from ..gateway.tool_formats import ToolFormatName
+from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy, ThinkingName, ToolFormatName
 from ..http import RequestLimits
 from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
 from .settings import ServeSettings

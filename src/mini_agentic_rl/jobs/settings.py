@@ -12,9 +12,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ..config import Settings
-from ..gateway.limits import RolloutLimits
-from ..gateway.render.thinking import ThinkingName
-from ..gateway.tool_formats import ToolFormatName
+from ..gateway import RolloutLimits, ThinkingName, ToolFormatName
 from ..http import RequestLimits
 from ..metrics import LoggerName
 from .critic_settings import CriticSettings

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..gateway.limits import GatewayLimits
-from ..gateway.proxy import LLMProxy
+from ..gateway import GatewayLimits, LLMProxy
 from ..recipes import Recipe
 from ..recipes.sql import sql_recipe
 from ..rewards import RemoteReward

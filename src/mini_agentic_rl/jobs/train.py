@@ -8,12 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..algorithm.grpo import MiniGRPO
-from ..algorithm.memory import peak_memory_bytes
-from ..algorithm.ppo import MiniPPO
-from ..algorithm.warm_start import WarmStart
+from ..algorithm import MiniGRPO, MiniPPO, ReinforcementLearning, WarmStart, peak_memory_bytes
 from ..errors import UserError
-from ..gateway.limits import GatewayLimits
+from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, make_logger, read_metrics
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks
@@ -115,7 +112,7 @@ def _runners(settings: TrainSettings, parts: Mapping[str, Any]) -> int:
     return settings.n_runners if in_this_process else min(_PROCESSES, settings.n_runners)
 
 
-def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
+def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
     if settings.full_finetune and adapter_folder(settings.model) is not None:
         raise UserError(
             f"--full-finetune trains whole weights, but --model {settings.model} is an adapter: "
@@ -129,8 +126,8 @@ def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO
         raise UserError("; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())) from None
 
 
-def _made(settings: TrainSettings, imitation: WarmStart | None) -> MiniGRPO:
-    kind: type[MiniGRPO] = MiniGRPO
+def _made(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
+    kind: type[ReinforcementLearning[Any]] = MiniGRPO
     own: dict[str, Any] = {"preset": settings.algorithm}
     if settings.algorithm == "ppo":
         kind, own = MiniPPO, settings.critic_options()
@@ -196,12 +193,12 @@ def _given(settings: TrainSettings) -> dict[str, Any]:
 
 def _logged_before(latest: Any) -> int:
     """Last metrics row that a resumed run keeps: what was logged after its checkpoint is done again."""
-    from ..algorithm.grpo.progress import read_progress
+    from ..algorithm import read_progress
 
     return -1 if latest is None else read_progress(latest[1]).logged - 1
 
 
-def _summary(algorithm: MiniGRPO, settings: TrainSettings, seconds: float) -> dict[str, Any]:
+def _summary(algorithm: ReinforcementLearning[Any], settings: TrainSettings, seconds: float) -> dict[str, Any]:
     found = algorithm.summary
     return {
         "accuracy": [accuracy_row(row["name"], row["correct"], row["count"]) for row in found["accuracy"]],

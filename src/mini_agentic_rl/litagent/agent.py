@@ -1,4 +1,4 @@
-"""The agent: what is trained. It needs no more than one method that tries a task."""
+"""The agent, which is what is trained. It needs no more than one method that tries a task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .arguments import names_argument
 TaskT = TypeVar("TaskT")
 
 RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | Rollout | None
-"""What an agent may return: its final reward, spans to add to the trace, a rollout with its output, or nothing."""
+"""Result of an agent: its final reward, spans to add to the trace, a rollout with its output, or nothing."""
 
 ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
-"""What a rollout method may name, in the order in which unnamed parameters take them."""
+"""Arguments that a rollout method may name, in the order in which unnamed parameters take them."""
 
 _runner: ContextVar[Any] = ContextVar("runner", default=None)
 
@@ -28,7 +28,9 @@ on_trainable_agent(emit_trainable_agent)  # here, because every process that run
 
 
 class LitAgent(Generic[TaskT]):
-    """Override `rollout` or `rollout_async`; the training and validation forms where those differ.
+    """Base of agents.
+
+    Override `rollout` or `rollout_async`, and the training and validation forms where those differ.
 
     Every method receives the arguments that it names out of `task` (the row of the data set; a `task` that is annotated
     `Task` holds the row in its `input`), `resources` (by name) and `rollout` (with its `attempt`). A sync method runs
@@ -55,7 +57,7 @@ class LitAgent(Generic[TaskT]):
             self.trained_agents = trained_agents
 
     def rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try the task once. Returns None, the final reward, spans to add, or a `Rollout` with its output."""
+        """Try the task once. Return None, the final reward, spans to add, or a `Rollout` with its output."""
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
 
     async def rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
@@ -63,27 +65,27 @@ class LitAgent(Generic[TaskT]):
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
 
     def training_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """As `rollout`, for rollouts of mode `train`."""
+        """Try a task of mode `train`, as `rollout` does."""
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """As `rollout`, for rollouts of mode `val` and `test`."""
+        """Try a task of mode `val` or `test`, as `rollout` does."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """As `rollout_async`, for rollouts of mode `train`."""
+        """Try a task of mode `train`, as `rollout_async` does."""
         return await self.rollout_async(task, resources, rollout)
 
     async def validation_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """As `rollout_async`, for rollouts of mode `val` and `test`."""
+        """Try a task of mode `val` or `test`, as `rollout_async` does."""
         return await self.rollout_async(task, resources, rollout)
 
     def is_async(self) -> bool:
-        """Whether rollouts of this agent run on the event loop."""
+        """Return True if rollouts of this agent run on the event loop."""
         return inspect.iscoroutinefunction(self.method_for("train"))
 
     def method_for(self, mode: RolloutMode | None) -> Callable[..., Any]:
-        """The method that runs a rollout of this mode: the most specific one that the class overrides, async first.
+        """Return the method that runs a rollout of this mode: the most specific override, async first.
 
         Raises:
             NotImplementedError: the class overrides none that fits.
@@ -98,12 +100,12 @@ class LitAgent(Generic[TaskT]):
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async (mode {mode})")
 
     def needs_resources(self, mode: RolloutMode | None) -> bool:
-        """Whether the method for this mode asks for resources."""
+        """Return True if the method for this mode asks for resources."""
         return names_argument(self.method_for(mode), "resources", ROLLOUT_ARGUMENTS)
 
     @property
     def trainer(self) -> Any:
-        """The trainer that runs this agent.
+        """Trainer that runs this agent.
 
         Raises:
             ValueError: no trainer does.
@@ -113,11 +115,11 @@ class LitAgent(Generic[TaskT]):
         return self._trainer
 
     def get_trainer(self) -> Any:
-        """The same as `trainer`."""
+        """Return `trainer`."""
         return self.trainer
 
     def set_trainer(self, trainer: Any) -> None:
-        """Called by the trainer."""
+        """Set the trainer; the trainer calls it."""
         self._trainer = trainer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +127,7 @@ class LitAgent(Generic[TaskT]):
 
     @property
     def tracer(self) -> Tracer:
-        """The tracer of the running rollout.
+        """Tracer of the running rollout.
 
         Raises:
             ValueError: called outside a rollout.
@@ -136,12 +138,12 @@ class LitAgent(Generic[TaskT]):
         return tracer
 
     def get_tracer(self) -> Tracer:
-        """The same as `tracer`."""
+        """Return `tracer`."""
         return self.tracer
 
     @property
     def runner(self) -> Any:
-        """The runner of the running rollout.
+        """Runner of the running rollout.
 
         Raises:
             ValueError: called outside a rollout.
@@ -152,9 +154,9 @@ class LitAgent(Generic[TaskT]):
         return runner
 
     def get_runner(self) -> Any:
-        """The same as `runner`."""
+        """Return `runner`."""
         return self.runner
 
     def set_runner(self, runner: Any) -> None:
-        """Called by the runner; holds for the calling task alone."""
+        """Set the runner, for the calling task alone; the runner calls it."""
         _runner.set(runner)

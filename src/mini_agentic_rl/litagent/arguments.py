@@ -23,7 +23,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def arguments_for(
     func: Callable[..., Any], offered: Mapping[str, Any], *, by_position: bool = True
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments for `func`, chosen from `offered` (whose order gives the positions).
+    """Return positional and keyword arguments for `func`, chosen from `offered`, whose order gives the positions.
 
     With `by_position=False` only names count.
 
@@ -48,12 +48,12 @@ def arguments_for(
 
 
 def names_argument(func: Callable[..., Any], name: str, offered: tuple[str, ...]) -> bool:
-    """Whether `func` would be given the argument `name`, were all of `offered` on offer."""
+    """Return True if `func` would be given the argument `name`, were all of `offered` on offer."""
     return name in _sources(func, inspect.signature(func).parameters, offered, True).values()
 
 
 def as_annotated(func: Callable[..., Any], parameter: str, row: Any, rollout: Rollout) -> Any:
-    """The row, or the `Task` that holds it where the parameter of `func` is annotated with `Task`."""
+    """Return the row, or the `Task` that holds it where the parameter of `func` is annotated with `Task`."""
     annotation = inspect.signature(func).parameters[parameter].annotation
     if isinstance(annotation, str):
         annotation = _resolve(annotation, func)
@@ -61,7 +61,7 @@ def as_annotated(func: Callable[..., Any], parameter: str, row: Any, rollout: Ro
 
 
 def _resolve(annotation: str, func: Callable[..., Any]) -> Any:
-    """What a written-out annotation like `Task` or `types.Task` names in the function's module, or None."""
+    """Return what a written-out annotation like `Task` or `types.Task` names in the function's module, or None."""
     inner = inspect.unwrap(getattr(func, "__func__", func))
     first, *rest = annotation.strip("'\"").split(".")
     found = getattr(inner, "__globals__", {}).get(first)
@@ -73,7 +73,7 @@ def _resolve(annotation: str, func: Callable[..., Any]) -> Any:
 def _sources(
     func: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], offered: tuple[str, ...], by_position: bool
 ) -> dict[str, str]:
-    """For each parameter that gets a value: its name on offer."""
+    """Return the name on offer for each parameter that gets a value."""
     sources: dict[str, str] = {}
     for position, (name, parameter) in enumerate(parameters.items()):
         if parameter.kind in _VARIADIC:

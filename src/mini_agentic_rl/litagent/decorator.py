@@ -1,4 +1,6 @@
-"""Functions as agents. The first parameter is named `task`; the others say what the function wants.
+"""Decorators that make agents of functions.
+
+The first parameter is named `task`; the others say what the function wants.
 
 `llm` is an endpoint, `prompt_template` a prompt, `resources` all of them by name, `rollout` the rollout. Where the
 resources hold several endpoints or prompts, the one named as the parameter is taken, else the first.
@@ -23,7 +25,7 @@ _KNOWN = ("task", *_RESOURCE_PARAMETERS, "rollout")
 
 
 class FunctionalLitAgent(LitAgent[Any]):
-    """An agent made of a function; calling the agent calls the function.
+    """Agent made of a function. Calling the agent calls the function.
 
     Args:
         func: the function, sync or async; its parameters are named among task, llm, prompt_template, resources and
@@ -123,7 +125,7 @@ def rollout(
     model: LLM | None = None,
     tokenizer: LLM | None = None,
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
-    """An agent from a function that names what it wants.
+    """Make an agent of a function that names what it wants.
 
     `model` is the `llm` of runs whose resources hold none: an algorithm that trains puts its own model in its place.
     `tokenizer` is handed to a parameter of that name.
@@ -143,7 +145,7 @@ def llm_rollout(
 def llm_rollout(
     func: Func | None = None, *, strip_proxy: bool = True, trained_agents: str | None = None
 ) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
-    """An agent from `(task, llm[, rollout])`.
+    """Make an agent of a function `(task, llm[, rollout])`.
 
     Raises:
         TypeError: the function has no parameter `llm`.
@@ -156,7 +158,7 @@ def prompt_rollout(func: Func) -> FunctionalLitAgent: ...
 @overload
 def prompt_rollout(func: None = None) -> Callable[[Func], FunctionalLitAgent]: ...
 def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
-    """An agent from `(task, prompt_template[, rollout])`.
+    """Make an agent of a function `(task, prompt_template[, rollout])`.
 
     Raises:
         TypeError: the function has no parameter `prompt_template`.

@@ -1,4 +1,4 @@
-"""What a call of the agent or of a hook says about its rollout, besides what it emits.
+"""Read what the call of an agent or of a hook says about its rollout, besides what it emits.
 
 The final reward is, in this order: the number that the call returns; `metadata["reward"]` of a `Rollout` that it
 returns; `rollout.metadata["reward"]`, where the call sets or changes it. So `return 1.0` and
@@ -21,16 +21,16 @@ from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span
 
 @dataclass(frozen=True)
 class RolloutOutcome:
-    """What one call left."""
+    """Reward and spans that one call left."""
 
     reward: float | None = None
-    """The final reward, if it gave one."""
+    """Final reward, if the call gave one."""
     spans: Sequence[Span] = ()
     """Spans to add to the trace; ids of rollout and attempt are still to be set."""
 
 
 def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> RolloutOutcome:
-    """What the agent left: `result` is what it returned, `rollout` what it was given.
+    """Read what the agent left: `result` is what it returned, `rollout` what it was given.
 
     What a returned `Rollout` holds in its metadata is added to `rollout.metadata`.
 
@@ -59,7 +59,7 @@ def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> Rol
 
 
 def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> float | None:
-    """The final reward that a hook gave, or None; what else a hook returns means nothing.
+    """Return the final reward that a hook gave, or None. Anything else that a hook returns is ignored.
 
     Raises:
         TypeError: `metadata["reward"]` is no number.

@@ -66,7 +66,7 @@ from .torch_thread import TorchThread
 if TYPE_CHECKING:
     from .attention import ATTENTION_NAME
     from .engine import Engine
-    from .learner import Learner, Loss, LossInputs, LossOutputs
+    from .learner import Learner, Loss, LossInputs, LossOutputs, TermStreams
     from .learning_attention import KeptKeys, TreeTables
     from .load import (
         load_model,
@@ -110,6 +110,7 @@ __all__ = [
     "Quantization",
     "QueueFullError",
     "Schedule",
+    "TermStreams",
     "TorchThread",
     "TreeTables",
     "ValueLearner",
@@ -135,7 +136,7 @@ _LATER = {
     for module, names in {
         "attention": ("ATTENTION_NAME",),
         "engine": ("Engine",),
-        "learner": ("Learner", "Loss", "LossInputs", "LossOutputs"),
+        "learner": ("Learner", "Loss", "LossInputs", "LossOutputs", "TermStreams"),
         "learning_attention": ("KeptKeys", "TreeTables"),
         "load": (
             "load_model",

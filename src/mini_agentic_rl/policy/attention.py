@@ -20,21 +20,21 @@ ATTENTION_NAME = "mini_agentic_rl"
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer turns dot products into weights."""
+    """The layer's rule for turning dot products into weights."""
 
     scale: float
     """Factor on the dot products."""
     window: int | None
     """A query sees only keys less than this many positions back; None sees all."""
     softcap: float | None
-    """Scores are squashed to this bound by tanh (Gemma 2); None leaves them."""
+    """Bound to which tanh squashes the scores (Gemma 2); None leaves them."""
 
 
 class AttentionTables(Protocol):
-    """One forward call's attention."""
+    """The attention of one forward call."""
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
-        """Returns [T, H, D]. Keys and values have fewer heads than queries under grouped-query attention."""
+        """Return [T, H, D]. Keys and values have fewer heads than queries under grouped-query attention."""
 
 
 def _forward(
@@ -62,7 +62,7 @@ AttentionInterface.register(ATTENTION_NAME, _forward)
 
 
 def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tensor, scoring: Scoring) -> Tensor:
-    """Softmax attention [H, T, D] under a boolean mask (True may look). Every query must see at least one key.
+    """Return softmax attention [H, T, D] under a boolean mask (True may look). Every query must see at least one key.
 
     The query heads that share a key head stand as more rows of queries, so no key is copied for grouped queries.
     """
@@ -82,12 +82,13 @@ def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tenso
 def partial_attention(
     q_BHTD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, mask: Tensor | None, scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention over some of the keys, and the log-sum-exp [B, H, T] of its scores, with which the softmax over
-    all keys can be put together.
+    """Return softmax attention over some of the keys, and the log-sum-exp [B, H, T] of its scores, with which the
+    softmax over all keys can be put together.
 
     Args:
-        mask: what is added to the scores, 0 or minus infinity; None hides nothing.
+        mask: added to the scores, 0 where a query sees a key; None hides nothing.
     """
+    # torch's public attention does not return the log-sum-exp; this kernel does, and never holds all scores.
     if q_BHTD.device.type == "cpu" and scoring.softcap is None:
         found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q_BHTD, k_BHPD, v_BHPD, 0.0, False, attn_mask=mask, scale=scoring.scale

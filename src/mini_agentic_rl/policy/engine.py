@@ -1,7 +1,7 @@
-"""Sampling: requests of token ids in, tokens and log-probabilities out. The engine knows no text.
+"""The engine: requests of token ids in, sampled tokens and their log-probabilities out. It knows no text.
 
-Forward passes run on the torch thread. Anyone may submit from any thread; answers go to the request's `on_delta`
-callback, on the torch thread.
+Requests are submitted from any thread. Forward passes run on the torch thread, and so does each request's `on_delta`
+callback, which is given the tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullEr
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, sample
-from .scheduler import Piece, RunningSequence, Scheduler
+from .scheduler import RunningSequence, Scheduler, Segment
 from .settings import EngineSettings
 from .step_batch import StepBatch, pack_step
 from .torch_thread import TorchThread
@@ -31,11 +31,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class EngineCounters:
-    """What the engine has done since it was made."""
+    """Work that the engine has done since it was made."""
 
     sampled_tokens: int = 0
     computed_tokens: int = 0
-    """Tokens that went through the model: prompts not found in the cache, and one for each distinct decoded history."""
+    """Tokens that went through the model: those of prompts that were not in the cache, and one for each distinct
+    history that decodes."""
 
 
 class Engine:
@@ -47,6 +48,7 @@ class Engine:
         self.settings = settings or EngineSettings()
         size = self.settings.block_size
         element = torch.empty(0, dtype=model.dtype).element_size()
+        # Keys and values, hence 2.
         block_bytes = 2 * model.layers * size * model.kv_heads * model.head_size * element
         blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
         self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
@@ -85,16 +87,17 @@ class Engine:
         if self.cache.blocks_for(len(prompt) + 1) > self.cache.total:
             raise CacheFullError(
                 f"the prompt has {len(prompt)} tokens, but the key/value cache holds "
-                f"{self.cache.total * self.cache.block_size}; raise cache_mib"
+                f"{self.cache.total * self.cache.block_size}; raise `cache_mib`"
             )
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         constraint = None if request.constraint is None else request.constraint()
         sequence = RunningSequence(request, seed, on_delta, list(prompt), constraint)
+        # The scheduler belongs to the torch thread, so a request waits here until the next step takes it over.
         with self._inbox_lock:
             if self._abandoned:
                 raise PolicyError("the policy is closed")
             if self.load[1] >= self.settings.max_waiting:
-                raise QueueFullError(f"{self.settings.max_waiting} requests wait already (max_waiting)")
+                raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
             self._inbox.append(sequence)
         self._thread.wake()
         return sequence
@@ -116,15 +119,16 @@ class Engine:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many sequences run and wait."""
+        """Number of sequences that run, and that wait."""
         running, waiting = self._scheduler.load
         return running, waiting + len(self._inbox)
 
     def pending(self) -> bool:
+        """True if there is something to compute."""
         return bool(self._inbox) or self._scheduler.busy
 
     def step(self) -> None:
-        """One forward pass. A failing one ends the requests it served, not the engine."""
+        """Compute one forward pass. A failing one ends the requests under way, not the engine."""
         with self._inbox_lock:
             arrived, self._inbox = self._inbox, []
         for sequence in arrived:
@@ -137,6 +141,7 @@ class Engine:
             self.cache.drop_idle()
 
     def abandon(self) -> None:
+        """Cancel every request, and refuse those to come."""
         with self._inbox_lock:
             self._abandoned = True
             arrived, self._inbox = self._inbox, []
@@ -153,26 +158,27 @@ class Engine:
         plan = self._scheduler.schedule()
         if plan is None:
             return
-        drawing = [piece for piece in (*plan.prefill, *plan.decode) if piece.draws]
+        drawing = [segment for segment in (*plan.prefill, *plan.decode) if segment.draws]
+        # The learner's turn may have given the memory back, and left the model in training mode.
         self._pool.allocate()
         if self._model.base.training:
             self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter, at_once=self.settings.deterministic)
         batch = pack_step(plan, self._pool, self.settings.block_size)
         hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)
-        # The device may still be computing while the masks are made.
+        # A GPU computes the pass in the background: grammars work out their masks meanwhile.
         drawing, rows = self._rows(drawing)
         draws = self._draw(hidden, batch, drawing, rows) if drawing else []
         self.counters.sampled_tokens += len(draws)
         self.counters.computed_tokens += batch.tokens_T.numel()
         self._scheduler.postprocess(plan, drawing, draws)
 
-    def _rows(self, drawing: list[Piece]) -> tuple[list[Piece], list[Row]]:
-        """What the sampler has to know of each piece. One whose constraint allows nothing is left out and cancelled."""
-        going: list[Piece] = []
+    def _rows(self, drawing: list[Segment]) -> tuple[list[Segment], list[Row]]:
+        """Return what the sampler needs of each segment. One whose constraint allows nothing is cancelled instead."""
+        going: list[Segment] = []
         rows: list[Row] = []
-        for piece in drawing:
-            sequence = piece.sequence
+        for segment in drawing:
+            sequence = segment.sequence
             allowed = None
             if sequence.constraint is not None:
                 try:
@@ -181,13 +187,13 @@ class Engine:
                 except ConstraintError as error:
                     sequence.failure, sequence.cancelled = str(error), True
                     continue
-            going.append(piece)
+            going.append(segment)
             rows.append(Row(sequence.request.sampling, sequence.seed, sequence.sampled, allowed))
         return going, rows
 
-    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Piece], rows: list[Row]) -> list[Draw]:
-        """One token for each piece; the head sees each distinct history once."""
-        last = [batch.index_of(piece) for piece in drawing]
+    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Segment], rows: list[Row]) -> list[Draw]:
+        """Draw one token for each segment; the head sees each distinct history once."""
+        last = [batch.index_of(segment) for segment in drawing]
         row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}
         logits = self._model.logits(hidden_TM[torch.tensor(list(row_of), device=hidden_TM.device)])
         if len(row_of) < len(last):

@@ -1,4 +1,4 @@
-"""What can go wrong with a model, each in one line that names the setting to change."""
+"""The errors of the policy, each one line that says what to change."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from mini_agentic_rl.errors import UserError
 
 
 class PolicyError(UserError):
-    """A model could not be loaded, run or saved."""
+    """Report that a model cannot be loaded, run or saved."""
 
 
 class ModelNotFoundError(PolicyError):
-    """No model under this name or path."""
+    """Report that there is no model under this name or path."""
 
 
 class AdapterMismatchError(PolicyError):
-    """The adapter was trained on another base model."""
+    """Report that the adapter was trained on another base model."""
 
 
 class PromptTooLongError(PolicyError):
-    """The prompt leaves no room for a single sampled token."""
+    """Report a prompt that leaves no room for a single sampled token."""
 
     def __init__(self, prompt_tokens: int, limit: int) -> None:
         super().__init__(f"the prompt has {prompt_tokens} tokens, but the context holds {limit}, answer included")
@@ -27,8 +27,8 @@ class PromptTooLongError(PolicyError):
 
 
 class CacheFullError(PolicyError):
-    """One request alone needs more key/value blocks than the cache has."""
+    """Report a request that alone needs more key/value blocks than the cache has."""
 
 
 class QueueFullError(PolicyError):
-    """More requests wait for the engine than it takes."""
+    """Report that as many requests wait as the engine takes."""

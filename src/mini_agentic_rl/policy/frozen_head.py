@@ -39,12 +39,12 @@ def frozen_head_logprobs(
     *,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S] (float32) of `token_S` at positions `row_S`, and the entropies [S] there.
+    """Return log-probabilities [S] (float32) of `token_S` at positions `row_S`, and the entropies [S] there.
 
     Args:
         weight_VM: the head; it gets no gradient.
         scale_R: factor on each position's logits.
-        entropy_gradient: whether the entropies have a gradient.
+        entropy_gradient: True if the entropies have a gradient.
     """
     arguments = (hidden_RM, weight_VM, scale_R, row_S, token_S, entropy_gradient)
     logprob_S, entropy_S = _FrozenHead.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -86,10 +86,12 @@ class _FrozenHead(torch.autograd.Function):
             rises_R = block_top_R > top_R
             shrink_R = torch.exp(top_R - new_R)
             exp_RV = torch.exp(logits_RV - new_R[:, None])
+            # The top token is kept out of all sums (see above).
             exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
             # Where a new token is the top one, the old one joins the rest.
             joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
             if of_entropy:
+                # Before the first block the top is minus infinity, and infinity times a sum of 0 would be NaN.
                 shift_R = torch.where(torch.isfinite(top_R), top_R - new_R, torch.zeros_like(top_R))
                 exp_gap_RV = exp_RV * (logits_RV - new_R[:, None])
                 gaps_R = shrink_R * (gaps_R + shift_R * rest_R) + joins_R * shift_R + exp_gap_RV.sum(-1)
@@ -106,6 +108,7 @@ class _FrozenHead(torch.autograd.Function):
             top_token_R = torch.where(rises_R, block_token_R + start, top_token_R)
             top_R = new_R
         total_R = 1.0 + rest_R
+        # log1p keeps what log(1 + rest) would round to 0 where the policy is nearly certain.
         log_total_R = torch.log1p(rest_R)
         logprob_S = (logit_S - top_R[row_S]) - log_total_R[row_S]
         mean_logit_R = (top_R + rest_logits_R) / total_R
@@ -118,7 +121,7 @@ class _FrozenHead(torch.autograd.Function):
                 entropy_RM = gap_weights_RM.div_(total_R[:, None]).addcmul_(rest_weights_RM, -gaps_R[:, None])
                 entropy_RM.addcmul_(weight_VM[top_token_R].float(), (-gaps_R / total_R)[:, None])
             ctx.save_for_backward(weight_VM, scale_R, row_S, token_S, top_token_R, rest_R, rest_weights_RM, entropy_RM)
-            ctx.dtype = hidden_RM.dtype
+            ctx.dtype = hidden_RM.dtype  # the sums stay in float32 to the end: one rounding, in `backward`
         if not of_entropy:
             ctx.mark_non_differentiable(entropy_S)
         return logprob_S, entropy_S

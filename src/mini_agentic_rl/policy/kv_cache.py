@@ -1,4 +1,4 @@
-"""The key/value cache: fixed-size blocks, and a prefix tree that finds those already computed.
+"""The key/value cache: blocks of a fixed size, and a prefix tree that finds those already computed.
 
 Blocks of `block_size` tokens live in one pool per layer. A full block is published in the prefix tree under its parent
 block and its tokens, so a later prompt that begins alike takes it as it is. The tree's roots are salted by adapter and
@@ -8,7 +8,7 @@ stay findable until their room is needed, the least recently used first.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,8 +21,10 @@ Key = tuple[int, tuple[int, ...]]
 
 
 class KVPool:
-    """Keys and values of every layer: [slots, KV heads x D], a slot being block * block_size + offset. Its memory is
-    there from `allocate` to `release`."""
+    """Keys and values of every layer: [slots, KV heads x D], where a slot is block * block_size + offset.
+
+    Its memory exists from `allocate` to `release`.
+    """
 
     def __init__(
         self,
@@ -42,21 +44,22 @@ class KVPool:
 
     @property
     def heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         return self._heads_and_size[0]
 
     @property
     def allocated(self) -> bool:
+        """True between `allocate` and `release`."""
         return self.keys.numel() > 0
 
     def allocate(self) -> None:
-        """Make room, unless it is there."""
+        """Take the memory, unless it is there."""
         if not self.allocated:
             self.keys = _zeros(self._shape, self._dtype, self.device)
             self.values = _zeros(self._shape, self._dtype, self.device)
 
     def release(self) -> None:
-        """Give the memory back, and so forget all keys and values."""
+        """Give the memory back; all keys and values are lost."""
         self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self.device)
         self._gathered = (self.keys, self.values)
 
@@ -66,8 +69,10 @@ class KVPool:
         self.values[layer].index_copy_(0, slot_T, v_THD.reshape(slot_T.numel(), -1))
 
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Keys and values at `slots` (any shape): [*slots.shape, KV heads, D]. Those of a slice are not copied. On the
-        CPU the others are good until the next reading."""
+        """Return keys and values at `slots` (of any shape): [*slots.shape, KV heads, D].
+
+        Those of a slice are views. On the CPU all others stand in a buffer that the next call overwrites.
+        """
         if isinstance(slots, slice):
             keys, values = self.keys[layer, slots], self.values[layer, slots]
             return keys.view(-1, *self._heads_and_size), values.view(-1, *self._heads_and_size)
@@ -75,7 +80,8 @@ class KVPool:
         if self.device.type != "cpu":
             keys, values = self.keys[layer].index_select(0, flat), self.values[layer].index_select(0, flat)
         else:
-            # Memory that is new each time costs more than the reading: the system gives it page by page.
+            # Fresh memory would cost more than the reading, because the system hands it out page by page. One layer is
+            # attended before the next is read, so one buffer serves all.
             keys, values = (buffer[: flat.numel()] for buffer in self._buffers(flat.numel()))
             torch.index_select(self.keys[layer], 0, flat, out=keys)
             torch.index_select(self.values[layer], 0, flat, out=values)
@@ -84,6 +90,7 @@ class KVPool:
     def _buffers(self, rows: int) -> tuple[Tensor, Tensor]:
         if len(self._gathered[0]) < rows:
             width = self._shape[-1]
+            # A quarter more: histories grow by a token each step, and would need a new buffer each time.
             self._gathered = (
                 self.keys.new_empty(rows + rows // 4, width),
                 self.keys.new_empty(rows + rows // 4, width),
@@ -92,65 +99,78 @@ class KVPool:
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, because a masked slot still takes part in a product, where a NaN would survive its weight of 0. On the CPU
-    they come from calloc: slots that are never used take no memory."""
+    """Return zeros: a masked slot still takes part in a product, where a NaN would survive its weight of 0."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy's zeros come from calloc, so slots that are never used take no memory; torch would write every page.
     rows = (*shape[:-1], shape[-1] * dtype.itemsize)
     return torch.from_numpy(np.zeros(rows, np.uint8)).view(dtype)
 
 
 @dataclass
 class BlockTable:
-    """The blocks of one sequence, in order, and where in the prefix tree it stands."""
+    """The blocks of one sequence, in order, and its place in the prefix tree."""
 
     blocks: list[int] = field(default_factory=list)
     published: int = 0
-    """How many leading blocks are in the prefix tree."""
+    """Number of leading blocks that are in the prefix tree."""
     node: int = 0
-    """Prefix-tree node of the last published block."""
+    """Prefix-tree node of the last published block; of the root, before there is one."""
 
 
 @dataclass
 class _BlockState:
     references: int = 0
+    """Number of sequences that hold the block."""
     key: Key | None = None
+    """Entry of the prefix tree that finds the block; None if there is none."""
 
 
 class BlockCache:
-    """Who holds which block. Knows token ids, not tensors."""
+    """The accounting of the cache: which sequence holds which block. It knows token ids, not tensors."""
 
     def __init__(self, blocks: int, block_size: int, *, share: bool = True) -> None:
-        """`share` False finds no prefix again: every sequence computes all of its keys."""
+        """
+        Args:
+            blocks: blocks that exist.
+            block_size: tokens of a block.
+            share: False finds no prefix again: every sequence computes all of its keys.
+        """
         self.block_size = block_size
         self._share = share
-        self._blocks = [_BlockState() for _ in range(blocks)]
+        self.total = blocks
+        """Number of blocks that exist."""
+        # Made when first used: of a large cache most never are, and its start would cost half a second.
+        self._blocks: defaultdict[int, _BlockState] = defaultdict(_BlockState)
+        # Taken from the end, so the lowest blocks are used first, and the memory behind the others is never touched.
         self._free = list(range(blocks - 1, -1, -1))
+        # Blocks in the prefix tree that nobody holds, the least recently used first.
         self._idle: OrderedDict[int, None] = OrderedDict()
+        # From (parent node, tokens of a block) to (block, its node). Nodes are never reused: the children of a block
+        # that was evicted can no longer be found, whatever takes its place.
         self._tree: dict[Key, tuple[int, int]] = {}
         self._roots: dict[Root, int] = {}
         self._next_node = 1
 
     @property
     def available(self) -> int:
-        """Blocks that could be handed out now."""
+        """Number of blocks that could be handed out now."""
         return len(self._free) + len(self._idle)
 
     @property
     def idle(self) -> int:
-        """Blocks that nobody holds and that may be found again."""
+        """Number of blocks that nobody holds and that may be found again."""
         return len(self._idle)
 
-    @property
-    def total(self) -> int:
-        return len(self._blocks)
-
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold `tokens` tokens."""
+        """Return the number of blocks that hold `tokens` tokens."""
         return -(-tokens // self.block_size)
 
     def open(self, root: Root, tokens: Sequence[int]) -> BlockTable:
-        """Take every cached block with which `tokens` begins; at least one token is always left to compute."""
+        """Return a table with every cached block that `tokens` begins with. The caller must `close` it.
+
+        At least one token is always left to compute: the next one is drawn from its hidden state, which is not cached.
+        """
         node = self._root(root)
         table = BlockTable(node=node)
         for start in range(0, len(tokens) - self.block_size, self.block_size):
@@ -164,7 +184,7 @@ class BlockCache:
         return table
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Make room for `tokens` tokens in all; False, and nothing changed, when the blocks are not to be had."""
+        """Add blocks until `table` has room for `tokens` tokens; False, and nothing changed, where too few are left."""
         missing = self.blocks_for(tokens) - len(table.blocks)
         if missing > self.available:
             return False
@@ -175,8 +195,11 @@ class BlockCache:
         return True
 
     def publish(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
-        """Enter the blocks that `computed` tokens fill. May be called before the forward pass that fills them,
-        because every layer writes its keys before it reads any."""
+        """Enter the blocks that `computed` tokens fill into the prefix tree.
+
+        This may be called before the forward pass that fills them, because every layer writes its keys before it reads
+        any. That pass must follow.
+        """
         while self._share and (table.published + 1) * self.block_size <= computed:
             start = table.published * self.block_size
             key = (table.node, tuple(tokens[start : start + self.block_size]))
@@ -187,11 +210,14 @@ class BlockCache:
                 self._tree[key] = (block, table.node)
                 self._blocks[block].key = key
             else:
+                # Another sequence has published the same tokens. This one keeps its own copy of the block, which is
+                # free again when the table is closed, and goes on below the same node.
                 table.node = found[1]
             table.published += 1
 
     def close(self, table: BlockTable) -> None:
-        """Give back a sequence's blocks; published ones stay findable."""
+        """Give a sequence's blocks back; published ones can still be found."""
+        # From the end: the last blocks become the least recently used, and are evicted before those they stand on.
         for block in reversed(table.blocks):
             entry = self._blocks[block]
             entry.references -= 1
@@ -203,7 +229,7 @@ class BlockCache:
         table.blocks, table.published, table.node = [], 0, 0
 
     def forget(self, adapter: str) -> None:
-        """Make every block computed with `adapter` unreachable, and free those that nobody holds."""
+        """Take every block computed with `adapter` out of reach, and free those that nobody holds."""
         gone = {node for root, node in self._roots.items() if root[0] == adapter}
         self._roots = {root: node for root, node in self._roots.items() if root[0] != adapter}
         for (parent, _), (block, node) in list(self._tree.items()):  # a parent was entered before its children

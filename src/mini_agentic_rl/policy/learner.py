@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,40 @@ from .tree_pass import ChunkTerms, TreePass
 
 
 @dataclass(frozen=True)
+class TermStreams:
+    """Numbers that an algorithm computed for each term before the pass, all [S]; None where its loss asks for none.
+
+    A term is one sampled token of one trajectory.
+    """
+
+    weights_S: Tensor
+    """Weight of each term in the loss: its whole normalisation, so that the terms of a batch simply add up."""
+    advantages_S: Tensor | None = None
+    """How much better the call that sampled the token did than was expected."""
+    old_logprobs_S: Tensor | None = None
+    """Log-probabilities under the learner's own weights before the first step; None takes those of the sampler."""
+    correction_S: Tensor | None = None
+    """Importance weights between sampler and learner; None weighs nothing."""
+    reference_logprobs_S: Tensor | None = None
+    """Log-probabilities under the reference: the weights without the adapter."""
+    rollout_S: Tensor | None = None
+    """What a loss computed from all terms of a trajectory together, at each of its terms."""
+    old_values_S: Tensor | None = None
+    """What the critic expected before the first step."""
+    returns_S: Tensor | None = None
+    """What the critic is to expect."""
+
+    def select(self, terms_N: Any, device: torch.device | None = None) -> TermStreams:
+        """Return the streams of some terms, given by their numbers [N], on `device` or where they are."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(
+            self, **{name: v_S[terms_N].to(device=device) for name, v_S in values.items() if v_S is not None}
+        )
+
+
+@dataclass(frozen=True)
 class LossInputs:
-    """Per-term streams, all [S], S being the terms of one chunk."""
+    """What a loss is computed from, all [S], S being the terms of one chunk."""
 
     logprobs_S: Tensor
     """Log-probabilities under the current weights, with a gradient."""
@@ -34,10 +66,10 @@ class LossInputs:
     entropy_S: Tensor
     """Entropy (nats) of the distribution each token was drawn from, under the current weights; with a gradient only
     where `forward_backward` was asked for it."""
-    streams: Mapping[str, Tensor]
-    """What the algorithm added: advantages, weights, reference log-probabilities ..."""
+    streams: TermStreams
+    """What the algorithm computed before: weights, advantages, reference log-probabilities ..."""
     values_S: Tensor | None = None
-    """What is expected from the state before each token on, with a gradient; None for a learner without a critic."""
+    """The return expected from the state before each token on, with a gradient; None for a learner without a critic."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +93,9 @@ class Learner:
         self.steps = 0
         self.parameters = model.trainable(adapter)
         if not self.parameters:
-            raise PolicyError("nothing to train: no LoRA layer matches target_modules and full training is off")
+            raise PolicyError("nothing to train: no LoRA layer matches `target_modules`, and full training is off")
         if settings.schedule != "constant" and settings.total_steps <= 0:
-            raise PolicyError(f"schedule {settings.schedule!r} needs total_steps")
+            raise PolicyError(f"{settings.schedule!r} needs `total_steps`", setting="schedule")
         if settings.checkpointing:
             model.enable_checkpointing()
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
@@ -72,7 +104,7 @@ class Learner:
         self,
         packed: PackedTrees,
         loss_fn: Loss,
-        streams: Mapping[str, Any],
+        streams: TermStreams | None = None,
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
@@ -83,23 +115,23 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            streams: arrays [S] handed to the loss as tensors.
+            streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
             entropy_gradient: whether the entropies that the loss sees have a gradient.
         """
         model = self._model
         sums: dict[str, float] = {}
+        given = streams or TermStreams(torch.ones(packed.term_count))
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
-            def stream(values_S: Any) -> Tensor:
-                return torch.as_tensor(values_S[chunk.terms_N], device=model.device)
-
             outputs = loss_fn(
                 LossInputs(
                     logprobs_S=chunk.logprobs_N,
-                    behaviour_logprobs_S=stream(packed.behaviour_logprobs_S),
+                    behaviour_logprobs_S=torch.as_tensor(
+                        packed.behaviour_logprobs_S[chunk.terms_N], device=model.device
+                    ),
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
-                    streams={name: stream(values_S) for name, values_S in streams.items()},
+                    streams=given.select(chunk.terms_N, model.device),
                     values_S=self._values(chunk),
                 )
             )
@@ -207,6 +239,8 @@ def _make_optimizer(
     except ImportError as error:
         if settings.optimizer == "auto":
             return torch.optim.AdamW(parameters, **options)
-        raise PolicyError("optimizer adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'") from error
+        raise PolicyError(
+            "adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'", setting="optimizer"
+        ) from error
     optimizer: torch.optim.Optimizer = AdamW8bit(parameters, **options)
     return optimizer

@@ -34,20 +34,20 @@ class KeptKeys:
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, layer: int, k_HTD: Tensor, v_HTD: Tensor) -> None:
-        """Take a layer's keys and values; a second time is a checkpoint that computes them again, and is ignored."""
+        """Take a layer's keys and values. A second time is a checkpoint that computes them again, and is ignored."""
         if layer not in self._made:
             self._made[layer] = (k_HTD, v_HTD)
             self._cut[layer] = (_cut(k_HTD), _cut(v_HTD))
 
     def read(self, layer: int, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Those at `indices` of the chunk: [H, C, D] each."""
+        """Return keys and values at `indices` of the chunk: [H, C, D] each."""
         k_HTD, v_HTD = self._cut[layer]
         if isinstance(indices, slice):
             return k_HTD[:, indices], v_HTD[:, indices]
         return k_HTD.index_select(1, indices), v_HTD.index_select(1, indices)
 
     def gathered(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What later chunks' gradients flow into, and those gradients."""
+        """Return the keys and values that later chunks have looked at, and the gradients that gathered there."""
         pairs = [
             (made, cut.grad)
             for layer, both in self._made.items()
@@ -70,7 +70,7 @@ class TreeTables:
         """
         Args:
             path: the chunks before this one whose keys are kept, in order; together they hold its context.
-            keep: where this chunk's own keys go.
+            keep: takes this chunk's own keys; None where no later chunk looks at them.
         """
         self._packed = packed
         self._chunk = chunk
@@ -84,6 +84,7 @@ class TreeTables:
         if self._keep is not None:
             self._keep.keep(layer, k_HTD, v_HTD)
         keys = [kept.read(layer, indices) for kept, indices in self._reads]
+        # On a GPU one fused call is faster than many blocks, and blocks know no window and no softcap.
         if self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
@@ -100,7 +101,7 @@ class TreeTables:
         return self._blocks[groups]
 
     def _mask(self, window: int | None) -> Tensor:
-        """[T, C + T]: which keys, of the context and the chunk's own, each token sees."""
+        """Return [T, C + T], True where a token sees a key, of the context or the chunk's own."""
         if window not in self._masks:
             own_T = np.arange(self._chunk.start, self._chunk.stop)
             keys_K = np.concatenate([self._chunk.context_C, own_T])
@@ -113,11 +114,12 @@ class TreeTables:
 
 
 def _cut(tensor: Tensor) -> Tensor:
+    # A leaf of its own: backward passes of later chunks end here and add to its `grad`.
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> list[tuple[KeptKeys, slice | Tensor]]:
-    """Which kept keys make up the chunk's context, in order; runs are read without a copy."""
+    """Return the kept keys that make up the chunk's context, in order; runs are read without a copy."""
     reads: list[tuple[KeptKeys, slice | Tensor]] = []
     context_C = chunk.context_C
     for kept in path:
@@ -133,26 +135,27 @@ def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> 
 
 
 _SMALLEST = 48
-"""Neighbouring subtrees are taken together up to so many tokens: smaller products would not pay."""
+"""Tokens up to which neighbouring subtrees are taken together: smaller products do not pay."""
 _LARGEST = 128
-"""More tokens than these are taken one part after the other: a part sees no key after its last token, and its scores
-stay in the processor's cache."""
+"""The most tokens of a block: as a block sees no key after its last token, several of them skip part of the products,
+and their scores stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """Tokens `rows` of a chunk. They look at the chunk's tokens `own` under a mask, and at as much of the context."""
+    """Tokens `rows` of a chunk. They look at its tokens `own` under a mask, and at `context` tokens of its context."""
 
     rows: slice
     own: slice
     context: int
     hidden_RN: Tensor
-    """What is added to the scores of `own`, once for each query head that shares a key head: 0, or minus infinity where
-    one token does not see the other."""
+    """Added to the scores of `own`, once for each query head that shares a key head: 0, or minus infinity where one
+    token does not see the other."""
 
 
 def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[AttentionBlock]:
-    """The chunk's subtrees, or neighbouring ones together that see equally much of the context, or parts of large ones.
+    """Return the chunk's subtrees as blocks: neighbouring ones together if they see equally much of the context, large
+    ones in parts.
 
     Args:
         groups: query heads that share a key head.
@@ -198,7 +201,7 @@ def block_attention(
     blocks: Sequence[AttentionBlock],
     scale: float,
 ) -> Tensor:
-    """[T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
+    """Return [T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
     out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]
     return out
 
@@ -232,7 +235,7 @@ class _BlockAttention(torch.autograd.Function):
         heads, tokens, size = q_HTD.shape
         grad_HTD = grad_THD.transpose(0, 1)
         grad_q_THD = q_HTD.new_empty(tokens, heads, size)
-        # What many blocks add to is summed in float32.
+        # Many blocks add to the same keys; in 16 bits the later ones would be rounded away.
         grad_k, grad_v, grad_ck, grad_cv = (
             torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (k_HTD, v_HTD, ck_HCD, cv_HCD)
         )
@@ -240,6 +243,7 @@ class _BlockAttention(torch.autograd.Function):
             q_KRD, grad_KRD = (_folded(t[:, block.rows], k_HTD.shape[0]) for t in (q_HTD, grad_HTD))
             keys_KND, values_KND = _seen(ck_HCD, k_HTD, block), _seen(cv_HCD, v_HTD, block)
             weights_KRN = _weights(q_KRD, keys_KND, block, ctx.scale)
+            # float32, because a softmax's gradient is a difference: 16 bits would lose it where a weight is near 1.
             of_weights_KRN = grad_KRD.float() @ values_KND.float().transpose(1, 2)
             of_scores_KRN = torch._softmax_backward_data(of_weights_KRN, weights_KRN, -1, torch.float32)
             of_scores_KRN = of_scores_KRN.to(q_KRD.dtype)
@@ -248,6 +252,7 @@ class _BlockAttention(torch.autograd.Function):
             _add(grad_ck, grad_k, block, of_scores_KRN.transpose(1, 2) @ q_KRD)
             _add(grad_cv, grad_v, block, weights_KRN.to(grad_KRD.dtype).transpose(1, 2) @ grad_KRD)
         grads = (grad_q_THD.transpose(0, 1), grad_k, grad_v, grad_ck, grad_cv)
+        # Scaled once at the end, and not in each block's product.
         for grad in (grad_q_THD, grad_k, grad_ck):
             grad.mul_(ctx.scale)
         of_q, of_k, of_v, of_ck, of_cv = (grad.to(q_HTD.dtype) for grad in grads)
@@ -255,24 +260,24 @@ class _BlockAttention(torch.autograd.Function):
 
 
 def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
-    """[key heads, groups x T, D]: the query heads that share a key head as more rows."""
+    """Return [key heads, groups x T, D]: the query heads that share a key head stand as more rows."""
     return tensor_HTD.reshape(kv_heads, -1, tensor_HTD.shape[-1])
 
 
 def _seen(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock) -> Tensor:
-    """Keys or values [H, N, D] that a block looks at."""
+    """Return the keys or values [H, N, D] that a block looks at."""
     own = own_HTD[:, block.own]
     return torch.cat([context_HCD[:, : block.context], own], 1) if block.context else own
 
 
 def _add(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock, more_HND: Tensor) -> None:
-    """Add what a block gives to the gradient of what `_seen` gave it."""
+    """Add a block's part to the gradient of the keys or values that `_seen` returned for it."""
     context_HCD[:, : block.context] += more_HND[:, : block.context]
     own_HTD[:, block.own] += more_HND[:, block.context :]
 
 
 def _weights(q_KRD: Tensor, keys_KND: Tensor, block: AttentionBlock, scale: float) -> Tensor:
-    """Probabilities [K, R, N], float32."""
+    """Return probabilities [K, R, N], float32."""
     scores_KRN = (q_KRD.float() * scale) @ keys_KND.float().transpose(1, 2)
     scores_KRN[:, :, block.context :] += block.hidden_RN
     return scores_KRN.softmax(-1)

@@ -1,4 +1,4 @@
-"""Loading: names, folders or loaded objects in; a `PolicyModel` out. Adapters are saved as plain peft writes them."""
+"""Loading: names, folders or loaded objects in, a `PolicyModel` out. Adapters are saved as peft writes them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,27 @@ from mini_agentic_rl.logging import ignore_library_notices
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
 from .model import DEFAULT_ADAPTER, PolicyModel
-from .model_files import adapter_folder, resolve_model
+from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
 from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the first CUDA device, else the CPU."""
+    """Return the device of a name; `auto` is the first CUDA device, else the CPU.
+
+    Raises:
+        PolicyError: there is no CUDA device.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise PolicyError(f"--device {device}: torch sees no CUDA device; use --device cpu")
+        raise PolicyError(f"torch sees no CUDA device for {device!r}: use `device=cpu`", setting="device")
     return torch.device(device)
 
 
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device multiplies it faster than float32, else float32."""
+    """Return the type of a name; `auto` is bfloat16 where the device multiplies that faster, else float32."""
     if dtype != "auto":
         found: torch.dtype = getattr(torch, dtype)
         return found
@@ -59,7 +63,7 @@ def load_model(
     trust_remote_code: bool = False,
     seed: int | None = None,
 ) -> PolicyModel:
-    """A model ready for the engine and the learner.
+    """Load a model, ready for the engine and the learner.
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied). The folder of an adapter
@@ -81,7 +85,7 @@ def load_model(
     trained = {name: own if folder is None else folder for name, folder in trained.items()}
     fixed = dict(fixed_adapters or {})
     if adapters is not None and adapter is not None:
-        raise PolicyError("adapter and adapters are two ways to say what is trained: give one of them")
+        raise PolicyError("`adapter` and `adapters` are two ways to say what is trained: give one of them")
     disable_progress_bar()
     where = resolve_device(device)
     if isinstance(model, str):
@@ -96,10 +100,11 @@ def load_model(
         torch.manual_seed(seed)
     if lora is None and all(folder is None for folder in trained.values()):
         if adapters is not None or fixed:
-            raise PolicyError("adapters need a base that stays as it is: under full training (lora=None) give none")
+            raise PolicyError("adapters need a base that stays as it is: under full training (`lora=None`) give none")
         if quantization != "none":
             raise PolicyError(
-                "quantised weights cannot be trained in full; keep LoRA on (--lora-r) or --quantization none"
+                "quantised weights cannot be trained in full: keep LoRA on (`lora_r`), or use `quantization=none`",
+                setting="quantization",
             )
         base.requires_grad_(True)
         return PolicyModel(base)
@@ -154,14 +159,15 @@ def _load_base(
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(
-            f"cannot load --model {asked!r}: {first} (give 'embedded', a local folder or a Hugging Face id)"
+            f"{asked!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
+            setting="model",
         ) from error
     loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
     return loaded
 
 
 def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
-    """What transformers takes to load weights in 4 or 8 bits and to compute in `dtype`.
+    """Return transformers' configuration for loading weights in 4 or 8 bits and computing in `dtype`.
 
     Raises:
         PolicyError: bitsandbytes is not installed.
@@ -170,7 +176,7 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
         import bitsandbytes  # noqa: F401  # transformers asks for it later, with a longer message
     except ImportError as error:
         raise PolicyError(
-            f"--quantization {quantization} needs bitsandbytes: pip install 'mini-agentic-rl[quant]'"
+            f"{quantization} needs bitsandbytes: pip install 'mini-agentic-rl[quant]'", setting="quantization"
         ) from error
     from transformers import BitsAndBytesConfig
 
@@ -182,9 +188,9 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
 
 
 def _check_names(names: Sequence[str], base: PreTrainedModel) -> None:
-    """Names of adapters become names of folders and of models, and in peft parts of the names of parameters."""
+    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names."""
     if not names:
-        raise PolicyError("adapters is empty: name at least one adapter to train")
+        raise PolicyError("name at least one adapter to train", setting="adapters")
     taken = {part for name, _ in base.named_parameters() for part in name.split(".")}
     taken |= {"base_layer", "base_model", *dir(torch.nn.ModuleDict())}
     for name in names:
@@ -193,13 +199,13 @@ def _check_names(names: Sequence[str], base: PreTrainedModel) -> None:
         if name in taken or name in "lora_" or "lora_" in name:
             raise PolicyError(f"an adapter cannot be named {name!r}: parts of the model have that name")
         if list(names).count(name) > 1:
-            raise PolicyError(f"the adapter {name!r} is among both adapters and fixed_adapters: name it once")
+            raise PolicyError(f"the adapter {name!r} is among both `adapters` and `fixed_adapters`: name it once")
 
 
 def _with_adapter(
     base: PreTrainedModel, wrapped: Any | None, name: str, folder: Path | None, lora: LoraSettings | None
 ) -> Any:
-    """`wrapped`, or a new wrapper of `base`, with one more adapter: the one saved in `folder`, or a new one."""
+    """Return `wrapped`, or a new wrapper of `base`, with one more adapter: the one saved in `folder`, or a new one."""
     from peft import get_peft_model
     from safetensors.torch import load_file
 
@@ -214,7 +220,7 @@ def _with_adapter(
     except ValueError as error:
         if folder is None:
             raise
-        raise AdapterMismatchError(_mismatch(folder, str(error))) from error
+        raise _mismatch(folder, str(error)) from error
     if folder is not None:
         _set_adapter_state(wrapped, load_file(str(folder / "adapter_model.safetensors")), folder, name)
     return wrapped
@@ -230,19 +236,21 @@ def _new_config(lora: LoraSettings) -> Any:
 
 
 def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
-    if not (folder / "adapter_config.json").is_file():
-        raise PolicyError(f"no adapter in {str(folder)!r} (adapter_config.json is missing); check --adapter")
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
     from peft import LoraConfig
 
     config = LoraConfig.from_pretrained(str(folder))
     if config.task_type == "SEQ_CLS":
         raise PolicyError(
-            f"{str(folder)!r} is a reward model, which scores answers and writes none: give another adapter"
+            f"{str(folder)!r} is a reward model, which scores answers and writes none: give another adapter",
+            setting="adapter",
         )
+    # peft saves adapters as ready for inference, and would freeze this one.
     config.inference_mode = False
     trained_on, here = config.base_model_name_or_path or "", base.name_or_path
     if trained_on and here and Path(trained_on).name != Path(here).name:
-        logger.warning("--adapter %s was trained on %r, not on --model %r", folder, trained_on, here)
+        logger.warning("the adapter %s was trained on %r, not on %r", folder, trained_on, here)
     config.base_model_name_or_path = here or trained_on
     return config
 
@@ -255,14 +263,12 @@ def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Pat
     if expected != found:
         name = next((n for n in sorted({*expected, *found}) if expected.get(n) != found.get(n)), "")
         detail = f"{name} is {tuple(found.get(name, ()))} there and {tuple(expected.get(name, ()))} here"
-        raise AdapterMismatchError(_mismatch(folder, detail))
+        raise _mismatch(folder, detail)
     set_peft_model_state_dict(wrapped, state, adapter_name=adapter)
 
 
-def _mismatch(folder: Path, detail: str) -> str:
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+def _mismatch(folder: Path, detail: str) -> AdapterMismatchError:
+    config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     trained_on = config.get("base_model_name_or_path") or "an unnamed model"
-    return (
-        f"--adapter {str(folder)!r} was trained on another base model ({trained_on}); "
-        f"use that one with --model ({detail})"
-    )
+    text = f"{str(folder)!r} was trained on another base model, {trained_on}: give that one as `model` ({detail})"
+    return AdapterMismatchError(text, setting="adapter")

@@ -19,7 +19,7 @@ from .model import PolicyModel
 
 @dataclass(frozen=True)
 class Targets:
-    """What to read off: R distinct (predicting position, temperature) rows; for each of S terms its row and token."""
+    """R distinct rows of (predicting position, temperature), and for each of S terms its row and its token."""
 
     position_R: Tensor
     temperature_R: Tensor
@@ -28,7 +28,8 @@ class Targets:
 
 
 def targets(predicted_at_S: Tensor, token_S: Tensor, temperature_S: Tensor) -> Targets:
-    """Rows for terms of token ids `token_S`; a row serves every term that its position predicts."""
+    """Return the rows for terms of token ids `token_S`; a row serves every term that its position predicts."""
+    # Rollouts that share a history share the position: its logits are computed once, however many tokens it predicts.
     keys = torch.stack([predicted_at_S.double(), temperature_S.double()], 1)
     unique, row_S = torch.unique(keys, dim=0, return_inverse=True)
     return Targets(unique[:, 0].long(), unique[:, 1].float(), row_S, token_S)
@@ -37,8 +38,11 @@ def targets(predicted_at_S: Tensor, token_S: Tensor, temperature_S: Tensor) -> T
 def read_logprobs(
     model: PolicyModel, hidden_TM: Tensor, targets: Targets, *, rows: int, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S] of the terms' tokens and entropies [S] (nats) of the distributions they came from, `rows`
-    positions at a time. The entropies have a gradient only where `entropy_gradient` asks for it, which costs time."""
+    """Return log-probabilities [S] of the terms' tokens, and entropies [S] (nats) of the distributions they came from.
+
+    Logits exist for `rows` positions at a time. The entropies have a gradient only where `entropy_gradient` asks for
+    it, which costs time.
+    """
     order = torch.argsort(targets.row_S)
     sorted_rows = targets.row_S[order]
     frozen = model.frozen_head
@@ -61,6 +65,7 @@ def read_logprobs(
             logprob, entropy = checkpoint(_block, *block, use_reentrant=False) if in_backward_too else _block(*block)
         logprobs.append(logprob)
         entropies.append(entropy)
+    # From the order of the rows to that of the terms.
     back = torch.empty_like(order)
     back[order] = torch.arange(order.numel(), device=order.device)
     return torch.cat(logprobs)[back], torch.cat(entropies)[back]

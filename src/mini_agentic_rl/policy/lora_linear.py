@@ -42,7 +42,7 @@ def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _plain_adapter(layer: Any, x: Tensor) -> str | None:
-    """The one active adapter, if the layer is a linear one of the input's type with nothing else to it."""
+    """Return the one active adapter, if the layer is a linear one of the input's type with nothing else to it."""
     if layer.disable_adapters or layer.merged or type(layer.base_layer) is not nn.Linear:
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
@@ -57,7 +57,7 @@ def _plain_adapter(layer: Any, x: Tensor) -> str | None:
 
 
 class _LoraLinear(torch.autograd.Function):
-    """The weight and the bias are frozen; input and adapter get gradients."""
+    """The fused operation. The weight and the bias are frozen; input and adapter get gradients."""
 
     @staticmethod
     def forward(
@@ -76,11 +76,13 @@ class _LoraLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
         x_TK, weight_NK, a_RK, b_NR, low_TR = ctx.saved_tensors
         grad_TN = grad.reshape(-1, grad.shape[-1])
+        # Contiguous, because BLAS is slow on a matrix whose short side lies across memory.
         low_grad_TR = grad_TN @ b_NR.T.contiguous().to(grad.dtype).T
         grad_x: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_TK = grad_TN @ weight_NK
             grad_x = grad_TK.addmm_(low_grad_TR, a_RK.to(grad.dtype), alpha=ctx.scale).view(ctx.shape)
+        # The scale goes onto the small matrices, not onto those of the layer's size.
         grad_a_RK = (low_grad_TR.T @ x_TK).to(a_RK.dtype).mul_(ctx.scale)
         grad_b_NR = (low_TR.T @ grad_TN).to(b_NR.dtype).mul_(ctx.scale).T
         return grad_x, None, None, grad_a_RK, grad_b_NR, None

@@ -1,4 +1,4 @@
-"""What a training run will hold in memory, part by part, before it is run, and which settings fit.
+"""The memory that a training run will hold, part by part, before it is run; and the settings that fit.
 
 Sampling and learning take turns and never hold their memory together, so the peak is what both need and the larger of
 what each needs alone. Activations are counted from the layers' shapes for as many tokens as the chunks of the trees
@@ -27,7 +27,7 @@ Phase = Literal["always", "sampling", "learning"]
 _PROCESS_BYTES = 640 * 2**20
 """Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
 _HOLES = 0.5
-"""What learning on the CPU leaves in the heap between its buffers, of all that the layers keep: glibc does not put an
+"""Share of what the layers keep that learning on the CPU leaves in the heap between its buffers: glibc does not put an
 aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much."""
 _ENGINE_TOKENS = 1024
 """Tokens of one of the engine's forward passes (`EngineSettings.max_batch_tokens`)."""
@@ -35,24 +35,24 @@ _ENGINE_TOKENS = 1024
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a model's shape decides about memory."""
+    """The parts of a model's shape that decide about memory."""
 
     layers: int
     hidden: int
     intermediate: int
     query_size: int
-    """Query heads times their size."""
+    """Number of query heads times their size."""
     key_size: int
-    """Key heads times their size."""
+    """Number of key heads times their size."""
     vocab: int
     linear_weights: int
-    """Weights of the layers' linear maps, without the head."""
+    """Number of weights in the layers' linear maps, without the head."""
     other_weights: int
-    """All others: embeddings, head, norms."""
+    """Number of all other weights: embeddings, head, norms."""
     head_weights: int
-    """The head's, whether it has its own or the embedding's."""
-    lora_sides: int
-    """Sum over those linear maps of inputs plus outputs: an adapter of rank r has r times that."""
+    """Number of the head's weights, whether they are its own or the embedding's."""
+    lora_ends: int
+    """Sum over those linear maps of inputs plus outputs; an adapter of rank r has r times as many weights."""
 
     @classmethod
     def of(cls, path: str, *, trust_remote_code: bool = False) -> ModelShape:
@@ -80,22 +80,23 @@ class ModelShape:
             linear_weights=linear_weights,
             other_weights=sum(p.numel() for p in model.parameters()) - linear_weights,
             head_weights=text.vocab_size * text.hidden_size,
-            lora_sides=sum(m.in_features + m.out_features for m in linears),
+            lora_ends=sum(m.in_features + m.out_features for m in linears),
         )
 
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """What one step samples and learns."""
+    """The work of one step: what it samples and learns."""
 
     tasks_per_step: int
     samples_per_prompt: int
     prompt_tokens: int
     max_new_tokens: int
-    """In all the calls of a rollout together."""
+    """Tokens sampled in all the calls of a rollout together."""
 
     @property
     def sampled_sequences(self) -> int:
+        """Number of rollouts in a step."""
         return self.tasks_per_step * self.samples_per_prompt
 
 
@@ -115,7 +116,7 @@ class PlannedSettings:
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """One thing that takes memory, and when."""
+    """Something that takes memory, and the phase in which it does."""
 
     name: str
     bytes: int
@@ -139,9 +140,9 @@ class MemoryPlan:
 
 
 def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> MemoryPlan:
-    """Predict every part. On the CPU that is the process, elsewhere what the device's allocator holds."""
+    """Predict every part: on the CPU those of the process, elsewhere those that the device's allocator holds."""
     item = settings.dtype.itemsize
-    lora = settings.lora_r * shape.lora_sides
+    lora = settings.lora_r * shape.lora_ends
     per_moment = 1 if settings.optimizer_8bit else 4
     parts = [
         MemoryPart("weights", _weight_bytes(shape, settings), "always"),
@@ -165,18 +166,18 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
 def fitting_plan(
     shape: ModelShape, work: PlannedWork, settings: PlannedSettings, limit: int, *, on_cpu: bool, quantizes: bool
 ) -> MemoryPlan:
-    """The fastest settings whose peak is at most `limit` bytes; the plan that needs least where none does.
+    """Return the plan of the fastest settings whose peak is at most `limit` bytes; where none fits, the smallest plan.
 
     Args:
         settings: where to begin; only what saves memory is changed.
-        quantizes: whether 4-bit weights can be had.
+        quantizes: True if 4-bit weights can be used.
     """
     plans = [plan_memory(shape, work, candidate, on_cpu=on_cpu) for candidate in _candidates(settings, quantizes)]
     return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
 
 
 def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedSettings]:
-    """From the fastest to the smallest."""
+    """Yield settings from the fastest to the smallest."""
     quantizations: list[Quantization] = [settings.quantization]
     if quantizes and settings.quantization == "none":
         quantizations.append("4bit")
@@ -228,13 +229,13 @@ def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSetti
 
 
 def _alive(work: PlannedWork, settings: PlannedSettings) -> int:
-    """Tokens whose activations exist together."""
+    """Return the number of tokens whose activations exist together."""
     return most_alive(pack([_tree(work)]), settings.max_batch_tokens)
 
 
 def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
-    """Bytes that one layer keeps for the backward pass: two residuals and their norms, queries, keys, values and what
-    attention gives, and gate, up, their activation and product."""
+    """Return the bytes that one layer keeps for the backward pass of a token: two residuals and their norms, queries,
+    keys, values and attention's output, and gate, up, their activation and product."""
     item = settings.dtype.itemsize
     attention = 3 * shape.query_size + 4 * shape.key_size
     kept = item * (4 * shape.hidden + attention + 4 * shape.intermediate)
@@ -248,7 +249,7 @@ def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
 
 
 def _tree(work: PlannedWork) -> TokenTree:
-    """A step's tree when tasks share no prompt and samples no token."""
+    """Return the tree of a step whose tasks share no prompt, and whose samples share no token: the largest one."""
     tree = TokenTree()
     token = 0
     for task in range(work.tasks_per_step):

@@ -37,9 +37,9 @@ class PolicyModel:
         """
         Args:
             model: the bare model (adapters may be injected).
-            peft_model: its wrapper; None for full training.
-            adapters: names of those that are trained, the one that is active first.
-            fixed_adapters: names of the others.
+            peft_model: peft's wrapper of it; None for full training.
+            adapters: names of the adapters that are trained, the active one first.
+            fixed_adapters: names of the others, which are only sampled with.
         """
         self.base = model
         self.peft_model = peft_model
@@ -48,7 +48,9 @@ class PolicyModel:
         self.backbone: nn.Module = getattr(model, model.base_model_prefix)
         head = model.get_output_embeddings()
         if head is None:
-            raise PolicyError(f"{type(model).__name__} has no output head; choose a causal language model with --model")
+            raise PolicyError(
+                f"{type(model).__name__} has no output head: choose a causal language model", setting="model"
+            )
         self.head: nn.Module = head
         config = model.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -60,7 +62,7 @@ class PolicyModel:
         self.context_length: int = config.max_position_embeddings
         self.vocab_size: int = config.vocab_size
         self.adapters = tuple(adapters)
-        """Those that are trained; the first is what the model's own name stands for."""
+        """Adapters that are trained; a request for the model's own name gets the first one."""
         self.versions: dict[str, int] = dict.fromkeys((*adapters, *fixed_adapters), 0)
         self._active: str | None = self.adapters[0]
         if peft_model is not None:
@@ -103,7 +105,7 @@ class PolicyModel:
         self._active = adapter
 
     def activate_for_sampling(self, adapter: str | None, *, at_once: bool = False) -> None:
-        """`activate`, with copies of the weights that sample faster where there can be such.
+        """Activate `adapter`, and sample with copies of the weights in a faster layout where there is one.
 
         They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
         turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on whose
@@ -121,7 +123,7 @@ class PolicyModel:
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[None]:
-        """`activate` for the duration of a block."""
+        """Activate `adapter` for the duration of a block."""
         before = self._active
         self.activate(adapter)
         try:
@@ -131,10 +133,12 @@ class PolicyModel:
 
     @contextmanager
     def callable_by_others(self) -> Iterator[None]:
-        """For the duration of a block the model can be called as transformers means it, with padded batches and a mask
-        in place of attention tables: by the trainer of another library, which learns on these weights."""
+        """Let the trainer of another library learn on these weights, for the duration of a block.
+
+        The model is then called as transformers means it, with padded batches and a mask in place of attention tables.
+        """
         config = self.base.config.get_text_config()
-        # Scores that are squashed are beyond torch's fused attention.
+        # torch's fused attention cannot squash scores.
         squashes = getattr(config, "attn_logit_softcapping", None) is not None
         self.unpack()
         self.base.set_attn_implementation("eager" if squashes else "sdpa")
@@ -146,14 +150,14 @@ class PolicyModel:
 
     @property
     def frozen_head(self) -> tuple[Tensor, float] | None:
-        """Weight [V, hidden] and factor of the logits, where the head is a linear layer that is not trained."""
+        """Weight [V, M] and factor of the logits, where the head is a linear layer that is not trained; else None."""
         head: Any = self.head
         if type(self.head) is not nn.Linear or head.bias is not None or self._softcap is not None:
             return None
         return None if head.weight.requires_grad else (head.weight, self._logit_scale)
 
     def hidden(self, tokens_T: Tensor, positions_T: Tensor, tables: AttentionTables) -> Tensor:
-        """Last hidden states [T, hidden] of T packed tokens."""
+        """Return the last hidden states [T, M] of T packed tokens."""
         output = self.backbone(
             input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False, attention_tables=tables
         )
@@ -161,7 +165,7 @@ class PolicyModel:
         return hidden
 
     def logits(self, hidden_NM: Tensor) -> Tensor:
-        """Logits [N, V] of N hidden states."""
+        """Return logits [N, V] of N hidden states."""
         logits: Tensor = self.head(hidden_NM)
         if self._logit_scale != 1.0:
             logits = logits * self._logit_scale
@@ -170,7 +174,7 @@ class PolicyModel:
         return logits
 
     def trainable(self, adapter: str = DEFAULT_ADAPTER) -> list[nn.Parameter]:
-        """What an optimizer step changes: the adapter's matrices, or every weight under full training.
+        """Return what an optimizer step changes: the adapter's matrices, or every weight under full training.
 
         Raises:
             PolicyError: there is no such adapter, or it is a fixed one.

@@ -37,8 +37,9 @@ EMBEDDED_FOLDER = "smollm2-135m-instruct-dequantised-q4_1"
 
 
 def resolve_model(name: str) -> str:
-    """A path or hub id that transformers can load; pulls the embedded model when it is meant. The folder of an adapter
-    stands for the base that the adapter was trained on.
+    """Return a path or Hub id that transformers can load; fetch the embedded model if it is meant.
+
+    The folder of an adapter stands for the base that the adapter was trained on.
 
     Raises:
         ModelNotFoundError: a path that looks local does not exist, a folder holds no model, or the Hub is needed and
@@ -52,14 +53,15 @@ def resolve_model(name: str) -> str:
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json; check --model")
+            raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json", setting="model")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelNotFoundError(f"no model folder at {name!r}; check --model")
+        raise ModelNotFoundError(f"no model folder at {name!r}", setting="model")
     if not ask_hub() and not cached(name, "config.json"):
         raise ModelNotFoundError(
-            f"--model {name!r}: there is no such folder, and the Hugging Face Hub does not answer "
-            "(give 'embedded' or a local folder)"
+            f"there is no folder {name!r}, and the Hugging Face Hub does not answer "
+            "(give 'embedded' or a local folder)",
+            setting="model",
         )
     return name
 
@@ -70,13 +72,14 @@ def _resolve_base(name: str, adapter: Path) -> str:
         return resolve_model(base)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
-            f"--model {name!r} is an adapter of {base!r}, which is not here: "
-            "give that model with --model, and this folder with --adapter"
+            f"{name!r} is an adapter of {base!r}, which is not here: "
+            "give that model as `model`, and this folder as `adapter`",
+            setting="model",
         ) from error
 
 
 def adapter_folder(model: str | Path) -> Path | None:
-    """The folder of the adapter that `model` stands for; None where it is no adapter.
+    """Return the folder of the adapter that `model` stands for; None where it is no adapter.
 
     That is the folder itself, or `adapter/` inside the folder of a training run.
     """
@@ -85,7 +88,7 @@ def adapter_folder(model: str | Path) -> Path | None:
 
 
 def base_model_of(folder: Path) -> str:
-    """The name or path of the model that the adapter in `folder` was trained on.
+    """Return the name or path of the model that the adapter in `folder` was trained on.
 
     The embedded model is known by the name of its folder, so that an adapter finds it in the cache of any user.
 
@@ -97,7 +100,7 @@ def base_model_of(folder: Path) -> str:
     if not base:
         raise PolicyError(
             f"the adapter {str(folder)!r} does not say which model it was trained on: "
-            "give that model with --model, and this folder with --adapter"
+            "give that model as `model`, and this folder as `adapter`"
         )
     if adapter_folder(base) is not None:
         raise PolicyError(f"the adapter {str(folder)!r} was trained on another adapter, {base!r}: merge that one first")
@@ -105,12 +108,12 @@ def base_model_of(folder: Path) -> str:
 
 
 def embedded_path() -> Path:
-    """Where the converted embedded model is, or will be."""
+    """Return the folder of the converted embedded model, whether or not it is there."""
     return cache_dir() / "models" / EMBEDDED_FOLDER
 
 
 def embedded_is_pulled() -> bool:
-    """Whether the conversion is there and whole: the folder appears under its name only when it is finished."""
+    """Return True if the conversion is there; it is whole then, as the folder gets its name only at the end."""
     return (embedded_path() / "model.safetensors").is_file()
 
 
@@ -174,7 +177,7 @@ def _sha256(path: Path) -> str:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """In a process of its own: the memory it takes would stay with this one, which may be about to train."""
+    """Convert in a process of its own: the memory it takes would stay with this one, which may be about to train."""
     command = [sys.executable, "-m", __name__, str(gguf), str(target)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -1,4 +1,4 @@
-"""Linear layers while the engine samples on a CPU, in a layout made for few rows.
+"""Linear layers for sampling on a CPU, in a layout made for few rows.
 
 A decoding step multiplies every weight with a handful of rows. In the layout of training that runs at half the speed
 that oneDNN's blocked layout reaches with the same numbers, and each product has a price of its own that does not depend
@@ -21,20 +21,20 @@ import torch
 from torch import Tensor, nn
 
 _ROWS = 16
-"""The number of rows that the layout is chosen for; any number may be multiplied."""
+"""Number of rows that the layout is chosen for; any number may be multiplied."""
 _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of layers beside each other that are given the same input. One that is not computes for itself."""
+"""Names of neighbouring layers that are given the same input. One that is given another computes by itself."""
 
 
 @dataclass(frozen=True)
 class _Pack:
-    """Layers as the engine computes them: y = W x + b, and s B A x where adapters stand beside."""
+    """Layers that are computed together: y = W x + b, and s B A x where adapters stand beside."""
 
     weight: Tensor
     """Blocked: W of all layers, then A of all."""
     bias: Tensor | None
     sizes: tuple[int, ...]
-    """Outputs of each layer."""
+    """Number of outputs of each layer."""
     b_RN: Tensor | None = None
     """s B of all layers, each in rows and columns of its own."""
 
@@ -53,9 +53,9 @@ class PackedLinears:
 
     def __init__(self, base: nn.Module) -> None:
         self._packs: dict[nn.Module, _Pack] = {}
-        """By the first layer of each group."""
+        """Copies by the first layer of each group."""
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        """What each further layer of a group should be given next, and what it then gives."""
+        """For each further layer of a group the input that it should be given next, and its output for that one."""
         self._adapter: str | None = None
         self._groups = list(_groups(base))
         for group in self._groups:
@@ -63,8 +63,10 @@ class PackedLinears:
                 layer.forward = partial(self._forward, group, layer, layer.forward)
 
     def pack(self, adapter: str | None) -> None:
-        """Compute with copies that have `adapter`, or none; where all layers are plain ones of the CPU and of a type
-        that oneDNN multiplies well, and nowhere otherwise."""
+        """Compute with copies that have `adapter`, or none.
+
+        This happens where all layers are plain ones on the CPU and of a type that oneDNN multiplies well.
+        """
         if self._packs and self._adapter == adapter:
             return
         self.release()
@@ -76,12 +78,13 @@ class PackedLinears:
         self._adapter = adapter
 
     def release(self) -> None:
-        """Let the copies go: the weights are about to change, or their memory is needed."""
+        """Drop the copies: the weights are about to change, or their memory is needed."""
         self._packs.clear()
         self._others.clear()
 
     @property
     def used(self) -> bool:
+        """True if there are copies."""
         return bool(self._packs)
 
     def _forward(
@@ -94,19 +97,20 @@ class PackedLinears:
             first, *further = pack(x)
             self._others.update(zip(group[1:], ((x, y) for y in further), strict=True))
             return first
+        # Popped, so that no tensor outlives the pass; compared, as an architecture may feed a layer something else.
         given, y = self._others.pop(layer, (None, x))
         return y if given is x else unpacked(x, *args, **kwargs)
 
 
 def is_packed(dtype: torch.dtype) -> bool:
-    """Whether weights of this type are sampled with in blocked copies, on this processor."""
+    """Return True if this processor samples with blocked copies of weights of this type."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _groups(base: nn.Module) -> Iterator[list[Any]]:
-    """The linear layers, those together that are given the same input."""
+    """Yield the linear layers, those together that are given the same input."""
     layers = _outermost_linears(base)
     left = {id(layer) for layer in layers}
     for parent in base.modules():
@@ -119,7 +123,7 @@ def _groups(base: nn.Module) -> Iterator[list[Any]]:
 
 
 def _outermost_linears(base: nn.Module) -> list[Any]:
-    """Plain linear layers, and those with adapters around them, which stand for both."""
+    """Return plain linear layers, and the wrappers of those that have adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     with_adapters = [module for module in base.modules() if isinstance(module, BaseTunerLayer)]

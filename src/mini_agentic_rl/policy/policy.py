@@ -38,7 +38,7 @@ class Policy:
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
-        """`load_model` on the torch thread, with its options, then a policy around it."""
+        """Load a model on the torch thread, with the options of `load_model`, and make a policy of it."""
         thread = TorchThread()
         try:
             return cls(thread.call(lambda: load_model(model, **options)), engine, thread)
@@ -52,13 +52,13 @@ class Policy:
         return self.model.version(self.model.adapters[0])
 
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
-        """A fresh optimizer over `adapter`. Use it inside `run` only."""
+        """Return a learner with a fresh optimizer over `adapter`. Use it inside `run` only."""
         return Learner(self.model, settings, adapter)
 
     def value_learner(
         self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
     ) -> ValueLearner:
-        """A fresh optimizer over `adapter`, and a fresh critic. Use it inside `run` only."""
+        """Return a learner with a fresh optimizer over `adapter` and a fresh critic. Use it inside `run` only."""
         return ValueLearner(self.model, settings, adapter, value)
 
     def run(self, job: Callable[[], T]) -> T:
@@ -70,16 +70,19 @@ class Policy:
         return self._thread.call(lambda: self._turn(job))
 
     async def run_async(self, job: Callable[[], T]) -> T:
-        """`run` without blocking the event loop."""
+        """Await `run`, without blocking the event loop."""
         return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
 
     def learn(self, job: Callable[[], T]) -> T:
-        """`run` for a job that learns: the memory of the key/value cache is given back before, so that the two are
-        never held together."""
+        """Run a job that learns, as `run` does.
+
+        The memory of the key/value cache is given back before, so that sampling's memory and learning's are never held
+        together.
+        """
         return self._thread.call(lambda: self._learning_turn(job))
 
     async def learn_async(self, job: Callable[[], T]) -> T:
-        """`learn` without blocking the event loop."""
+        """Await `learn`, without blocking the event loop."""
         return await asyncio.wrap_future(self._thread.submit(lambda: self._learning_turn(job)))
 
     def save(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -107,10 +110,12 @@ class Policy:
 
     def _turn(self, job: Callable[[], T]) -> T:
         before = dict(self.model.versions)
+        # The job may change weights, and copies of them would go on sampling with the old ones.
         self.model.unpack()
         try:
             return job()
         finally:
+            # Also after an error: a job may have stepped before it failed.
             for adapter, version in self.model.versions.items():
                 if before.get(adapter) != version:
                     self.engine.weights_changed(adapter)
@@ -118,7 +123,9 @@ class Policy:
 
 
 def release_free_memory() -> None:
-    """Hand the heap's free pages back. glibc keeps them otherwise, and buffers of ever different sizes make the heap
-    grow by gigabytes over a run. Does nothing without glibc."""
+    """Hand the heap's free pages back to the system; without glibc do nothing.
+
+    glibc keeps them otherwise, and buffers of ever different sizes make the heap grow by gigabytes over a run.
+    """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -19,7 +19,7 @@ _BUCKET = 128
 
 @dataclass(frozen=True)
 class Row:
-    """What the sampler needs to know of one sequence."""
+    """One sequence, as the sampler needs it."""
 
     sampling: SamplingParams
     seed: int
@@ -37,11 +37,11 @@ class Draw:
     logprob: float
     top: tuple[tuple[int, float], ...]
     forced: bool = False
-    """Whether no other token was allowed."""
+    """True if no other token was allowed."""
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
+    """Return a number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
     z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -50,7 +50,7 @@ def uniform(seed: int, position: int) -> float:
 
 
 def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.int32]:
-    """The mask of a constraint (see `TokenConstraint.allowed`) in as many words as `vocabulary` ids take.
+    """Return the mask of a constraint (see `TokenConstraint.allowed`) in as many words as `vocabulary` ids take.
 
     Raises:
         ConstraintError: it allows none of these ids.
@@ -59,6 +59,7 @@ def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.
     fitted = np.zeros(words, np.int32)
     fitted[: allowed.size] = allowed[:words]
     if vocabulary % 32:
+        # Bits behind the vocabulary are no tokens.
         fitted[-1] &= (1 << vocabulary % 32) - 1
     if not fitted.any():
         raise ConstraintError("the model's vocabulary has no token that may come next")
@@ -66,8 +67,10 @@ def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.
 
 
 def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
-    """Draw one token for each row of logits, among those allowed; log-probabilities are those of the whole distribution
-    after temperature, before truncation.
+    """Draw one token for each row of logits, among those allowed.
+
+    Log-probabilities are those of the whole distribution, after temperature and before truncation: the learner computes
+    the same.
 
     `logits_BV` may be overwritten.
     """
@@ -107,7 +110,7 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
 
 
 def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> tuple[Tensor, list[bool]]:
-    """Log-probabilities to draw with, renormalised over the allowed tokens, and for each row whether it has only one.
+    """Return log-probabilities to draw with, over the allowed tokens alone, and True for each row that has only one.
 
     Renormalised, because what is allowed may be so unlikely that its probabilities are 0 in float32.
     """
@@ -131,7 +134,11 @@ def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> tuple[Tensor, list[bo
 
 
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
-    """The token at which the cumulated probability passes u, found in two levels so that no sum is long."""
+    """Return the token at which the cumulated probability passes u.
+
+    It is found in two levels, so that no sum is long: over a whole vocabulary, rounding would move probability from the
+    last tokens.
+    """
     batch, vocab = probs_BV.shape
     padded = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
     buckets = padded.sum(-1).double().cumsum(-1)

@@ -22,7 +22,7 @@ from .kv_cache import KVPool
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of new tokens of one sequence: packed indices start..stop, cache slots of everything up to the last."""
+    """New tokens of one prompt: their packed indices start..stop, and the cache slots of all tokens up to the last."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Chunk:
 
 
 class PagedTables:
-    """Attention of one engine step. Packed order: prefill chunks first, then one token for each decoding sequence."""
+    """Attention of one step. Packed order: chunks of prompts first, then one token for each decoding sequence."""
 
     def __init__(
         self,
@@ -40,7 +40,11 @@ class PagedTables:
         chunks: list[Chunk],
         decode: DecodeTables | None,
     ) -> None:
-        """`slots` is where new keys and values go, `sources` the packed index each is taken from (None: in order)."""
+        """
+        Args:
+            slots: cache slots that new keys and values are written to.
+            sources: packed index that each of them is taken from; None is their order.
+        """
         self._pool = pool
         self._slots = slots
         self._sources = sources
@@ -49,6 +53,7 @@ class PagedTables:
         self._masks: dict[int | None, list[Tensor]] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        # Written before anything is read: a token sees itself, and sequences of one step may share blocks.
         fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
         if self._sources is not None:
             fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
@@ -81,16 +86,16 @@ def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
 
 
 _WORTHWHILE = 64
-"""A run is read once if that saves gathering this many tokens; below, one product more costs more than it saves."""
+"""Tokens that a run must save gathering to be read once; below, one more product costs more than it saves."""
 _GATHERED = 4096
-"""Tokens that are gathered at once on the CPU: so many stay in its cache until they have been looked at."""
+"""Tokens that are gathered at once on the CPU: so many stay in its cache until the product has read them."""
 _ALONE = 256
-"""What a run of one sequence costs beside its tokens, in tokens gathered."""
+"""Cost of a run of one sequence beside its tokens, in tokens gathered."""
 
 
 @dataclass(frozen=True)
 class SharedRun:
-    """Cache blocks `first`..`last` of each of the neighbouring sequences `rows`: the same ones for all."""
+    """Cache blocks `first`..`last` of the neighbouring sequences `rows`, which are the same ones for all."""
 
     rows: slice
     first: int
@@ -98,11 +103,11 @@ class SharedRun:
 
 
 def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[SharedRun]:
-    """The runs worth sharing, those of more sequences before those of fewer. Runs of one sequence follow each other
-    without a gap from its first block on.
+    """Return the runs worth reading once, those of more sequences before those of fewer. The runs that a sequence is
+    in follow each other without a gap, from its first block on.
 
-    What is in no run is gathered for all sequences in one width. So where few are much longer than the rest, what they
-    have more is a run too, of one sequence: the last of a group whose others have finished.
+    Blocks in no run are gathered for all sequences in one width. So where a few histories are much longer than the
+    rest, the surplus of each is a run too, of one sequence: that of the last of a group whose others have finished.
 
     Args:
         tables: block ids of each sequence, in ascending order, so that those that begin alike are neighbours; only
@@ -121,7 +126,7 @@ def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[Shared
 
 
 def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
-    """The width with which it costs least to read so many blocks of each sequence, what is beyond it as runs."""
+    """Return the width at which reading so many blocks of each sequence costs least, with the surplus read as runs."""
     widths = np.sort(blocks_B)
     longer = np.arange(widths.size)[::-1]
     beyond = widths.sum() - widths.cumsum() - longer * widths
@@ -131,7 +136,7 @@ def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
 def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: int) -> Iterator[SharedRun]:
     if len(rows) < 2:
         return
-    # Of neighbours in ascending order, what the outermost two have in common all have.
+    # In ascending order, all neighbours have in common what the outermost two have.
     low, high = tables[rows[0]], tables[rows[-1]]
     last = first
     while last < min(len(low), len(high)) and low[last] == high[last]:
@@ -147,7 +152,7 @@ def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: 
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """A shared run as the attention reads it."""
+    """A shared run with the cache slots and the positions of its P tokens."""
 
     rows: slice
     slots_P: Tensor | slice
@@ -155,13 +160,13 @@ class SharedKeys:
 
 
 class DecodeTables:
-    """Where the histories of B decoding sequences lie in the cache."""
+    """The places of B decoding sequences' histories in the cache."""
 
     def __init__(self, shared: Sequence[SharedKeys], own_BC: Tensor, first_B: Tensor, lengths_B: Tensor) -> None:
         """
         Args:
-            shared: what is read once for several sequences.
-            own_BC: [B, C] cache slots of the rest of each history; past its end any slot stands.
+            shared: runs that are read once for several sequences.
+            own_BC: [B, C] cache slots of the rest of each history; past its end any slot, which is masked.
             first_B: [B] position of the first token in `own_BC`.
             lengths_B: [B] tokens in each history, the shared ones and the new one included.
         """
@@ -177,12 +182,14 @@ class DecodeTables:
         return self._own_BC.shape[0]
 
     def attend(self, pool: KVPool, layer: int, q_HBD: Tensor, scoring: Scoring) -> Tensor:
-        """[H, B, D] of queries [H, B, D]; the keys have fewer heads under grouped-query attention."""
+        """Return [H, B, D] for queries [H, B, D]; the keys have fewer heads under grouped-query attention."""
         heads, batch, size = q_HBD.shape
         # K key heads, each with the G query heads that share it.
         q_BKGD = q_HBD.view(pool.heads, heads // pool.heads, batch, size).permute(2, 0, 1, 3)
         out_BKGD, own_lse_BKG = self._over_own(pool, layer, q_BKGD, scoring)
         if self._shared:
+            # Softmax over parts put together: with the log-sum-exp of each part's scores, its output counts by
+            # exp(part - whole). The whole is in float32, as 16 bits cannot tell large sums apart.
             lse_BKG = own_lse_BKG.clone()
             parts = [self._over_run(pool, layer, keys, q_BKGD, scoring) for keys in self._shared]
             for keys, (_, run_lse_RKG) in zip(self._shared, parts, strict=True):
@@ -194,7 +201,8 @@ class DecodeTables:
         return out_BKGD.permute(1, 2, 0, 3).reshape(heads, batch, size)
 
     def _over_own(self, pool: KVPool, layer: int, q_BKGD: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
-        """Attention [B, K, G, D] of each sequence over what it shares with no other, and its log-sum-exp [B, K, G]."""
+        """Return attention [B, K, G, D] of each sequence over the keys that it alone reads, and its log-sum-exp
+        [B, K, G]."""
         mask = self._own_mask(scoring.window, q_BKGD.dtype)
         batch, width = self._own_BC.shape
         rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
@@ -211,10 +219,11 @@ class DecodeTables:
     def _over_run(
         self, pool: KVPool, layer: int, keys: SharedKeys, q_BKGD: Tensor, scoring: Scoring
     ) -> tuple[Tensor, Tensor]:
-        """Attention [R, K, G, D] of the R sequences that share a run, over that run, and its log-sum-exp [R, K, G]."""
+        """Return attention [R, K, G, D] of the R sequences of a run over that run, and its log-sum-exp [R, K, G]."""
         keys_PKD, values_PKD = pool.read(layer, keys.slots_P)
         q_RKGD = q_BKGD[keys.rows]
         rows, kv_heads, groups, size = q_RKGD.shape
+        # The queries of all sequences and heads that read one key head stand as rows of one product.
         q_KQD = q_RKGD.transpose(0, 1).reshape(kv_heads, rows * groups, size)
         mask_QP = self._run_mask(keys, scoring.window, groups, q_BKGD.dtype)
         keys_KPD, values_KPD = keys_PKD.transpose(0, 1), values_PKD.transpose(0, 1)
@@ -223,7 +232,7 @@ class DecodeTables:
         return out_RKGD, lse_1KQ.view(kv_heads, rows, groups).transpose(0, 1)
 
     def _own_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """[B, 1, 1, C], to be added: which of its own tokens each new token sees."""
+        """Return [B, 1, 1, C], to be added to the scores, that hides what a new token does not see of its own keys."""
         if window not in self._own_masks:
             position_BC = self._first_B[:, None] + torch.arange(self._own_BC.shape[1], device=self._own_BC.device)
             lengths_B1 = self._lengths_B[:, None]
@@ -234,7 +243,7 @@ class DecodeTables:
         return self._own_masks[window]
 
     def _run_mask(self, keys: SharedKeys, window: int | None, groups: int, dtype: torch.dtype) -> Tensor | None:
-        """[R x G, P], to be added: which tokens of the run each of its sequences' queries sees; None hides none."""
+        """Return [R x G, P], to be added to the scores, that hides the run's tokens outside the window, if any."""
         if window is None:
             return None
         first_R1 = self._lengths_B[keys.rows, None] - window
@@ -242,6 +251,9 @@ class DecodeTables:
 
 
 def _hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where nothing is hidden; elsewhere so little that its weight is 0, but finite: of a run that lies outside a
-    sequence's window everything is hidden."""
+    """Return 0 where nothing is hidden, elsewhere a number so small that its weight is 0.
+
+    It is finite: of a run outside a sequence's window everything is hidden, and a row of minus infinity has no softmax.
+    Half of the smallest number leaves room for the score that it is added to.
+    """
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

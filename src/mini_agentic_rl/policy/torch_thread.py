@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class SteadyWork(Protocol):
-    """Work in short steps, done while no job waits. Both methods are called on the torch thread."""
+    """Work in short steps, done while no job waits. Its methods are called on the torch thread."""
 
     def pending(self) -> bool:
-        """Whether there is a step to do."""
+        """Return True if there is a step to do. Must be quick: it is asked under the thread's lock."""
 
     def step(self) -> None:
-        """Do one. It must not raise."""
+        """Do one step. It must not raise: nobody waits for it."""
 
     def abandon(self) -> None:
-        """The thread ends: give up what is left."""
+        """Give up what is left; the thread ends."""
 
 
 class TorchThread:
-    """Runs jobs in order, and steps of the steady work in between."""
+    """A thread that runs jobs in order, and steps of the steady work in between."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -67,12 +67,13 @@ class TorchThread:
 
     def call(self, job: Callable[[], T]) -> T:
         """Run `job` on this thread and wait for its result; raises what it raises."""
+        # A job that calls another would wait for itself.
         if threading.current_thread() is self._thread:
             return job()
         return self.submit(job).result()
 
     def wake(self) -> None:
-        """Steady work has arrived."""
+        """Let the thread see that steady work has arrived."""
         with self._condition:
             self._condition.notify()
 
@@ -90,6 +91,7 @@ class TorchThread:
                 self._condition.wait_for(lambda: self._jobs or self._closed or self._has_step())
                 job = self._jobs.popleft() if self._jobs else None
                 closing = self._closed and job is None
+            # Outside the lock, so that anyone can submit while torch computes.
             if job is not None:
                 _fulfil(*job)
             elif closing:

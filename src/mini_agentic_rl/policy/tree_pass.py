@@ -26,7 +26,7 @@ class ChunkTerms:
     """The terms that one chunk predicts."""
 
     terms_N: np.ndarray
-    """Their places among the pack's terms."""
+    """Their indices among the pack's terms."""
     logprobs_N: Tensor
     """Log-probabilities of their tokens."""
     entropy_N: Tensor
@@ -34,7 +34,7 @@ class ChunkTerms:
     hidden_TM: Tensor
     """Last hidden states of all of the chunk's tokens."""
     at_N: Tensor
-    """Which of these predict the terms: the state that each token was sampled in."""
+    """Indices of the states that predict the terms: those that each token was sampled in."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Waiting:
 
 
 class TreePass:
-    """Forward, and backward where gradients are on, over `packed`."""
+    """A forward pass over `packed`, with the backward pass where gradients are on."""
 
     def __init__(
         self,
@@ -73,10 +73,13 @@ class TreePass:
         self._predicted_at_S = packed.parent_T[packed.token_S]
 
     def run(self, on_terms: Callable[[ChunkTerms], Tensor | None]) -> None:
-        """Hand each chunk's terms to `on_terms`, and differentiate the loss that it returns. The losses must add up to
-        the pack's: nothing in one may depend on the terms of another."""
+        """Hand each chunk's terms to `on_terms`, and differentiate the loss that it returns.
+
+        The losses must add up to the pack's: nothing in one may depend on the terms of another.
+        """
         path: list[_Waiting] = []
         for chunk in cut(self._packed, self._max_tokens):
+            # Depth first: once a subtree is left behind, nothing looks at its keys any more.
             while path and path[-1].kept.chunk.reach <= chunk.start:
                 _backward(path.pop())
             kept = KeptKeys(chunk)
@@ -100,6 +103,7 @@ class TreePass:
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device)
         hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
         at = self._predicted_at_S
+        # A term belongs to the chunk that predicts it: the token itself may stand at the start of the next one.
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))
         if terms_N.size == 0:
             return None
@@ -117,10 +121,11 @@ class TreePass:
 
 
 def _backward(waiting: _Waiting) -> None:
-    """Through a chunk, from its own loss and from all that looked at its keys."""
+    """Run the backward pass of a chunk, from its own loss and from all that looked at its keys."""
     roots, gradients = waiting.kept.gathered()
     if waiting.loss is not None and waiting.loss.requires_grad:
         roots.append(waiting.loss)
         gradients.append(torch.ones_like(waiting.loss))
+    # One call for all roots, so that the chunk's graph is walked once.
     if roots:
         torch.autograd.backward(roots, gradients)

@@ -36,7 +36,7 @@ class ValueHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, hidden_TM: Tensor) -> Tensor:
-        """Values [T]."""
+        """Return values [T]."""
         x_TM = hidden_TM.float()
         inverse_rms_T = torch.rsqrt(x_TM.square().mean(-1) + _EPSILON)
         return (x_TM @ self.weight) * inverse_rms_T / math.sqrt(x_TM.shape[-1]) + self.bias
@@ -56,14 +56,14 @@ class ValueLearner(Learner):
         self.value_settings = value or ValueSettings()
         self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
         self.head_steps = 0
-        """Optimizer steps that the head has taken."""
+        """Number of optimizer steps that the head has taken."""
         self._head_optimizer = torch.optim.AdamW(
             self.head.parameters(), lr=self.value_settings.learning_rate, betas=settings.betas, weight_decay=0.0
         )
 
     @torch.no_grad()
     def values(self, packed: PackedTrees) -> Tensor:
-        """Values [S] of the states that the terms were sampled in."""
+        """Return values [S] of the states that the terms were sampled in."""
         found_S = torch.empty(packed.term_count, device=self._model.device)
 
         def on_terms(chunk: ChunkTerms) -> None:
@@ -75,7 +75,7 @@ class ValueLearner(Learner):
         return found_S
 
     def optim_step(self) -> dict[str, float]:
-        """As `Learner.optim_step`, and the same for the head; where the weights do not change, the head does not."""
+        """Step the adapter and the head; where the weights do not change, the head does not either."""
         figures = super().optim_step()
         if figures["skipped"]:
             self._head_optimizer.zero_grad(set_to_none=True)

@@ -14,9 +14,9 @@ from .settings import DPOSettings, KTOSettings, ORPOSettings, PostTrainingSettin
 if TYPE_CHECKING:
     from .dpo import train_dpo
     from .kto import train_kto
+    from .models import load_reward_model
     from .orpo import train_orpo
     from .reward_model import train_reward_model
-    from .scorer import load_reward_model
     from .sft import train_sft
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "load_reward_model": "scorer",
+    "load_reward_model": "models",
     "train_dpo": "dpo",
     "train_kto": "kto",
     "train_orpo": "orpo",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .method import Callbacks, Method, Rows, TrainerParts, on_token_ids
+from .method import Callbacks, Method, Rows, TrlTrainer, on_token_ids
 from .models import load_causal
 from .rows import preference_rows
 from .run import run_method
@@ -25,11 +25,11 @@ def train_dpo(
     return run_method(DPO, settings, train_rows, eval_rows, callbacks)
 
 
-def _trainer(settings: DPOSettings) -> TrainerParts:
+def _trainer(settings: DPOSettings) -> TrlTrainer:
     from trl import DPOConfig, DPOTrainer
 
     options = {"max_length": settings.max_length, "beta": settings.beta, "loss_type": [settings.loss_type]}
-    return TrainerParts(on_token_ids(DPOTrainer), DPOConfig, options)
+    return TrlTrainer(on_token_ids(DPOTrainer), DPOConfig, options)
 
 
 DPO: Method[DPOSettings] = Method(

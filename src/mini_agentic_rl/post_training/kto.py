@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ..gateway.render.renderer import ChatRenderer
-from .method import Callbacks, Method, Rows, TrainerParts, on_token_ids
+from ..gateway import ChatRenderer
+from .method import Callbacks, Method, Rows, TrlTrainer, on_token_ids
 from .models import load_causal
 from .rows import Example, TokenRows, unpaired_rows
 from .run import run_method
@@ -28,7 +28,7 @@ def train_kto(
 
 
 def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: KTOSettings) -> TokenRows:
-    """The rows in the order in which batches are made of them, each with the answer of its neighbour in the batch.
+    """Return the rows in the order of their batches, each with the answer of its neighbour in the batch.
 
     TRL takes the rows in order, so good and bad answers are mixed here.
     """
@@ -41,7 +41,7 @@ def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: 
     return found
 
 
-def _trainer(settings: KTOSettings) -> TrainerParts:
+def _trainer(settings: KTOSettings) -> TrlTrainer:
     from trl import KTOConfig, KTOTrainer
 
     options = {
@@ -50,7 +50,7 @@ def _trainer(settings: KTOSettings) -> TrainerParts:
         "desirable_weight": settings.desirable_weight,
         "undesirable_weight": settings.undesirable_weight,
     }
-    return TrainerParts(on_token_ids(KTOTrainer), KTOConfig, options)
+    return TrlTrainer(on_token_ids(KTOTrainer), KTOConfig, options)
 
 
 KTO: Method[KTOSettings] = Method(

@@ -1,7 +1,11 @@
-"""The model of a run: loaded with what is to be trained, and saved so that `--model` finds it again.
+"""The model of a run: loaded with what is to be trained, and saved so that `model` finds it again.
 
 A new run trains a LoRA adapter on all linear layers. Where the model is an adapter's folder itself, that adapter is
 trained on, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
+
+A reward model's head computes in float32, whatever the layers below compute in: of two good answers the rewards may
+differ by less than bfloat16 can tell. It is padded with a token that no answer ends with, for the reward is read at the
+last token that is no padding.
 """
 
 from __future__ import annotations
@@ -14,13 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
+from transformers.utils.logging import disable_progress_bar
 
 from ..errors import UserError
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import ChatRenderer, load_tokenizer
 from ..policy import (
+    Dtype,
     ModelNotFoundError,
     adapter_folder,
     quantization_config,
@@ -28,7 +41,7 @@ from ..policy import (
     resolve_dtype,
     resolve_model,
 )
-from .settings import PostTrainingSettings
+from .settings import PostTrainingSettings, RewardModelSettings
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +63,7 @@ class TrainedModel:
 
 
 def load_causal(settings: PostTrainingSettings) -> TrainedModel:
-    """A language model to train.
+    """Load a language model to train.
 
     Raises:
         UserError: the model cannot be loaded, or not in this way.
@@ -62,26 +75,31 @@ def load_causal(settings: PostTrainingSettings) -> TrainedModel:
         lora = lora_config(settings, task_type="CAUSAL_LM") if settings.use_lora else None
         return TrainedModel(bare, tokenizer, lora, device, dtype)
     if task_of(folder) != "CAUSAL_LM":
-        raise UserError(f"--model {settings.model} is a reward model, which writes no answers: give another model")
+        raise UserError(
+            f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
+        )
     return TrainedModel(PeftModel.from_pretrained(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
 
 
 def load_bare(
     settings: PostTrainingSettings, architecture: Any, **options: Any
 ) -> tuple[Any, torch.device, torch.dtype]:
-    """The base weights under an `AutoModel…` class, with where and in what they compute.
+    """Load the base weights under an `AutoModel…` class; return them with the device and dtype that they compute in.
 
     Raises:
         UserError: they cannot be loaded, or not in this way.
     """
     device = resolve_device(settings.device)
     if device.index:
-        raise UserError(f"--device {settings.device}: choose the card with CUDA_VISIBLE_DEVICES, and --device cuda")
+        raise UserError(
+            f"{settings.device}: choose the card with CUDA_VISIBLE_DEVICES, and `device=cuda`", setting="device"
+        )
     dtype = resolve_dtype(settings.dtype, device)
     if not settings.use_lora and adapter_folder(settings.model) is not None:
         raise UserError(
-            f"--no-use-lora trains whole weights, but --model {settings.model} is an adapter: "
-            "merge it into its base first"
+            f"{settings.model} is an adapter, but without `use_lora` whole weights are trained: "
+            "merge it into its base first",
+            setting="model",
         )
     path = resolve_model(settings.model)
     if Path(path).is_dir():
@@ -89,7 +107,9 @@ def load_bare(
     if settings.quantization != "none":
         quantized = quantization_config(settings.quantization, dtype)
         if device.type != "cuda":
-            raise UserError(f"--quantization {settings.quantization} needs a CUDA device: use --quantization none here")
+            raise UserError(
+                f"{settings.quantization} needs a CUDA device: use `quantization=none` here", setting="quantization"
+            )
         options |= {"quantization_config": quantized, "device_map": {"": 0}}
     transformers_logging.disable_progress_bar()
     kept = dtype if settings.use_lora else torch.float32
@@ -99,13 +119,14 @@ def load_bare(
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(
-            f"cannot load --model {settings.model!r}: {first} (give 'embedded', a local folder or a Hugging Face id)"
+            f"{settings.model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
+            setting="model",
         ) from error
     return model, device, dtype
 
 
 def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
-    """The adapter that the settings ask for: on every linear layer but the head."""
+    """Return the adapter that the settings ask for: on every linear layer but the head."""
     return LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,
@@ -116,7 +137,7 @@ def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
 
 
 def task_of(folder: Path) -> str | None:
-    """What the adapter in `folder` was trained for: "CAUSAL_LM" or "SEQ_CLS", or None where it does not say."""
+    """Return what the adapter in `folder` was trained for: "CAUSAL_LM" or "SEQ_CLS", or None where it does not say."""
     task = LoraConfig.from_pretrained(str(folder)).task_type
     return None if task is None else str(getattr(task, "value", task))
 
@@ -133,10 +154,104 @@ def save_trained(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Within, transformers tells errors only."""
+    """Let transformers log errors only, for the duration of a block."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
         transformers_logging.set_verbosity(before)
+
+
+_HEAD = "score"
+_SCORES = "SEQ_CLS"
+
+
+def load_reward_model(
+    path: str | Path, device: str = "auto", dtype: Dtype = "auto"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the reward model that `reward` left in a folder, or another with one label, and its tokenizer.
+
+    `model(input_ids, attention_mask).logits` are the rewards [B, 1] of B texts, padded with `tokenizer.pad_token_id`;
+    those of a run of `reward` are what `rows.prompt_and_answer` gives: a prompt, an answer, and the token that ends it.
+
+    Raises:
+        UserError: the folder holds no reward model, or its base is not here.
+    """
+    disable_progress_bar()
+    folder, where = adapter_folder(path), resolve_device(device)
+    base, kept = resolve_model(str(path)), resolve_dtype(dtype, where)
+    source = base if folder is None else str(folder)
+    if (folder is None and not _is_scorer(base)) or (folder is not None and task_of(folder) != _SCORES):
+        raise UserError(f"{str(path)!r} is no reward model: train one with `mini-agentic-rl reward`", setting="model")
+    with only_errors():
+        model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=kept)
+    _compute_head_in_float32(model)
+    if folder is not None:
+        model = PeftModel.from_pretrained(model, folder)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = padding_token(tokenizer)
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return model.to(where).eval(), tokenizer
+
+
+def load_for_training(settings: RewardModelSettings) -> TrainedModel:
+    """A model with a new score head; an adapter that the model is given by is where the new one starts.
+
+    Raises:
+        UserError: the model cannot be loaded, or not in this way.
+    """
+    tokenizer = load_tokenizer(settings.model)
+    tokenizer.pad_token = padding_token(tokenizer)
+    torch.manual_seed(settings.seed)  # of the head
+    bare, device, dtype = load_bare(settings, AutoModelForSequenceClassification, num_labels=1)
+    bare.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    if not settings.use_lora:
+        return TrainedModel(bare, tokenizer, None, device, dtype)
+    _compute_head_in_float32(bare)
+    folder = adapter_folder(settings.model)
+    if folder is None:
+        lora = lora_config(settings, task_type=_SCORES, modules_to_save=[_HEAD])
+        return TrainedModel(bare, tokenizer, lora, device, dtype)
+    if task_of(folder) == _SCORES:
+        return TrainedModel(PeftModel.from_pretrained(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+    config = LoraConfig.from_pretrained(str(folder))
+    config.task_type, config.modules_to_save, config.inference_mode = _SCORES, [_HEAD], False
+    new_head = {f"base_model.model.{_HEAD}.weight": getattr(bare, _HEAD).weight.detach().clone()}
+    model = get_peft_model(bare, config)
+    set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu") | new_head)
+    return TrainedModel(model, tokenizer, None, device, dtype)
+
+
+def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a token to pad with that ends no answer.
+
+    Raises:
+        UserError: the tokenizer has no such token.
+    """
+    ends = {str(tokenizer.convert_ids_to_tokens(id_)) for id_ in ChatRenderer(tokenizer).eos_ids}
+    candidates = [tokenizer.pad_token, tokenizer.unk_token, *tokenizer.all_special_tokens, *tokenizer.get_added_vocab()]
+    found = next((token for token in candidates if token and token not in ends), None)
+    if found is None:
+        raise UserError("the tokenizer has no token to pad with but the one that ends answers: add a pad token to it")
+    return str(found)
+
+
+def _is_scorer(path: str) -> bool:
+    try:
+        architectures = AutoConfig.from_pretrained(path).architectures or []
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelNotFoundError(f"cannot load the reward model {path!r}: {first}") from error
+    return any(name.endswith("ForSequenceClassification") for name in architectures)
+
+
+def _compute_head_in_float32(model: Any) -> None:
+    head = getattr(model, _HEAD)
+    head.float()
+    head.register_forward_pre_hook(_to_float32)
+
+
+def _to_float32(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(hidden.float() for hidden in inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .method import Callbacks, Method, Rows, TrainerParts
+from .method import Callbacks, Method, Rows, TrlTrainer
 from .models import load_causal
 from .rows import IGNORED, preference_rows
 from .run import run_method
@@ -24,23 +24,23 @@ def train_orpo(
     return run_method(ORPO, settings, train_rows, eval_rows, callbacks)
 
 
-def _trainer(settings: ORPOSettings) -> TrainerParts:
+def _trainer(settings: ORPOSettings) -> TrlTrainer:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-    class Trainer(ORPOTrainer):  # type: ignore[misc]  # TRL has no types here
+    class AnswersOnlyTrainer(ORPOTrainer):  # type: ignore[misc]  # TRL has no types here
         def tokenize_row(self, feature: dict[str, Any], model: Any = None) -> dict[str, Any]:
-            """The row in TRL's columns: these are token ids already."""
+            """Return the row in TRL's columns: these are token ids already."""
             prompt = feature["prompt_ids"]
             columns = {"prompt_input_ids": prompt, "prompt_attention_mask": [1] * len(prompt)}
-            for side in ("chosen", "rejected"):
-                answer = feature[f"{side}_ids"]
-                columns[f"{side}_input_ids"] = prompt + answer
-                columns[f"{side}_attention_mask"] = [1] * (len(prompt) + len(answer))
-                columns[f"{side}_labels"] = [IGNORED] * len(prompt) + answer
+            for column in ("chosen", "rejected"):
+                answer = feature[f"{column}_ids"]
+                columns[f"{column}_input_ids"] = prompt + answer
+                columns[f"{column}_attention_mask"] = [1] * (len(prompt) + len(answer))
+                columns[f"{column}_labels"] = [IGNORED] * len(prompt) + answer
             return columns
 
         def concatenated_forward(self, model: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
-            """Mean log-probabilities and logits of the chosen and the rejected answers, and the loss of imitation."""
+            """Return mean log-probabilities and logits of chosen and rejected answers, and the loss of imitation."""
             both = self.concatenated_inputs(batch, padding_value=self.padding_value, device=self.accelerator.device)
             logits_BTV = model(
                 both["concatenated_input_ids"], attention_mask=both["concatenated_attention_mask"], use_cache=False
@@ -57,7 +57,7 @@ def _trainer(settings: ORPOSettings) -> TrainerParts:
             )  # fmt: skip
 
     options = {"max_length": settings.max_length, "beta": settings.beta, "remove_unused_columns": False}
-    return TrainerParts(Trainer, ORPOConfig, options)
+    return TrlTrainer(AnswersOnlyTrainer, ORPOConfig, options)
 
 
 ORPO: Method[ORPOSettings] = Method(

@@ -1,19 +1,22 @@
-"""What a trainer of transformers tells, passed on: progress and numbers to the loggers, weights to `epoch_N/`."""
+"""The bridge from a trainer of transformers to the run: progress and metrics go to the loggers, weights to `epoch_N/`.
+
+TRL's names of metrics become those that the rest of the project uses.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
 
 from ..metrics import MetricsLogger
-from .figures import figures
+from ..metrics.base import EVAL
 
 
-class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Follows one run.
+class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Follow one run.
 
     Args:
         logger: where progress and numbers go.
@@ -46,7 +49,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
             self._logger.advance()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        found = figures(logs or {})
+        found = trl_metrics(logs or {})
         if not self._training or not found:
             return
         if "loss" in found:
@@ -60,3 +63,42 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
         epoch = round(state.epoch)
         if state.is_world_process_zero and epoch > 0 and abs(state.epoch - epoch) < 1e-6:
             self._save_epoch(epoch)
+
+
+_FIRST = "reward/margin"
+"""Logged first: it stands for the rewards of a method that trains on pairs."""
+_NAMES = {
+    "accuracy": "accuracy",
+    "grad_norm": "gradient_norm",
+    "kl": "kl",
+    "logps/chosen": "logprob/chosen",
+    "logps/rejected": "logprob/rejected",
+    "margin": "reward/margin",
+    "max_reward": "reward/max",
+    "mean_reward": "reward/mean",
+    "mean_token_accuracy": "accuracy/tokens",
+    "min_reward": "reward/min",
+    "rewards/accuracies": "accuracy",
+    "rewards/chosen": "reward/chosen",
+    "rewards/margins": "reward/margin",
+    "rewards/rejected": "reward/rejected",
+}
+_LEFT_OUT = ("epoch", "model_preparation_time", "num_tokens", "runtime", "total_flos")
+_HELD_OUT = "eval_"
+_TOTALS = "train_"
+
+
+def trl_metrics(logs: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of one row of TRL's log: those of held-out examples as `…/eval`, counters left out."""
+    found: dict[str, float] = {}
+    for name, value in logs.items():
+        plain = name.removeprefix(_HELD_OUT)
+        if plain in _LEFT_OUT or plain.endswith("_per_second") or name.startswith(_TOTALS):
+            continue
+        found[_NAMES.get(plain, plain) + (EVAL if name.startswith(_HELD_OUT) else "")] = float(value)
+    return dict(sorted(found.items(), key=lambda item: not item[0].startswith(_FIRST)))
+
+
+def held_out_metrics(logs: Mapping[str, float]) -> dict[str, float]:
+    """Return what one evaluation measured: `loss`, `accuracy`, …"""
+    return {name.removesuffix(EVAL): value for name, value in trl_metrics(logs).items() if name.endswith(EVAL)}

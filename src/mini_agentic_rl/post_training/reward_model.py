@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..gateway.render.renderer import ChatRenderer
+from ..gateway import ChatRenderer
 from ..trainer.statistics import accuracy_row
-from .method import Callbacks, Method, Rows, TrainerParts
+from .method import Callbacks, Method, Rows, TrlTrainer
+from .models import load_for_training
 from .rows import Example, TokenRows, preference_rows
 from .run import run_method
-from .scorer import load_for_training
 from .settings import RewardModelSettings
 
 
@@ -32,23 +32,23 @@ def train_reward_model(
 
 
 def pair_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: RewardModelSettings) -> TokenRows:
-    """`chosen_ids` and `rejected_ids`: prompt, answer, and the token that ends it.
+    """Return `chosen_ids` and `rejected_ids`: prompt, answer, and the token that ends it.
 
     Raises:
         UserError: an example cannot be rendered.
     """
     found = preference_rows(renderer, examples, settings.max_length)
     found.rows = [
-        {side: row["prompt_ids"] + row[side] for side in ("chosen_ids", "rejected_ids")} for row in found.rows
+        {column: row["prompt_ids"] + row[column] for column in ("chosen_ids", "rejected_ids")} for row in found.rows
     ]
     return found
 
 
-def _trainer(settings: RewardModelSettings) -> TrainerParts:
+def _trainer(settings: RewardModelSettings) -> TrlTrainer:
     from trl import RewardConfig, RewardTrainer
 
-    class Trainer(RewardTrainer):  # type: ignore[misc]  # TRL has no types here
-        """Counts the pairs that an evaluation told right: TRL gives the mean over batches, the last of them small."""
+    class PairCountingTrainer(RewardTrainer):  # type: ignore[misc]  # TRL has no types here
+        """Count the pairs that an evaluation told right: TRL gives the mean over batches, the last of them small."""
 
         correct = 0
 
@@ -71,7 +71,7 @@ def _trainer(settings: RewardModelSettings) -> TrainerParts:
         "max_length": None,
         "center_rewards_coefficient": settings.center_rewards or None,
     }
-    return TrainerParts(Trainer, RewardConfig, options)
+    return TrlTrainer(PairCountingTrainer, RewardConfig, options)
 
 
 REWARD: Method[RewardModelSettings] = Method(

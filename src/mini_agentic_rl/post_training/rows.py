@@ -1,4 +1,4 @@
-"""Conversations to token ids, in exactly the tokens that agents get from the gateway.
+"""Examples as rows of token ids, in exactly the tokens that agents get from the gateway.
 
 Whatever the chat template, what is trained are the assistant's own tokens with the token that ends its turn, and
 nothing else: not the template's text around them, not tool results, not padding, even where the end token pads.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..gateway.render.renderer import ChatRenderer
+from ..gateway import ChatRenderer
 from ..http import BadRequestError
 from ..tokens import CompletionRecord
 
@@ -24,7 +24,7 @@ Example = Mapping[str, Any]
 IGNORED = -100
 """The label of a token that is not trained, as transformers wants it."""
 
-_TOO_LONG = "longer than --max-length"
+_TOO_LONG = "longer than `max_length`"
 
 
 @dataclass
@@ -34,20 +34,20 @@ class TokenRows:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """As the trainer of the method reads them."""
     tokens: int = 0
-    """Ids in all rows."""
+    """Number of ids in all rows."""
     shortened: int = 0
-    """Rows that were cut at the end."""
+    """Number of rows that were cut at the end."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Examples that were left out, by reason."""
+    """Number of examples that were left out, by reason."""
 
     def add(self, row: dict[str, Any], tokens: int) -> None:
-        """One more row of so many ids."""
+        """Add a row of so many ids."""
         self.rows.append(row)
         self.tokens += tokens
 
 
 def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
-    """`input_ids` and `labels` of `messages` (and `tools`).
+    """Return `input_ids` and `labels` of `messages` (and `tools`).
 
     Each assistant turn is trained once, behind the prompt that it would answer. Turns that continue each other token by
     token share a row; where the template rewrites history, as with earlier thoughts, a new row begins.
@@ -63,7 +63,7 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
             raise _unreadable(index, error) from error
         for ids, labels in _chains(records):
             if all(label == IGNORED for label in labels[:max_length]):
-                found.dropped["no answer within --max-length"] += 1
+                found.dropped["no answer within `max_length`"] += 1
                 continue
             found.shortened += len(ids) > max_length
             ids = ids[:max_length]
@@ -72,7 +72,7 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
 
 
 def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
-    """`prompt_ids`, `chosen_ids` and `rejected_ids` of `prompt`, `chosen` and `rejected`.
+    """Return `prompt_ids`, `chosen_ids` and `rejected_ids` of `prompt`, `chosen` and `rejected`.
 
     Raises:
         UserError: an example cannot be rendered.
@@ -95,7 +95,7 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
 
 
 def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
-    """`prompt_ids`, `completion_ids` and `label` of `prompt`, `completion` and `label`.
+    """Return `prompt_ids`, `completion_ids` and `label` of `prompt`, `completion` and `label`.
 
     Raises:
         UserError: an example cannot be rendered.
@@ -115,7 +115,7 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
 
 
 def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> tuple[list[int], list[int]]:
-    """Ids of the prompt, and of the answer with the token that ends it.
+    """Return the ids of the prompt, and of the answer with the token that ends it.
 
     Raises:
         KeyError: a column is missing.
@@ -130,7 +130,7 @@ def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> 
 
 
 def tools_of(example: Example) -> list[dict[str, Any]] | None:
-    """The tools that an example offers: a list, or JSON text of one."""
+    """Return the tools that an example offers: a list, or JSON text of one."""
     tools = example.get("tools")
     return json.loads(tools) if isinstance(tools, str) else tools
 
@@ -144,14 +144,14 @@ def report_losses(rows: TokenRows) -> None:
     for reason, count in rows.dropped.items():
         logger.warning("%d examples left out: %s", count, reason)
     if rows.shortened:
-        logger.warning("%d conversations cut to --max-length", rows.shortened)
+        logger.warning("%d conversations cut to `max_length`", rows.shortened)
     if not rows.rows:
         reasons = ", ".join(rows.dropped) or "the data set is empty"
-        raise UserError(f"--dataset: no example is left to train on ({reasons})")
+        raise UserError(f"no example is left to train on ({reasons})", setting="dataset")
 
 
 def _chains(records: Sequence[CompletionRecord]) -> list[tuple[list[int], list[int]]]:
-    """Ids and labels of the records, those that extend each other in one."""
+    """Return ids and labels of the records, those that extend each other in one."""
     chains: list[tuple[list[int], list[int]]] = []
     for record in records:
         prompt, output = record.prompt_ids.tolist(), record.output_ids.tolist()
@@ -164,10 +164,10 @@ def _chains(records: Sequence[CompletionRecord]) -> list[tuple[list[int], list[i
 
 
 def _messages(value: Any, role: str) -> list[dict[str, Any]]:
-    """The messages of a column, which may be plain text."""
+    """Return the messages of a column, which may be plain text."""
     return [{"role": role, "content": value}] if isinstance(value, str) else [dict(message) for message in value]
 
 
 def _unreadable(index: int, error: Exception) -> UserError:
     reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-    return UserError(f"--dataset: example {index} cannot be read: {reason}")
+    return UserError(f"example {index} cannot be read: {reason}", setting="dataset")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -19,20 +20,18 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..algorithm.memory import peak_memory_bytes
-from ..gateway.render.renderer import ChatRenderer
-from ..gateway.served_policy import load_tokenizer
+from ..algorithm import peak_memory_bytes
+from ..datasets import divide_examples, load_examples
+from ..errors import UserError
+from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import MetricsLogger, make_logger
 from ..metrics.base import EVAL
 from ..policy import resolve_device
 from ..trainer.run_folder import RunState
-from .examples import read_examples
-from .figures import measured
-from .libraries import quiet_libraries, require_trl
-from .method import Callbacks, Method, Rows, S
-from .models import TrainedModel, save_trained
-from .progress import Progress
-from .rows import TokenRows, report_losses
+from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
+from .models import save_trained
+from .progress import TrainingProgress, held_out_metrics
+from .rows import Example, TokenRows, report_losses
 from .run_folder import PostTrainingFolder
 from .settings import PostTrainingSettings
 
@@ -81,14 +80,16 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     with _logger(settings, folder, processes, state, latest) as out:
         out.phase("loading the model")
         loaded = method.load(settings)
-        arguments = _arguments(settings, folder, loaded, evaluates=has_held_out)
+        arguments = training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
         trainer = method.trainer(settings).make(
             loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
         )
         for default in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(default)
         trainer.add_callback(
-            Progress(out, rows.tokens, lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path)))
+            TrainingProgress(
+                out, rows.tokens, lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path))
+            )
         )
         seconds = {"loading": time.perf_counter() - started}
         before = _measure(trainer, out, "measuring before", seconds)
@@ -128,7 +129,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
 
 
 def _effort(trainer: Any, rows: TokenRows) -> dict[str, Any]:
-    """How much was trained, and with what."""
+    """Return how much was trained, and with what."""
     return {
         "steps": trainer.state.global_step,
         "epochs": round(float(trainer.state.epoch), 3),
@@ -140,7 +141,7 @@ def _effort(trainer: Any, rows: TokenRows) -> dict[str, Any]:
 
 
 def _begin(folder: PostTrainingFolder, settings: PostTrainingSettings, processes: PartialState) -> RunState:
-    """The state of the folder, which the first process makes ready for all."""
+    """Return the state of the folder, which the first process makes ready for all."""
     found: list[RunState] = ["new"]
     if processes.is_main_process:
         state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
@@ -164,51 +165,10 @@ def _logger(
     return make_logger(settings.loggers, folder.path, resume_step=resume_step)
 
 
-def _arguments(
-    settings: PostTrainingSettings, folder: PostTrainingFolder, loaded: TrainedModel, *, evaluates: bool
-) -> dict[str, Any]:
-    """What all of TRL's configurations share. Mixed precision only where it has something to do: the weights that stay
-    as they are are in the device's type already."""
-    half = str(loaded.dtype).removeprefix("torch.")
-    mixed = loaded.device.type == "cuda" or not settings.use_lora
-    measuring = "no" if not evaluates else "epoch" if settings.eval_every is None else "steps"
-    stops_early = settings.early_stopping_patience is not None
-    every = settings.eval_every if stops_early else settings.checkpoint_every
-    return {
-        "output_dir": str(folder.checkpoints_path),
-        "num_train_epochs": settings.num_epochs,
-        "max_steps": -1 if settings.max_steps is None else settings.max_steps,
-        "per_device_train_batch_size": settings.batch_size,
-        "per_device_eval_batch_size": settings.batch_size,
-        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "learning_rate": settings.learning_rate,
-        "lr_scheduler_type": settings.lr_schedule,
-        "warmup_steps": settings.warmup_steps,
-        "weight_decay": settings.weight_decay,
-        "bf16": mixed and half == "bfloat16",
-        "fp16": mixed and half == "float16",
-        "use_cpu": loaded.device.type == "cpu",
-        "dataloader_pin_memory": loaded.device.type == "cuda",
-        "eval_strategy": measuring,
-        "eval_steps": settings.eval_every,
-        "save_strategy": "epoch" if every is None else "steps",
-        "save_steps": every or 1,
-        "save_total_limit": 2,
-        "load_best_model_at_end": stops_early,
-        "metric_for_best_model": "eval_loss" if stops_early else None,
-        "logging_steps": settings.logging_steps,
-        "logging_first_step": True,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "seed": settings.seed,
-    }
-
-
 def _measure(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, float]) -> dict[str, float]:
     started = time.perf_counter()
     out.phase(phase, len(trainer.get_eval_dataloader()))
-    found = measured(trainer.evaluate())
+    found = held_out_metrics(trainer.evaluate())
     seconds[phase] = time.perf_counter() - started
     return found
 
@@ -216,13 +176,41 @@ def _measure(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, fl
 def _last_measured(
     trainer: Any, settings: PostTrainingSettings, latest: tuple[int, Any] | None
 ) -> dict[str, float] | None:
-    """What was measured after the last step, in this process and with the weights that are kept; None if nothing."""
+    """Return what was measured after the last step, by this process on the weights that are kept; None if nothing."""
     step = trainer.state.global_step
     rows = [row for row in trainer.state.log_history if row["step"] == step and "eval_loss" in row]
     if not rows or settings.early_stopping_patience is not None or (latest is not None and latest[0] == step):
         return None
-    return measured(rows[-1])
+    return held_out_metrics(rows[-1])
 
 
 def _save(trainer: Any, folder: Any) -> None:
     save_trained(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, folder)
+
+
+def read_examples(
+    settings: PostTrainingSettings, form: Any, train: Sequence[Example] | None, held_out: Sequence[Example] | None
+) -> tuple[list[Example], list[Example]]:
+    """Return training and held-out examples.
+
+    Args:
+        form: that of the method.
+        train: examples given by hand; None reads `settings.dataset`.
+        held_out: those to measure on; None holds `settings.eval_fraction` of the others out.
+
+    Raises:
+        UserError: the data set cannot be read, or an extra that it needs is not installed.
+    """
+    if train is None:
+        try:
+            train = load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed)
+        except ImportError as error:
+            raise UserError(f"{settings.dataset}: {error}", setting="dataset") from error
+    elif settings.max_samples is not None:
+        train = train[: settings.max_samples]
+    if held_out is not None:
+        return list(train), list(held_out)
+    if settings.eval_fraction == 0:
+        return list(train), []
+    trained, measured = divide_examples(list(train), settings.eval_fraction, settings.seed)
+    return list(trained), list(measured)

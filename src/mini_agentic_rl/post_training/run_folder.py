@@ -1,6 +1,6 @@
 """The folder of a post-training run, which is itself the trained adapter or model once the run is finished.
 
-    adapter_config.json  adapter_model.safetensors  tokenizer…     what `--model FOLDER` loads
+    adapter_config.json  adapter_model.safetensors  tokenizer…     what `model=FOLDER` loads
     epoch_N/                                                       the same after each epoch
     run.json  metrics.jsonl  summary.json  checkpoints/checkpoint-N/
 
@@ -27,11 +27,11 @@ _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 _LAST_WRITTEN = "trainer_state.json"
 _RESULT = "result"
 _RESULT_FILES = "result.json"
-"""Names of the result's files, so that `--overwrite` deletes those and nothing else."""
+"""Names of the result's files, so that `overwrite` deletes those and nothing else."""
 
 
 class PostTrainingFolder(RunFolder):
-    """Paths and durable writes of a run of post-training."""
+    """Keep the files of a run of post-training; each is written whole or not at all."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -45,7 +45,9 @@ class PostTrainingFolder(RunFolder):
         """
         holds_model = any((self.path / name).exists() for name in (ADAPTER_CONFIG, "config.json"))
         if Path(model).expanduser().resolve() == self.path.resolve() or (holds_model and not self.config_path.exists()):
-            raise UserError(f"--output-dir {self.path} holds a model, or a run of another kind: choose another folder")
+            raise UserError(
+                f"{self.path} holds a model, or a run of another kind: choose another folder", setting="output_dir"
+            )
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         if not self.checkpoints_path.is_dir():

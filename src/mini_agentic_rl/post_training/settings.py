@@ -96,14 +96,16 @@ class PostTrainingSettings(Settings):
     @model_validator(mode="after")
     def _fit_together(self) -> PostTrainingSettings:
         if not self.use_lora and self.quantization != "none":
-            raise ValueError("--no-use-lora cannot train quantised weights: use --quantization none, or LoRA")
+            raise ValueError(
+                "quantised weights are trained by LoRA only: set `quantization=none`, or leave `use_lora` on"
+            )
         if self.early_stopping_patience is not None:
             if self.eval_fraction == 0:
-                raise ValueError("--early-stopping-patience needs held-out examples: raise --eval-fraction above 0")
+                raise ValueError("`early_stopping_patience` needs held-out examples: raise `eval_fraction` above 0")
             if self.checkpoint_every not in (None, self.eval_every):
                 raise ValueError(
-                    "--early-stopping-patience needs a checkpoint at each measurement: "
-                    "give --checkpoint-every and --eval-every the same number"
+                    "`early_stopping_patience` needs a checkpoint at each measurement: "
+                    "give `checkpoint_every` and `eval_every` the same number"
                 )
         return self
 

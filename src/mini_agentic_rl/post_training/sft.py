@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .method import Callbacks, Method, Rows, TrainerParts
+from .method import Callbacks, Method, Rows, TrlTrainer
 from .models import load_causal
 from .rows import sft_rows
 from .run import run_method
@@ -19,12 +19,12 @@ def train_sft(
     return run_method(SFT, settings, train_rows, eval_rows, callbacks)
 
 
-def _trainer(settings: SFTSettings) -> TrainerParts:
+def _trainer(settings: SFTSettings) -> TrlTrainer:
     """The rows bring their labels, so TRL neither renders nor masks anything."""
     from trl import SFTConfig, SFTTrainer
 
     packing = {"packing": settings.packing, "packing_strategy": "bfd", "eval_packing": False}
-    return TrainerParts(SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing})
+    return TrlTrainer(SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing})
 
 
 SFT: Method[SFTSettings] = Method(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..algorithm.measure import Measure
+from ..algorithm import Measure
 from ..errors import UserError
 from ..jobs.pieces import check_model
 from ..metrics import ConsoleLogger, MetricsLogger

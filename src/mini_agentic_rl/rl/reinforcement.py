@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from ..algorithm.grpo import GRPOSettings, MiniGRPO
-from ..algorithm.grpo.mini_grpo import Backend
-from ..algorithm.grpo.presets import PresetName
-from ..algorithm.grpo.progress import read_progress
-from ..algorithm.memory import peak_memory_bytes
-from ..algorithm.ppo import MiniPPO, PPOSettings
+from ..algorithm import (
+    PRESETS,
+    Backend,
+    GRPOSettings,
+    MiniGRPO,
+    MiniPPO,
+    PPOSettings,
+    ReinforcementLearning,
+    peak_memory_bytes,
+    read_progress,
+)
 from ..errors import UserError
 from ..jobs.pieces import check_model, versions
 from ..metrics import make_logger
@@ -26,7 +31,7 @@ from .models import model_source, tracking_project
 from .prompt_agent import PromptAgent, RewardFunction
 
 PPO = "ppo"
-VARIANTS: tuple[PresetName, ...] = get_args(PresetName)
+VARIANTS: tuple[str, ...] = tuple(PRESETS)
 """GRPO and what is made of it by settings."""
 ALGORITHMS: tuple[str, ...] = (*VARIANTS, PPO)
 """Names of the algorithms."""
@@ -87,7 +92,9 @@ def reinforce(
     return summary
 
 
-def make_algorithm(algorithm: str, config: TrainingConfig, model: str, *, backend: Backend = "native") -> MiniGRPO:
+def make_algorithm(
+    algorithm: str, config: TrainingConfig, model: str, *, backend: Backend = "native"
+) -> ReinforcementLearning[Any]:
     """The algorithm of this name, with the settings that `config` has for it.
 
     Raises:
@@ -148,7 +155,7 @@ def _loop_settings(config: TrainingConfig) -> dict[str, Any]:
 
 
 def _summary(
-    learner: MiniGRPO, algorithm: str, config: TrainingConfig, run: RunFolder, seconds: float
+    learner: ReinforcementLearning[Any], algorithm: str, config: TrainingConfig, run: RunFolder, seconds: float
 ) -> dict[str, Any]:
     found = learner.summary
     means = {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations}

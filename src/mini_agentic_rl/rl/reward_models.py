@@ -25,8 +25,7 @@ def scoring(reward: RewardFunction | str | Path) -> Iterator[RewardFunction]:
     if str(reward).startswith(("http://", "https://")):
         yield RemoteReward(str(reward))
         return
-    from ..post_training.scoring.load import load_scorer
-    from ..post_training.scoring.server import ScoreServer
+    from ..post_training.scoring import ScoreServer, load_scorer
 
     with ScoreServer(load_scorer(str(reward))) as server:
         yield RemoteReward(server.url)

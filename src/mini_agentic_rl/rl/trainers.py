@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..algorithm.grpo.mini_grpo import Backend
+from ..algorithm import Backend
 from ..errors import UserError
-from ..gateway.served_policy import load_tokenizer
+from ..gateway import load_tokenizer
 from ..jobs.pieces import check_model
 from ..policy import ADAPTER_CONFIG
 from .config import TrainingConfig

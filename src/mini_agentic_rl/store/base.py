@@ -1,4 +1,15 @@
-"""Small words of the store contract: UNSET, what a store can do, what it holds, how it fails."""
+"""The contract of a store: the only channel between an algorithm and its runners.
+
+`LightningStore` is written out once. Every wrapper of it (the threaded one, the client over HTTP) is derived from the
+methods that `STORE_METHODS` names.
+
+Rules that hold for every store:
+- The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
+- An unknown id raises ValueError in a method that changes something; a getter returns None, and a query finds nothing.
+- A change is in the store for every later call, by anybody, once the method that made it has returned.
+- Objects that a store returns are snapshots. Treat them as read-only: a store may share them between callers
+  (`capabilities["zero_copy"]`), and changing one is no way to change the store.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +43,18 @@ if TYPE_CHECKING:
 
 
 class LightningStoreError(UserError, RuntimeError):
-    """The store cannot serve: locked, full, damaged, closed or of another version. The message says what to do."""
+    """Report that a store cannot serve. The message says what to do.
+
+    The store is locked, full, damaged, closed or of another version.
+    """
 
 
 class StoreUnreachableError(LightningStoreError):
-    """The store's server does not answer at the moment."""
+    """Report that the store's server does not answer at the moment."""
 
 
 class Unset(enum.Enum):
-    """Type of `UNSET`, the value of an argument that leaves a field as it is (None may be a value of the field)."""
+    """Type of `UNSET`, the argument that leaves a field as it is, where None may be a value of the field."""
 
     UNSET = "UNSET"
 
@@ -52,20 +66,20 @@ UNSET: Final = Unset.UNSET
 
 
 class LightningStoreCapabilities(TypedDict):
-    """What callers may rely on."""
+    """Properties of a store that callers may rely on."""
 
     thread_safe: bool
-    """Several threads, each with its own event loop, may call it."""
+    """True if several threads, each with its own event loop, may call the store."""
     async_safe: bool
-    """Several tasks of one event loop may call it."""
+    """True if several tasks of one event loop may call the store."""
     zero_copy: bool
-    """Another process may use it as it is, without a server in between."""
+    """True if another process may use the store as it is, without a server in between."""
     otlp_traces: bool
-    """It takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
+    """True if the store takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
 
 
 class LightningStoreStatistics(TypedDict, total=False):
-    """How much a store holds."""
+    """Numbers of items that a store holds."""
 
     name: str
     total_rollouts: int
@@ -81,22 +95,22 @@ _WORK_CHECK_SECONDS = 0.1
 
 
 class LightningStore:
-    """Queue of rollouts, record of attempts and spans, versions of resources, list of workers.
+    """Queue of rollouts, record of their attempts and spans, versions of resources, and list of workers.
 
     A method that a store does not offer raises NotImplementedError.
     """
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What callers may rely on."""
+        """Return what callers may rely on."""
         return LightningStoreCapabilities(thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False)
 
     async def statistics(self) -> LightningStoreStatistics:
-        """How much the store holds."""
+        """Return how many rollouts, attempts, spans, resources and workers the store holds."""
         return LightningStoreStatistics(name=type(self).__name__)
 
     def otlp_traces_endpoint(self) -> str:
-        """URL that takes OTLP traces.
+        """Return the URL that takes OTLP traces.
 
         Raises:
             NotImplementedError: the store takes none; see `capabilities["otlp_traces"]`.
@@ -112,7 +126,7 @@ class LightningStore:
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and its first attempt at once, past the queue. Without `resources_id`, the latest."""
+        """Create a rollout and its first attempt, past the queue; `resources_id` as in `enqueue_rollout`."""
         raise NotImplementedError
 
     async def enqueue_rollout(
@@ -156,7 +170,7 @@ class LightningStore:
         return True
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        """Start one more attempt of a rollout, whatever its `max_attempts`; from now on this one drives the rollout.
+        """Start one more attempt of a rollout, whatever its `max_attempts`; it drives the rollout from now on.
 
         Raises:
             ValueError: no such rollout, or it has ended.
@@ -164,7 +178,7 @@ class LightningStore:
         raise NotImplementedError
 
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span; None if the attempt has a span of this `span_id` already.
+        """Store a span; return None if the attempt has a span of this `span_id` already.
 
         A stored span is a heartbeat of its attempt: it moves `preparing` to `running` and revives `unresponsive`.
 
@@ -175,7 +189,7 @@ class LightningStore:
         return stored[0] if stored else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store spans, of any attempts, in one go; returns those that were new.
+        """Store spans, of any attempts, in one go, and return those that were new.
 
         Raises:
             ValueError: a span names no known rollout or attempt; then none is stored.
@@ -191,7 +205,7 @@ class LightningStore:
         return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """The next number, from 1, in the order of the attempt's spans. No number is given out twice.
+        """Return the next sequence id of the attempt's spans, from 1. No id is given out twice.
 
         Raises:
             ValueError: no such rollout or attempt.
@@ -199,7 +213,7 @@ class LightningStore:
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
-        """One number for each (rollout id, attempt id) pair, in order; an attempt may be named several times."""
+        """Return one sequence id for each (rollout id, attempt id) pair, in order. Pairs may be repeated."""
         raise NotImplementedError
 
     async def query_rollouts(
@@ -216,7 +230,7 @@ class LightningStore:
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """One page of the rollouts that pass the filters; in the order of creation unless `sort_by` names a field.
+        """Return one page of the rollouts that pass the filters, as created unless `sort_by` names a field.
 
         A rollout that has an attempt comes as `AttemptedRollout` with its latest one. `status` and `rollout_ids` are
         older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
@@ -227,7 +241,7 @@ class LightningStore:
         raise NotImplementedError
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """The rollout, as `AttemptedRollout` if it has an attempt; None if there is no such rollout."""
+        """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
         raise NotImplementedError
 
     async def query_attempts(
@@ -239,11 +253,11 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
-        """One page of the attempts of a rollout, oldest first."""
+        """Return one page of the attempts of a rollout, oldest first."""
         raise NotImplementedError
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt that drives the rollout; None if there is none."""
+        """Return the attempt that drives the rollout, or None if there is none."""
         raise NotImplementedError
 
     async def query_spans(
@@ -265,7 +279,7 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Span]:
-        """One page of the spans of a rollout, of one attempt of it or of all (None), in their order.
+        """Return one page of the spans of a rollout, in their order: of one attempt, of the latest, or of all (None).
 
         `filter_logic` joins the keyword filters; the rollout and the attempt always apply.
 
@@ -302,7 +316,7 @@ class LightningStore:
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Attempt:
-        """Change fields of an attempt; a new status of the latest attempt moves its rollout as well.
+        """Change fields of an attempt. A new status of the latest attempt moves its rollout as well.
 
         The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back.
 
@@ -312,7 +326,7 @@ class LightningStore:
         raise NotImplementedError
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all these rollouts have ended, at most `timeout` seconds (None: for ever; 0: do not wait).
+        """Wait until all these rollouts have ended, at most `timeout` seconds (None: without limit; 0: not at all).
 
         Returns those that have ended, in the order given.
 
@@ -322,11 +336,11 @@ class LightningStore:
         raise NotImplementedError
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        """Store a new set of resources under a new id, as version 1; it is the latest now."""
+        """Store a new set of resources under a new id, as version 1. It becomes the latest."""
         raise NotImplementedError
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        """Replace the set of resources of this id, with the next version, or make it; it is the latest now."""
+        """Store the next version of the set of resources of this id, or its first one. It becomes the latest."""
         raise NotImplementedError
 
     async def query_resources(
@@ -339,19 +353,19 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """One page of the sets of resources that pass the filters, in the order of creation."""
+        """Return one page of the sets of resources that pass the filters, in the order of creation."""
         raise NotImplementedError
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        """The set of resources of this id, or None."""
+        """Return the set of resources of this id, or None."""
         raise NotImplementedError
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The set of resources added or updated last, or None."""
+        """Return the set of resources that was added or updated last, or None."""
         raise NotImplementedError
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Note a heartbeat of a worker, and what it reports of itself; an unknown worker is added."""
+        """Record a heartbeat of a worker, with what it reports about itself. An unknown worker is added."""
         raise NotImplementedError
 
     async def query_workers(
@@ -365,11 +379,11 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
-        """One page of the workers that pass the filters, in the order in which they were first seen."""
+        """Return one page of the workers that pass the filters, in the order in which they were first seen."""
         raise NotImplementedError
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """The worker of this id, or None."""
+        """Return the worker of this id, or None."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What every store in a database has in common: threads, group commit, health scans, news of other processes.
+"""The base of every store in a database: its threads, group commit, health scans, and news of other processes.
 
 What a call has returned from is committed: it survives the death of this process at any instant. Callers may come from
 any thread and event loop: one thread writes, a few read, and a call waits for its thread. Writes that wait at the same
@@ -22,7 +22,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from .base import LightningStoreCapabilities, LightningStoreError
 from .group_commit import Write, WriteThread
@@ -36,7 +37,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 READERS: Final = 4
-"""How many threads read at once."""
+"""Number of threads that read at once."""
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SHARE: Final = 0.2
@@ -49,11 +50,13 @@ class DatabaseStore(LedgerStore):
         name: What messages call the store: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
+        arguments: Keyword arguments with which a pickled store opens the same database in another process.
     """
 
-    def __init__(self, name: str, *, scan_debounce_seconds: float) -> None:
+    def __init__(self, name: str, *, scan_debounce_seconds: float, arguments: dict[str, Any]) -> None:
         super().__init__()
         self._name = name
+        self._arguments = arguments
         self._scan_debounce_seconds = scan_debounce_seconds
         self._last_scan = float("-inf")
         self._process = os.getpid()
@@ -79,7 +82,7 @@ class DatabaseStore(LedgerStore):
 
     @abstractmethod
     def _foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield True when another process may have written since the last yield, else False every now and then.
+        """Yield True when another process may have written since the last yield, else False every fraction of a second.
 
         It is iterated in a thread of its own while somebody waits, and itself waits between two yields, a fraction of a
         second at most. It starts with True. What it opens, it closes at its end. An error ends it; then it is begun
@@ -88,14 +91,17 @@ class DatabaseStore(LedgerStore):
 
     @abstractmethod
     def _explained(self, error: Exception) -> Exception | None:
-        """What the store raises for an error of the database; None if the error is of another kind.
+        """Return what the store raises for an error of the database, or None if the error is of another kind.
 
         A LightningStoreError that says what to do; a ValueError if the database cannot keep what the caller gave it.
         """
 
     @abstractmethod
     def _release(self) -> None:
-        """Close all connections. No other hook is running any more. May be called twice."""
+        """Close all connections. Called when no other hook is running any more, maybe twice."""
+
+    def __reduce__(self) -> tuple[Callable[[], DatabaseStore], tuple[()]]:
+        return partial(type(self), **self._arguments), ()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -115,7 +121,7 @@ class DatabaseStore(LedgerStore):
         self._release()
 
     def _in_writing_thread(self, function: Callable[[], T]) -> T:
-        """Run a function in the writing thread, between transactions, and wait for it. It blocks.
+        """Run a function in the writing thread, between transactions, and block until it is done.
 
         Raises:
             LightningStoreError: what the database said, explained; or the store is closed.
@@ -163,7 +169,7 @@ class DatabaseStore(LedgerStore):
         return self._explaining(lambda: self._query(lambda tables: operation(Ledger(tables))))
 
     def _commit(self, writes: Sequence[Write]) -> bool:
-        """Commit writes together or, if that goes wrong, each alone. Returns whether the database could be reached."""
+        """Commit writes together or, if that fails, each alone. Return False if the database could not be reached."""
         began = finished = False
         scan = self._scan_is_due() or any(write.check_health for write in writes)
         changes = Changes()
@@ -210,7 +216,7 @@ class DatabaseStore(LedgerStore):
             write.error = explained or error
 
     def _watch(self) -> None:
-        """Announce what other processes have written, while anybody waits. Runs in a thread of its own."""
+        """Announce what other processes have written, as long as anybody waits. Runs in a thread of its own."""
         warned = False
         while not self._watch_ends():
             try:
@@ -246,7 +252,7 @@ class DatabaseStore(LedgerStore):
             logger.debug("the store %s: %s", self._name, error)
 
     def _announce_news(self) -> None:
-        """Wake those who wait for what is so now. Rests after it, for looking must not take up the machine."""
+        """Wake those whose wait has ended by now; then rest, so that looking takes a bounded share of the machine."""
         if not self._notifier.anybody:
             return
         started = time.monotonic()
@@ -275,7 +281,7 @@ class DatabaseStore(LedgerStore):
 
 
 class _CallerGone(Exception):
-    """Rolls a transaction back one of whose callers was cancelled."""
+    """Roll a transaction back because one of its callers was cancelled."""
 
 
 def _news(tables: Tables, missing: Sequence[str]) -> Changes:

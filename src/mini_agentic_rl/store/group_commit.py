@@ -23,7 +23,7 @@ _MOST: Final = 64
 
 
 class Write:
-    """One caller's operation and, later, its outcome: a result or an error."""
+    """Operation of one caller and, later, its outcome: a result or an error."""
 
     def __init__(self, operation: Callable[[Ledger], Any], check_health: bool) -> None:
         self.operation = operation
@@ -33,11 +33,11 @@ class Write:
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
         self.commit: Callable[[Sequence[Write]], object]
-        """Commits it together with others; set by the thread that it is given to."""
+        """Commits the write together with others; set by the thread that the write is given to."""
 
     @property
     def unwanted(self) -> bool:
-        """Whether the caller was cancelled."""
+        """True if the caller was cancelled."""
         return self.answer.cancelled()
 
     def deliver(self) -> None:
@@ -51,7 +51,7 @@ class Write:
 
 
 class _Call:
-    """A function for the thread, and where its outcome goes."""
+    """Function for the thread to run, and the future of its outcome."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -67,11 +67,11 @@ class _Call:
 
 
 _END: Final = _Call(lambda: None)
-"""Stands for the end of the thread."""
+"""Marks the end of the queue."""
 
 
 class WriteThread:
-    """The thread that writes. It ends when this object is closed, or nobody has it any more.
+    """Thread that writes. It ends when this object is closed or garbage-collected.
 
     Args:
         commit: Runs writes in one transaction and fills in their outcomes; it raises nothing.
@@ -87,7 +87,7 @@ class WriteThread:
         weakref.finalize(self, self._jobs.put, _END)
 
     def submit(self, write: Write) -> None:
-        """Have a write committed, and its caller answered after the commit.
+        """Queue a write to be committed; its caller is answered after the commit.
 
         Raises:
             RuntimeError: the thread was closed.
@@ -121,7 +121,10 @@ class WriteThread:
 
 
 def _serve(jobs: SimpleQueue[Write | _Call]) -> None:
-    """What the thread does. Between two jobs it knows nothing but the queue, so that it keeps no store alive."""
+    """Serve the queue until its end.
+
+    Between two jobs the thread refers to nothing but the queue, so it keeps no store alive.
+    """
     while _serve_once(jobs):
         pass
 
@@ -138,7 +141,7 @@ def _serve_once(jobs: SimpleQueue[Write | _Call]) -> bool:
 
 
 def _waiting(jobs: SimpleQueue[Write | _Call]) -> tuple[list[Write], _Call | None]:
-    """The writes that wait now, up to `_MOST`, and what came after them if that is something else."""
+    """Take the writes that wait now, up to `_MOST`, and what came after them if that is something else."""
     writes: list[Write] = []
     while True:
         job = jobs.get()

@@ -1,4 +1,4 @@
-"""The operations of the store contract on one storage. Synchronous; each call runs inside one transaction.
+"""The operations of the store contract on any storage. Synchronous; each call runs inside one transaction.
 
 Rules are in `lifecycle`, data is in `Tables`; the ledger joins them and notes in `changes` what waiting callers want
 to hear of.
@@ -30,7 +30,7 @@ from .waiting import Changes
 
 
 class Ledger:
-    """One storage and the operations on it."""
+    """Operations of the store contract on the tables of one storage."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -44,7 +44,7 @@ class Ledger:
         return rollouts
 
     def start_rollout(self, request: EnqueueRolloutRequest, worker_id: str | None) -> AttemptedRollout:
-        """A new rollout with its first attempt."""
+        """Create a rollout with its first attempt."""
         queued = self._new_rollouts([request])[0]
         rollout, attempt = lifecycle.next_attempt(queued, None, _new_id("at"), worker_id, queued.start_time)
         self.tables.insert_rollouts([rollout])
@@ -60,12 +60,12 @@ class Ledger:
         ]
 
     def start_attempt(self, rollout_id: str, worker_id: str | None) -> AttemptedRollout:
-        """One more attempt of a rollout."""
+        """Start one more attempt of a rollout."""
         rollout, latest = self._rollout(rollout_id)
         return self._start_attempt(rollout, latest, worker_id, dequeued=False)
 
     def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
-        """Change fields; UNSET leaves one as it is."""
+        """Change fields of a rollout; UNSET leaves one as it is."""
         old, latest = self._rollout(rollout_id)
         status = fields.pop("status")
         update = {name: value for name, value in fields.items() if value is not UNSET}
@@ -82,7 +82,7 @@ class Ledger:
         return lifecycle.with_attempt(new, latest)
 
     def update_attempt(self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset, **fields: Any) -> Attempt:
-        """Change fields; UNSET leaves one as it is. The worker and the rollout follow."""
+        """Change fields of an attempt; UNSET leaves one as it is. The worker and the rollout follow."""
         now = time.time()
         rollout, latest, old = self._attempt(rollout_id, attempt_id, or_latest=True)
         update = {name: value for name, value in fields.items() if value is not UNSET}
@@ -102,7 +102,7 @@ class Ledger:
         return new
 
     def add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans; each is a sign of life of its attempt. Returns those that were new, in the order given."""
+        """Store spans, each a heartbeat of its attempt, and return those that were new, in the order given."""
         now = time.time()
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
@@ -125,7 +125,7 @@ class Ledger:
         return stored
 
     def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """One fresh number per pair."""
+        """Take one fresh sequence id for each pair."""
         numbers = []
         for rollout_id, attempt_id in rollout_attempt_ids:
             number = self.tables.take_span_numbers(rollout_id, attempt_id, 1)
@@ -135,7 +135,7 @@ class Ledger:
         return numbers
 
     def write_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
-        """A new version of a set, or a new set."""
+        """Store a new version of a set of resources, or a new set."""
         now = time.time()
         old = None if resources_id is None else self.tables.resources(resources_id)
         update = ResourcesUpdate(
@@ -149,7 +149,7 @@ class Ledger:
         return update
 
     def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> Worker:
-        """Note a heartbeat."""
+        """Record a heartbeat of a worker."""
         update: dict[str, Any] = {"last_heartbeat_time": time.time()}
         if heartbeat_stats is not UNSET:
             update["heartbeat_stats"] = heartbeat_stats
@@ -158,14 +158,14 @@ class Ledger:
         return worker
 
     def ended(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Those that have ended, in the order given."""
+        """Return those of the rollouts that have ended, in the order given."""
         ended, unknown = self.tables.ended(rollout_ids)
         if unknown:
             raise ValueError(f"no rollout {unknown[0]}")
         return list(ended)
 
     def check_health(self, now: float) -> None:
-        """Mark every attempt that has gone past a limit, and move its rollout."""
+        """Mark every attempt that has passed a limit, and move its rollout."""
         for rollout_id, attempt_id in self.tables.overdue(now):
             rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
             status = lifecycle.overdue_status(attempt, rollout.config, now)
@@ -207,7 +207,7 @@ class Ledger:
     def _attempt(
         self, rollout_id: str, attempt_id: str, *, or_latest: bool = False
     ) -> tuple[Rollout, Attempt, Attempt]:
-        """The rollout, its latest attempt, and the attempt asked for (by the word "latest" if `or_latest`)."""
+        """Return the rollout, its latest attempt, and the attempt asked for ("latest" counts with `or_latest`)."""
         rollout, latest = self._rollout(rollout_id)
         if latest is not None and (attempt_id == latest.attempt_id or (or_latest and attempt_id == "latest")):
             return rollout, latest, latest
@@ -251,7 +251,10 @@ class Ledger:
 
 
 def _new_id(prefix: str) -> str:
-    """Ids grow with time, which keeps a database's indexes compact; 48 random bits tell those of one instant apart."""
+    """Make a new id.
+
+    Ids grow with time, which keeps a database's indexes compact; 48 random bits tell those of one instant apart.
+    """
     return f"{prefix}-{time.time_ns() >> 16:012x}{secrets.token_hex(6)}"
 
 

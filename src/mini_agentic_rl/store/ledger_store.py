@@ -36,7 +36,7 @@ Order = Literal["asc", "desc"]
 Logic = Literal["and", "or"]
 
 _AWAY_SECONDS: Final = 30.0
-"""How long a waiting call bears with a server that does not answer: about as long as a restart takes."""
+"""Seconds for which a waiting call tries a server that does not answer: about as long as a restart takes."""
 _RETRY_SECONDS: Final = 0.2
 
 
@@ -284,7 +284,7 @@ class LedgerStore(LightningStore):
         return await self._read(lambda ledger: ledger.tables.select(query))
 
     async def _look_patiently(self, operation: Callable[[Ledger], T], end: float) -> tuple[T, float]:
-        """`_look`, tried again while the store's server is away: for a while, and not past `end` (`time.monotonic`)."""
+        """Call `_look` until the store's server answers: for a while, and not past `end` (`time.monotonic`)."""
         give_up = min(end, time.monotonic() + _AWAY_SECONDS)
         while True:
             try:
@@ -295,7 +295,7 @@ class LedgerStore(LightningStore):
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
-        """The answer now, and the time (of `time.monotonic`) at which an attempt may go past a limit unnoticed."""
+        """Return the answer now, and the time (of `time.monotonic`) at which an attempt may next pass a limit."""
         if await self._read(has_overdue):
             await self._write(lambda ledger: None, check_health=True)
         answer, deadline = await self._read(lambda ledger: (operation(ledger), ledger.tables.next_deadline()))
@@ -303,6 +303,6 @@ class LedgerStore(LightningStore):
 
 
 def has_overdue(ledger: Ledger) -> bool:
-    """Whether an attempt may have gone past a limit that nobody has acted on."""
+    """Return True if an attempt may have passed a limit without having been marked."""
     deadline = ledger.tables.next_deadline()
     return deadline is not None and deadline <= time.time()

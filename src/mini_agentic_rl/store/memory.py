@@ -1,4 +1,4 @@
-"""The store in memory: for one process, any number of its threads and event loops, no copies.
+"""The store in memory: for one process, with any number of threads and event loops, without copies.
 
 Objects that come out are the very objects that the store holds, and spans and tasks are held as they were given. The
 store never changes one in place: it replaces it, so a snapshot stays what it was. Callers must not change them either.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class InMemoryLightningStore(LedgerStore):
-    """A store that lives as long as its process.
+    """Store that lives as long as its process.
 
     Args:
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls. 0: by
@@ -71,7 +71,7 @@ class InMemoryLightningStore(LedgerStore):
 
 
 class _AttemptRow:
-    """An attempt and its spans, in the order in which they came."""
+    """Attempt with its spans, in the order in which they came."""
 
     __slots__ = ("attempt", "deadline", "last_number", "spans")
 
@@ -80,11 +80,11 @@ class _AttemptRow:
         self.spans: dict[str, Span] = {}
         self.last_number = 0
         self.deadline: float | None = None
-        """The earliest time for which the heap has an entry of this attempt."""
+        """Earliest time for which the heap has an entry of this attempt."""
 
 
 class _RolloutRow:
-    """A rollout, its attempts, oldest first, and the spans of all of them in the order in which they came."""
+    """Rollout with its attempts, oldest first, and the spans of all of them in the order in which they came."""
 
     __slots__ = ("attempts", "number", "rollout", "spans")
 
@@ -100,7 +100,10 @@ class _RolloutRow:
 
 
 class MemoryTables:
-    """The storage of `InMemoryLightningStore`."""
+    """Tables of `InMemoryLightningStore`: dictionaries, an ordered queue, a heap of deadlines.
+
+    The caller holds the lock.
+    """
 
     def __init__(self) -> None:
         self._rollouts: dict[str, _RolloutRow] = {}
@@ -256,7 +259,7 @@ class MemoryTables:
         return None if row is None else row.attempts.get(attempt_id)
 
     def _rollout_candidates(self, query: Query) -> Iterable[_RolloutRow]:
-        """Rows that may match, in the order of creation, out of the narrowest index that applies."""
+        """Return the rows that may match, in the order of creation, from the narrowest index that applies."""
         ids: Iterable[str] | None = query.required("rollout_id")
         statuses = query.required("status")
         if ids is None and statuses is not None:

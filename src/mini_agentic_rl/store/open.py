@@ -12,13 +12,13 @@ from .base import LightningStore
 RUN_STORE_FILE: Final = "rollouts.db"
 """Name of the store file in the folder of a training run."""
 MEMORY: Final = "memory"
-"""What stands for a store that lives as long as its process."""
+"""Name of a store that lives as long as its process."""
 
 
 def open_store(
     spec: str | Path, *, api_key: str | None = None, create: bool = True, retry_seconds: float = 60.0
 ) -> LightningStore:
-    """The store that `spec` names; the caller closes it.
+    """Open the store that `spec` names; the caller closes it.
 
     | spec | store |
     |---|---|

@@ -1,4 +1,4 @@
-"""Another try for rollouts that failed. A failed rollout is final, so the try is a new rollout of the same task."""
+"""Queue failed rollouts again. A failed rollout is final, so the second try is a new rollout of the same task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..types import EnqueueRolloutRequest, Rollout
 from .base import LightningStore
 
 RETRY_OF: Final = "retry_of"
-"""Metadata key of the new rollout: the id of the rollout that failed."""
+"""Key in the metadata of the new rollout: the id of the rollout that failed."""
 
 
 async def retry_rollouts(store: LightningStore, rollout_ids: Sequence[str] | None = None) -> list[Rollout]:

@@ -1,9 +1,9 @@
-"""Rows of the SQL store and the objects that they stand for."""
+"""Conversion between the objects of a store and the rows or documents of a database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .lifecycle import construct
-from .storage import SORTABLE
+from .storage import SORTABLE, Kind
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
@@ -24,13 +24,16 @@ _WORKER_COLUMNS: Final = tuple(name for name in Worker.model_fields if name != "
 _ATTEMPT_COLUMNS: Final = tuple(name for name in Attempt.model_fields if name != "metadata")
 
 Row: TypeAlias = Mapping[str, Any]
-"""Column → value, of a row that was read."""
+"""Columns of a row that was read."""
 Values: TypeAlias = dict[str, Any]
-"""Column → value, of a row to be written."""
+"""Columns of a row to be written."""
+
+
+_CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
 
 
 def to_json(value: Any) -> str:
-    """JSON text; numbers come back exactly, infinities and NaN included, and so does any text.
+    """Encode as JSON text. Numbers come back exactly, infinities and NaN included, and so does any text.
 
     Raises:
         ValueError: the value holds something that JSON cannot express.
@@ -44,7 +47,7 @@ def to_json(value: Any) -> str:
 
 
 def rollout_columns(rollout: Rollout) -> Values:
-    """Column → value."""
+    """Return the columns of a rollout."""
     return {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
@@ -58,8 +61,14 @@ def rollout_columns(rollout: Rollout) -> Values:
     }
 
 
+def content_changed(old: Rollout, new: Rollout) -> bool:
+    """Return True if anything but the status and the end of a rollout was replaced."""
+    before, after = vars(old), vars(new)
+    return any(after[name] is not before[name] for name in _CONTENT)
+
+
 def rollout_of(row: Row) -> Rollout:
-    """The rollout of a row."""
+    """Return the rollout of a row."""
     values = {name: row[name] for name in _ROLLOUT_COLUMNS}
     values["input"] = json.loads(row["input_json"])
     values["config"] = RolloutConfig(**_config(row["config_json"]))
@@ -69,7 +78,10 @@ def rollout_of(row: Row) -> Rollout:
 
 @lru_cache(maxsize=64)
 def _config(text: str) -> dict[str, Any]:
-    """Most rollouts have one of few configs. Only read: each rollout makes a config of its own from it."""
+    """Parse a config; cached, because most rollouts have one of few.
+
+    The result is only read: each rollout makes a config of its own from it.
+    """
     config: dict[str, Any] = json.loads(text)
     return config
 
@@ -80,21 +92,21 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def attempt_columns(attempt: Attempt) -> Values:
-    """Column → value."""
+    """Return the columns of an attempt."""
     values = dict(vars(attempt))
     values["metadata_json"] = to_json(values.pop("metadata"))
     return values
 
 
 def attempt_of(row: Row, prefix: str = "") -> Attempt:
-    """The attempt of a row whose columns are named with a prefix."""
+    """Return the attempt of a row whose column names start with `prefix`."""
     values = {name: row[prefix + name] for name in _ATTEMPT_COLUMNS}
     values["metadata"] = _object(row[prefix + "metadata_json"])
     return construct(Attempt, values)
 
 
 def span_columns(span: Span) -> Values:
-    """Column → value; what has no column of its own goes into `body_json`."""
+    """Return the columns of a span. What has no column of its own goes into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
     body = span.model_dump(exclude=_SPAN_COLUMN_SET)
     try:
@@ -105,32 +117,41 @@ def span_columns(span: Span) -> Values:
 
 
 def span_of(row: Row) -> Span:
-    """The span of a row."""
+    """Return the span of a row."""
     return Span(**json.loads(row["body_json"]), **{name: row[name] for name in _SPAN_COLUMNS})
 
 
 def resources_columns(update: ResourcesUpdate) -> Values:
-    """Column → value."""
+    """Return the columns of a set of resources."""
     values = dict(vars(update))
     values["resources_json"] = to_json(_RESOURCES.dump_python(values.pop("resources")))
     return values
 
 
 def resources_of(row: Row) -> ResourcesUpdate:
-    """The set of resources of a row."""
+    """Return the set of resources of a row."""
     values = {name: row[name] for name in ResourcesUpdate.model_fields if name != "resources"}
     return ResourcesUpdate(**values, resources=json.loads(row["resources_json"]))
 
 
 def worker_columns(worker: Worker) -> Values:
-    """Column → value."""
+    """Return the columns of a worker."""
     values = dict(vars(worker))
     values["heartbeat_stats_json"] = to_json(values.pop("heartbeat_stats"))
     return values
 
 
 def worker_of(row: Row) -> Worker:
-    """The worker of a row."""
+    """Return the worker of a row."""
     values = {name: row[name] for name in _WORKER_COLUMNS}
     values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
     return construct(Worker, values)
+
+
+OBJECT_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
+    "attempt": attempt_of,
+    "span": span_of,
+    "resources": resources_of,
+    "worker": worker_of,
+}
+"""Functions that return the object of a row, for the kinds that have nothing but their row."""

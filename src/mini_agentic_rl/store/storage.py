@@ -1,8 +1,4 @@
-"""What the ledger needs of a storage: plain reads and writes, called inside one transaction.
-
-The implementations keep no rules of their own beyond these: a rollout is in the queue exactly while its status is
-`queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.
-"""
+"""The interface between the ledger and a storage: plain reads and writes, and queries as data."""
 
 from __future__ import annotations
 
@@ -15,16 +11,20 @@ from .base import LightningStoreStatistics
 
 
 class Tables(Protocol):
-    """One storage, in one transaction."""
+    """Tables of one storage, in one transaction.
+
+    An implementation keeps no rules of its own beyond these: a rollout is in the queue exactly while its status is
+    `queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.
+    """
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
-        """The rollout and its latest attempt."""
+        """Return the rollout and its latest attempt."""
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
-        """The first rollouts of the queue and their latest attempts; they stay in it."""
+        """Return the first rollouts of the queue and their latest attempts; they stay in it."""
 
     def has_queued(self) -> bool:
-        """Whether the queue holds anything."""
+        """Return True if the queue holds anything."""
 
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Add new rollouts, in this order."""
@@ -33,7 +33,7 @@ class Tables(Protocol):
         """Store the new state of a rollout."""
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
-        """One attempt of a rollout."""
+        """Return one attempt of a rollout."""
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         """Add the next attempt of a rollout."""
@@ -42,40 +42,40 @@ class Tables(Protocol):
         """Store the new state of an attempt."""
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        """(rollout id, attempt id) of attempts whose deadline has come."""
+        """Return (rollout id, attempt id) of the attempts whose deadline has come."""
 
     def next_deadline(self) -> float | None:
-        """A time before which no attempt becomes overdue; None if none ever does."""
+        """Return a time before which no attempt becomes overdue, or None if none ever does."""
 
     def take_span_numbers(self, rollout_id: str, attempt_id: str, count: int) -> int | None:
-        """The first of `count` fresh numbers for spans of the attempt; None if there is no such attempt."""
+        """Take `count` fresh sequence ids of the attempt and return the first; None if there is no such attempt."""
 
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Add spans of one attempt; returns those whose span id was new. Later numbers are above theirs."""
+        """Add spans of one attempt and return those whose span id was new. Ids taken later are above theirs."""
 
     def latest_resources(self) -> ResourcesUpdate | None:
-        """The set of resources written last."""
+        """Return the set of resources that was written last."""
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
-        """One set of resources."""
+        """Return one set of resources."""
 
     def write_resources(self, update: ResourcesUpdate) -> None:
-        """Add or replace a set of resources; it is the latest."""
+        """Add or replace a set of resources; it becomes the latest."""
 
     def worker(self, worker_id: str) -> Worker | None:
-        """One worker."""
+        """Return one worker."""
 
     def write_worker(self, worker: Worker) -> None:
         """Add or replace a worker."""
 
     def select(self, query: Query) -> PaginatedResult[Any]:
-        """One page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
+        """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
-        """Those that have ended, in the order given, and the ids that name nothing."""
+        """Return the rollouts that have ended, in the order given, and the ids that name nothing."""
 
     def counts(self) -> LightningStoreStatistics:
-        """The totals of the statistics."""
+        """Return the totals of the statistics."""
 
 
 T = TypeVar("T")
@@ -125,14 +125,14 @@ def _itself(item: object) -> object:
 
 @dataclass(frozen=True)
 class Condition:
-    """One test of one field."""
+    """Test of one field."""
 
     field: str
     test: Literal["equals", "contains", "one_of"]
     value: Any
 
     def holds(self, item: object) -> bool:
-        """Whether `item` passes."""
+        """Return True if `item` passes."""
         actual = getattr(item, self.field)
         if self.test == "equals":
             return bool(actual == self.value)
@@ -143,7 +143,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class Query:
-    """Which items, in which order, which page."""
+    """Filters, order and page of a query. `page` evaluates it on objects; a database translates it.
+
+    Comparisons are exact and case-sensitive. In an ascending order None comes first; equal items keep the order in
+    which they were stored, in both directions.
+    """
 
     kind: Kind
     scope: tuple[Condition, ...] = ()
@@ -169,7 +173,7 @@ class Query:
             raise ValueError(f"offset={self.offset}: expected a count")
 
     def required(self, field: str) -> Sequence[Any] | None:
-        """The values to which the query confines `field`, where an index can start; None if it does not."""
+        """Return the values to which the query confines `field`, for the use of an index; None if it does not."""
         for condition in (*self.scope, *(self.filters if self.logic == "and" or len(self.filters) == 1 else ())):
             if condition.field == field and condition.test == "equals":
                 return (condition.value,)
@@ -178,7 +182,7 @@ class Query:
         return None
 
     def page(self, candidates: Iterable[T], key: Callable[[T], object] = _itself) -> PaginatedResult[T]:
-        """The page, out of candidates that are in stored order; `key` gives the object that has the fields."""
+        """Return the page of candidates that are in stored order; `key` gives the object that has the fields."""
         matching = [item for item in candidates if self._matches(key(item))]
         total = len(matching)
         if self.sort_by is not None:
@@ -206,7 +210,7 @@ def conditions(
     contains: dict[str, str | None] | None = None,
     one_of: dict[str, Sequence[Any] | None] | None = None,
 ) -> tuple[Condition, ...]:
-    """Conditions from field → value; a value of None is no condition."""
+    """Build conditions from field → value; a value of None is no condition."""
     return (
         *(Condition(field, "equals", value) for field, value in (equals or {}).items() if value is not None),
         *(Condition(field, "contains", value) for field, value in (contains or {}).items() if value is not None),

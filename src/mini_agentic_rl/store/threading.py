@@ -1,4 +1,4 @@
-"""Calling a store that belongs to one event loop from any thread and any event loop."""
+"""Stores that hand every call to another place: the base of all wrappers, and the one that calls from any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own."""
+    """Event loop in a daemon thread of its own."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -24,7 +24,7 @@ class LoopThread:
         self._thread.start()
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it in the thread and wait for it; cancelling the wait cancels it.
+        """Run a coroutine in the thread and wait for it; cancelling the wait cancels it.
 
         Raises:
             LightningStoreError: the thread was stopped.
@@ -37,12 +37,12 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it in the thread and block until it is done; for callers outside of any event loop."""
+        """Run a coroutine in the thread and block until it is done; for callers outside of any event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called, or the process was forked."""
         return self._loop.is_closed() or not self._thread.is_alive()
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ async def _cancel_others() -> None:
 
 
 class ForwardingStore(LightningStore):
-    """A store whose methods all go through `_forward`; `forward_methods` writes them."""
+    """Store whose methods all go through `_forward`; `forward_methods` defines them."""
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out the method of the contract that has this name."""
@@ -72,7 +72,7 @@ class ForwardingStore(LightningStore):
 
 
 def forward_methods(store: type[ForwardingStore], names: Iterable[str] = STORE_METHODS) -> None:
-    """Give the class each of the named methods that it does not define itself."""
+    """Define each of the named methods that the class does not define itself."""
     for name in names:
         if name not in vars(store):
             setattr(store, name, _forwarding(store, name))
@@ -92,7 +92,7 @@ def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Corout
 
 
 class LightningStoreThreaded(ForwardingStore):
-    """A store, made callable from every thread and event loop: each call runs in one event-loop thread.
+    """Store that can be called from every thread and event loop: each call runs in one event-loop thread.
 
     Every async method of the contract is forwarded. A call that is cancelled on the way may have been carried out.
     """

@@ -1,4 +1,4 @@
-"""Waking coroutines of any event loop from any thread, without polling.
+"""Wake coroutines of any event loop from any thread, without polling.
 
 A caller opens a listener, then looks, then waits: whatever happens after the opening wakes it, so nothing is missed
 between the look and the wait.
@@ -20,14 +20,14 @@ FOR_EVER: Final = float("inf")
 
 @dataclass
 class Changes:
-    """What happened in a transaction that somebody may wait for."""
+    """Events of a transaction that somebody may wait for."""
 
     queued: bool = False
-    """The queue got longer."""
+    """True if the queue got longer."""
     ended: list[str] = field(default_factory=list)
     """Ids of the rollouts that ended."""
     deadline: float | None = None
-    """Seconds since the epoch: the first limit of an attempt that came to life."""
+    """Seconds since the epoch: the first limit of an attempt that was started or revived."""
 
     def __bool__(self) -> bool:
         return self.queued or bool(self.ended) or self.deadline is not None
@@ -58,7 +58,7 @@ class Listener:
 
 
 class Notifier:
-    """Everybody who waits for something of one store."""
+    """All listeners of one store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Notifier:
 
     @contextmanager
     def listen(self, *, work: bool = False, rollout_ids: Iterable[str] = ()) -> Iterator[Listener]:
-        """Be woken when there is work (`work`), or when all of `rollout_ids` have ended."""
+        """Open a listener that is woken when there is work (`work`), or when all of `rollout_ids` have ended."""
         listener = Listener(work=work, rollout_ids=rollout_ids)
         with self._lock:
             self._listeners.add(listener)
@@ -77,7 +77,7 @@ class Notifier:
                 self._listeners.discard(listener)
 
     def announce(self, changes: Changes) -> None:
-        """Wake those who wait for one of the changes."""
+        """Wake the listeners that wait for one of the changes."""
         if not self._listeners:
             return
         deadline = FOR_EVER if changes.deadline is None else monotonic_of(changes.deadline)
@@ -91,23 +91,23 @@ class Notifier:
                     listener.wake()
 
     def settle(self, listener: Listener, ended: Iterable[str]) -> None:
-        """The listener has seen for itself that these have ended; wake it if that were the last ones missing."""
+        """Note that the listener has seen these rollouts ended; wake it if they were the last ones missing."""
         with self._lock:
             listener.missing.difference_update(ended)
             if not listener.missing:
                 listener.wake()
 
     def missing(self) -> set[str]:
-        """Ids of the rollouts whose end somebody waits for."""
+        """Return the ids of the rollouts whose end somebody waits for."""
         with self._lock:
             return set().union(*(listener.missing for listener in self._listeners))
 
     @property
     def anybody(self) -> bool:
-        """Whether anybody waits."""
+        """True if anybody waits."""
         return bool(self._listeners)
 
 
 def monotonic_of(wall_time: float) -> float:
-    """Seconds since the epoch as seconds of `time.monotonic`."""
+    """Convert seconds since the epoch to seconds of `time.monotonic`."""
     return time.monotonic() + wall_time - time.time()

@@ -1,4 +1,4 @@
-"""What every tracer does: bind a trace to the running task, and turn what is emitted there into spans of its attempt.
+"""The base of every tracer: it binds a trace to the running task, and turns what is emitted there into spans.
 
 The active tracer and its open trace are context variables. Any number of runners may share one tracer in one event
 loop: each task, and each thread started with the task's context, sees its own rollout.
@@ -26,28 +26,31 @@ _active_tracer: ContextVar[Tracer | None] = ContextVar("active_tracer", default=
 _current_trace: ContextVar[Trace | None] = ContextVar("current_trace", default=None)
 _last_trace: ContextVar[Trace | None] = ContextVar("last_trace", default=None)
 _process_tracer: list[Tracer] = []
-"""At most one: the tracer of tasks that have none of their own."""
+"""Tracer of tasks that have none of their own; at most one."""
 _init_arguments: list[tuple[str | None, str | None]] = []
-"""At most one: what `init` was called with."""
+"""Arguments of the call of `init`; at most one pair."""
 
 
 def get_active_tracer() -> Tracer | None:
-    """The tracer of the running task; outside every trace that of the process, if `init` has set one up, else None."""
+    """Return the tracer of the running task, else the one that `init` has set up for the process, else None."""
     return _active_tracer.get() or (_process_tracer[0] if _process_tracer else None)
 
 
 def set_process_tracer(tracer: Tracer) -> None:
-    """Make `tracer` the one of tasks that have none of their own."""
+    """Make `tracer` the one of all tasks that have none of their own."""
     _process_tracer[:] = [tracer]
 
 
 def remember_init(endpoint: str | None, api_key: str | None) -> None:
-    """`init` was called with these: processes that this one sends a tracer to call it as well."""
+    """Note the arguments of `init`, so that processes which this one sends a tracer to call it as well."""
     _init_arguments[:] = [(endpoint, api_key)]
 
 
 def recipe_of(tracer: Tracer) -> tuple[Callable[..., Tracer], tuple[Any, ...]]:
-    """How another process makes a tracer like this one, for `__reduce__`; its class is called without arguments."""
+    """Return what `__reduce__` needs to make such a tracer in another process.
+
+    The tracer's class is called without arguments there.
+    """
     return _make_again, (type(tracer), *_init_arguments)
 
 
@@ -61,7 +64,7 @@ def _make_again(kind: type[Tracer], init_arguments: tuple[str | None, str | None
 
 
 def get_open_trace() -> Trace | None:
-    """The trace that is open in this task, whoever's it is."""
+    """Return the trace that is open in this task, of any tracer."""
     return _current_trace.get()
 
 
@@ -83,7 +86,7 @@ def clear_active_tracer() -> None:
 
 
 class SpanRecordingContext(ABC):
-    """A span that is still open."""
+    """Span that is still open."""
 
     @abstractmethod
     def record_attributes(self, attributes: Attributes) -> None:
@@ -99,23 +102,23 @@ class SpanRecordingContext(ABC):
 
     @abstractmethod
     def get_recorded_span(self) -> SpanCoreFields:
-        """What has been recorded so far."""
+        """Return what has been recorded so far."""
 
 
 class OpenSpan(SpanRecordingContext):
-    """A span as its tracer sees it."""
+    """Open span as its tracer sees it."""
 
     @abstractmethod
     def inside(self) -> AbstractContextManager[Any]:
-        """A block whose spans are children of this one."""
+        """Return a block whose spans are children of this one."""
 
     @abstractmethod
     def end(self, end_time: float) -> None:
-        """Record the span as it is, with its end in seconds since the epoch."""
+        """End the span, at a time in seconds since the epoch, and record it."""
 
 
 class Tracer(ABC):
-    """Makes spans and brings them to the store. Subclasses say how a span is begun."""
+    """Maker of spans, which brings them to the store. Subclasses define how a span is begun."""
 
     def __init__(self) -> None:
         self._store: LightningStore | None = None
@@ -159,12 +162,12 @@ class Tracer(ABC):
 
     @contextmanager
     def joined(self, trace: Trace) -> Iterator[Trace]:
-        """Go on with a trace that another process has opened; `trace.root` is the root that it has there."""
+        """Continue a trace that another process has opened; `trace.root` is the root that it has there."""
         with self._visible(trace), self._root_again(trace):
             yield trace
 
     def get_last_trace(self) -> list[Span]:
-        """The spans of the trace that is open in this task, else of the one that ended last; those that have ended.
+        """Return the ended spans of the trace that is open in this task, else of the one that ended last.
 
         LLM calls recorded by the gateway are not among them; they are in the store.
         """
@@ -183,7 +186,9 @@ class Tracer(ABC):
             return func(*args, **kwargs)
 
     def get_langchain_handler(self) -> Any:
-        """A callback handler that makes spans of what LangChain and LangGraph run, in the trace that is open then.
+        """Return a callback handler that makes spans of what LangChain and LangGraph run.
+
+        The spans go to the trace that is open then.
 
         Before Python 3.11 LangChain loses it in asynchronous nodes that do not hand their `config` on.
 
@@ -198,7 +203,7 @@ class Tracer(ABC):
 
     @contextmanager
     def lifespan(self, store: LightningStore | None = None) -> Iterator[Tracer]:
-        """Use this tracer by hand: it is the active one, and `trace_context` without a store writes to this one."""
+        """Use this tracer by hand: it is the active one, and `trace_context` without a store writes to `store`."""
         previous_store, previous = self._store, _active_tracer.get()
         self._store = store
         _active_tracer.set(self)
@@ -241,7 +246,7 @@ class Tracer(ABC):
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Iterator[SpanRecordingContext]:
-        """A span around what runs inside; an exception that leaves it is recorded and raised again.
+        """Put a span around what runs inside; an exception that leaves it is recorded and raised again.
 
         Raises:
             RuntimeError: no trace of this tracer is open in this task.
@@ -259,7 +264,7 @@ class Tracer(ABC):
 
     @abstractmethod
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
-        """An open span below what is open in this task.
+        """Begin a span below what is open in this task.
 
         Raises:
             RuntimeError: no trace of this tracer is open in this task.
@@ -267,11 +272,11 @@ class Tracer(ABC):
 
     @abstractmethod
     def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
-        """Around everything in a new trace."""
+        """Return the context around everything in a new trace."""
 
     @abstractmethod
     def _root_again(self, trace: Trace) -> AbstractContextManager[None]:
-        """Around what is added to a trace that has ended."""
+        """Return the context around what is added to a trace that has ended."""
 
     def _open_trace(self) -> Trace | None:
         trace = _current_trace.get()

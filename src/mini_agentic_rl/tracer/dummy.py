@@ -1,4 +1,4 @@
-"""A tracer without OpenTelemetry: spans go straight to the store, with no root span around them."""
+"""The tracer without OpenTelemetry: spans go straight to the store, with no root span around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .trace import Trace
 _parent_id: ContextVar[str | None] = ContextVar("dummy_parent_id", default=None)
 
 
-class _OpenSpan(OpenSpan):
+class _DummySpan(OpenSpan):
     def __init__(self, trace: Trace, core: SpanCoreFields) -> None:
         self._trace = trace
         self._core = core
@@ -54,14 +54,14 @@ class _OpenSpan(OpenSpan):
 
 
 class DummyTracer(Tracer):
-    """Writes `Span` objects directly. Operations are parents of what is emitted inside them."""
+    """Tracer that writes `Span` objects directly. Operations are parents of what is emitted inside them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return recipe_of(self)
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         trace = self._require_trace(name)
-        return _OpenSpan(trace, SpanCoreFields(name=name, attributes=dict(attributes), start_time=start_time))
+        return _DummySpan(trace, SpanCoreFields(name=name, attributes=dict(attributes), start_time=start_time))
 
     def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
         trace.root = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""LangChain's and LangGraph's runs as spans: which agent or node was at work when, and what its tools did.
+"""Spans of what LangChain and LangGraph run: which agent or node was at work when, and what its tools did.
 
 LLM calls are recorded by the gateway; a span of this handler that encloses one in time says whose call it was.
 """
@@ -21,11 +21,14 @@ from .base import OpenSpan, Tracer
 CHAIN_TYPE: Final = "langchain.chain.type"
 _TOOL_NAME: Final = "gen_ai.tool.name"
 _AGENT_KEYS: Final = ("lc_agent_name", "langgraph_node")
-"""Where a run's metadata name the agent, the surest first."""
+"""Keys under which a run's metadata name the agent, the surest first."""
 
 
 class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]  # the package may be absent
-    """Give it to a run as `config={"callbacks": [handler]}`. One object serves any number of runs at once."""
+    """Callback handler that records runs as spans.
+
+    Give it to a run as `config={"callbacks": [handler]}`. One object serves any number of runs at once.
+    """
 
     run_inline = True  # in the task of the rollout, whose trace the spans belong to
 
@@ -45,7 +48,7 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
         metadata: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        """A runnable, a node or a graph begins."""
+        """Begin the span of a runnable, a node or a graph."""
         name = _name_of(serialized, others)
         attributes: Attributes = {CHAIN_TYPE: name}
         agent = next((str(metadata[key]) for key in _AGENT_KEYS if metadata and metadata.get(key)), None)
@@ -54,11 +57,11 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
         self._begin(run_id, parent_run_id, f"chain {name}", attributes)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **others: Any) -> None:
-        """It has ended."""
+        """End the span."""
         self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **others: Any) -> None:
-        """It has failed."""
+        """End the span with the error."""
         self._end(run_id, error=error)
 
     def on_tool_start(
@@ -70,17 +73,17 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
         parent_run_id: UUID | None = None,
         **others: Any,
     ) -> None:
-        """A tool begins."""
+        """Begin the span of a tool call."""
         name = _name_of(serialized, others)
         attributes = {_TOOL_NAME: name, LightningSpanAttributes.OPERATION_INPUT.value: input_str}
         self._begin(run_id, parent_run_id, f"execute_tool {name}", attributes)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **others: Any) -> None:
-        """It has answered."""
+        """End the span with the tool's output."""
         self._end(run_id, {LightningSpanAttributes.OPERATION_OUTPUT.value: str(output)})
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **others: Any) -> None:
-        """It has failed."""
+        """End the span with the error."""
         self._end(run_id, error=error)
 
     def _begin(self, run_id: UUID, parent_run_id: UUID | None, name: str, attributes: Attributes) -> None:

@@ -1,4 +1,4 @@
-"""The OpenTelemetry tracer: one provider of its own per object, the process-wide one is neither set nor asked.
+"""The OpenTelemetry tracer. Every object has a provider of its own; the one of the process is neither set nor asked.
 
 A span belongs to the trace that is open in the task where it starts. To bring the spans of an instrumentation library
 along, give the library `OtelTracer.provider`.
@@ -39,7 +39,7 @@ _UNLIMITED = SpanLimits(
 
 
 class TraceRouter(SpanProcessor):
-    """Hands each span, when it ends, to the trace that was open where it started.
+    """Span processor that hands each span, when it ends, to the trace that was open where it started.
 
     Args:
         open_trace: the trace that is open in the calling task, if any.
@@ -77,7 +77,7 @@ class TraceRouter(SpanProcessor):
         return True if self._elsewhere is None else self._elsewhere.force_flush(timeout_millis)
 
 
-class _OpenSpan(OpenSpan):
+class _OtelSpan(OpenSpan):
     def __init__(self, span: otel.Span, name: str) -> None:
         self._span = span
         self._name = name
@@ -113,7 +113,7 @@ class _OpenSpan(OpenSpan):
 
 
 class OtelTracer(Tracer):
-    """Spans by the OpenTelemetry SDK: a root span per trace, operations and emitted spans below it.
+    """Tracer on the OpenTelemetry SDK: a root span per trace, operations and emitted spans below it.
 
     Raises:
         RuntimeError: the environment switches the OpenTelemetry SDK off.
@@ -122,12 +122,12 @@ class OtelTracer(Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.provider = make_provider(Resource({TRACER_NAME: "mini_agentic_rl"}), shutdown_on_exit=False)
-        """The provider whose spans reach the store."""
+        """Provider whose spans reach the store."""
         self.provider.add_span_processor(TraceRouter(self._open_trace))
         self._otel = tracer_of(self.provider)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process it is a tracer of its own, with a provider of its own."""
+        """Make the tracer anew in another process, with a provider of its own."""
         return recipe_of(self)
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
@@ -136,7 +136,7 @@ class OtelTracer(Tracer):
 
     def _start(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         span = self._otel.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
-        return _OpenSpan(span, name)
+        return _OtelSpan(span, name)
 
     @contextmanager
     def _root(self, trace: Trace, name: str) -> Iterator[None]:
@@ -154,14 +154,14 @@ class OtelTracer(Tracer):
 
 
 def make_provider(resource: Resource, *, shutdown_on_exit: bool) -> TracerProvider:
-    """A provider that samples everything and cuts nothing off."""
+    """Make a provider that samples everything and cuts nothing off."""
     return TracerProvider(
         sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=shutdown_on_exit, span_limits=_UNLIMITED
     )
 
 
 def tracer_of(provider: TracerProvider) -> otel.Tracer:
-    """A tracer of the OpenTelemetry SDK.
+    """Return a tracer of the OpenTelemetry SDK.
 
     Raises:
         RuntimeError: the environment switches the SDK off.

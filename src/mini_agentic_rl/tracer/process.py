@@ -30,7 +30,7 @@ _TRACES_PATH: Final = "/v1/traces"
 
 _lock = threading.Lock()
 _done: list[TracerProvider] = []
-"""At most one: the provider that `init` has equipped."""
+"""Provider that `init` has equipped; at most one."""
 
 
 def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
@@ -79,7 +79,7 @@ def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
 
 
 class _RolloutProcessor(TraceRouter):
-    """Routes the spans of the process; those of an `OtelTracer` are routed by that tracer itself."""
+    """Router of the process's spans; those of an `OtelTracer` are routed by that tracer itself."""
 
     def __init__(self, elsewhere: SpanProcessor | None) -> None:
         super().__init__(get_open_trace, elsewhere)
@@ -94,7 +94,7 @@ class _RolloutProcessor(TraceRouter):
 
 
 class _ProcessTracer(OtelTracer):
-    """The tracer of tasks without one: its spans come from the provider of the process and need no trace."""
+    """Tracer of tasks without one: its spans come from the provider of the process and need no trace."""
 
     def __init__(self, provider: TracerProvider) -> None:
         Tracer.__init__(self)
@@ -106,7 +106,7 @@ class _ProcessTracer(OtelTracer):
 
 
 def _sender(endpoint: str | None, api_key: str | None) -> SpanProcessor | None:
-    """What sends spans over OTLP, in batches; None where there is nowhere to send them to."""
+    """Return what sends spans over OTLP, in batches, or None where there is nowhere to send them to."""
     if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINT_VARIABLES):
         return None
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

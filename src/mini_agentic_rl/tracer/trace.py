@@ -1,4 +1,4 @@
-"""One open trace: the spans of one attempt, on their way to the store.
+"""An open trace: the spans of one attempt, on their way to the store.
 
 `record` may be called from any thread and never waits; a task on the event loop that opened the trace asks the store
 for sequence ids and adds the spans in the order in which they were recorded. It starts as soon as that loop is free, so
@@ -28,7 +28,7 @@ LOCAL_ROLLOUT_ID = "local"
 
 
 class Trace:
-    """Collects the spans of one attempt. Without a store they stay here, numbered from 1."""
+    """Spans of one attempt, on their way to the store. Without a store they stay here, numbered from 1."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Trace:
         self.rollout_id = rollout_id or LOCAL_ROLLOUT_ID
         self.attempt_id = attempt_id or LOCAL_ROLLOUT_ID
         self.recorded: list[Span] = [] if recorded is None else recorded
-        """Every span so far, in the order of its end; `sequence_id` is 0 until the store has given one."""
+        """All spans so far, in the order of their ends; `sequence_id` is 0 until the store has given one."""
         self.root: Any = None
-        """What the tracer needs to hang later spans under the same root."""
+        """Tracer's own handle, by which later spans get the same root."""
         self._loop = asyncio.get_running_loop() if store is not None else None
         self._lock = threading.Lock()
         self._pending: deque[Span] = deque()
@@ -57,13 +57,13 @@ class Trace:
         self._error: Exception | None = None
 
     def continued(self) -> Trace:
-        """A fresh, open trace of the same attempt that goes on where this one ended."""
+        """Return a fresh, open trace of the same attempt that goes on where this one ended."""
         trace = Trace(self.tracer, self.store, self.rollout_id, self.attempt_id, self.recorded)
         trace.root = self.root
         return trace
 
     def record(self, span: Span) -> None:
-        """Take a span that has ended; its rollout, attempt and sequence id are set here."""
+        """Take a span that has ended, and set its rollout, attempt and sequence id."""
         span.rollout_id, span.attempt_id = self.rollout_id, self.attempt_id
         with self._lock:
             if self._closed:
@@ -88,7 +88,7 @@ class Trace:
             logger.warning("the event loop of rollout %s is closed: span %r is dropped", self.rollout_id, span.name)
 
     async def close(self) -> None:
-        """Deliver what is pending, then take no more.
+        """Deliver the pending spans, then take no more.
 
         Raises:
             Exception: whatever the store raised when it was given spans of this trace.

@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..algorithm.base import Algorithm, AlgorithmContext
-from ..algorithm.rollouts import cancel_leftovers
+from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
@@ -182,7 +181,7 @@ def _look_at(work: asyncio.Future[None]) -> None:
 
 def _record_in(store: LightningStore, llm_proxy: Any) -> None:
     """A proxy of ours that has no store records in this one."""
-    from ..gateway.proxy import LLMProxy
+    from ..gateway import LLMProxy
 
     if isinstance(llm_proxy, LLMProxy) and llm_proxy.get_store() is None:
         llm_proxy.set_store(store)

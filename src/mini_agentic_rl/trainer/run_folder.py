@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from ..algorithm.base import ResultKind
+from ..algorithm import ResultKind
 from ..atomic_files import DiskFullError, read_json, remove_leftovers, write_folder, write_json
 from ..errors import UserError
 

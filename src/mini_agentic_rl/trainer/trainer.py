@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..adapter import TraceAdapter, TracerTraceToTriplet
-from ..algorithm.base import Algorithm, AlgorithmContext, OnFailure
-from ..algorithm.baseline import Baseline, FastAlgorithm
+from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger

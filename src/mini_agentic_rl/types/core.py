@@ -1,6 +1,7 @@
-"""Which of a rollout's agents are trained, said from inside the agent.
+"""The nouns of the framework: tasks become rollouts, a rollout is tried in attempts, attempts leave spans.
 
-Types do no I/O: the room that writes spans registers here how a mark is recorded where the algorithm sees it.
+Types do no I/O: the room that writes spans registers here how the mark of a trainable agent is recorded where the
+algorithm sees it.
 """
 
 from __future__ import annotations
@@ -13,43 +14,10 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from .spans import Span
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a hook sees objects of higher floors; only their names are needed here
     LitAgent = Any
     Runner = Any
     Tracer = Any
-
-
-TRAINABLE_AGENTS_KEY: Final = "trainable_agents"
-"""Key in a rollout's metadata: the agents that are marked, in the order of their marks."""
-
-_recorders: list[Callable[[str], None]] = []
-
-
-def on_trainable_agent(recorder: Callable[[str], None]) -> None:
-    """Call `recorder` with the name of every agent that is marked from now on."""
-    if recorder not in _recorders:
-        _recorders.append(recorder)
-
-
-def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
-    """Add an agent to the marks in `metadata`, and tell the recorders.
-
-    Raises:
-        ValueError: the name is empty or no string.
-    """
-    if not isinstance(agent_id, str) or not agent_id:
-        raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
-    marked = trainable_agents_in(metadata)
-    if agent_id not in marked:
-        metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
-    for recorder in _recorders:
-        recorder(agent_id)
-
-
-def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
-    """The agents that are marked in a rollout's metadata."""
-    marked = metadata.get(TRAINABLE_AGENTS_KEY) or []
-    return [marked] if isinstance(marked, str) else [str(name) for name in marked]
 
 
 T = TypeVar("T")
@@ -66,13 +34,13 @@ TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "f
 REWARD_KEY = "reward"
 """Key in a rollout's metadata: its final reward, where the agent or a hook sets one there."""
 OUTPUT_KEY = "output"
-"""Key in a rollout's metadata: what the agent answered."""
+"""Key in a rollout's metadata: the answer of the agent."""
 TRACES_KEY = "traces"
 """Key in a rollout's metadata: spans that the agent made itself."""
 
 
 class RolloutConfig(BaseModel):
-    """How patiently a rollout is run."""
+    """Limits of a rollout's attempts, and when it is tried again."""
 
     timeout_seconds: float | None = Field(default=None, gt=0, description="An attempt older than this is timed out.")
     unresponsive_seconds: float | None = Field(
@@ -85,7 +53,7 @@ class RolloutConfig(BaseModel):
 
 
 class Rollout(BaseModel):
-    """A task to be run, and how far it has come.
+    """A task to be run, and its progress.
 
     An agent may also make one to return it, of nothing but its input and its output: `Rollout(input=…, output=…)`. Such
     a rollout has no id; it stands for what the agent has to say about the rollout that it was given.
@@ -113,7 +81,7 @@ class Rollout(BaseModel):
 
     @property
     def output(self) -> Any:
-        """What the agent answered, where it says so: `metadata["output"]`, or None."""
+        """Answer of the agent, where it gives one: `metadata["output"]`, or None."""
         return self.metadata.get(OUTPUT_KEY)
 
     @output.setter
@@ -173,7 +141,7 @@ class EnqueueRolloutRequest(BaseModel):
 
 
 class Worker(BaseModel):
-    """What is known of one runner."""
+    """State of one runner."""
 
     worker_id: str
     status: WorkerStatus = "unknown"
@@ -196,7 +164,7 @@ class Triplet(BaseModel):
 
 
 class Task(BaseModel):
-    """A task together with the rollout that runs it: what an agent or a hook gets whose parameter is annotated `Task`.
+    """A task together with the rollout that runs it, for a parameter of an agent or a hook that is annotated `Task`.
 
     The row of the data set is `input`; its columns can also be had from the task itself (`task["question"]`).
     """
@@ -209,7 +177,7 @@ class Task(BaseModel):
 
     @classmethod
     def of(cls, rollout: Rollout) -> Task:
-        """The task that `rollout` runs; they share their metadata."""
+        """Return the task that `rollout` runs; they share their metadata."""
         return cls.model_construct(
             rollout_id=rollout.rollout_id,
             input=rollout.input,
@@ -219,7 +187,7 @@ class Task(BaseModel):
         )
 
     def __getitem__(self, column: Any) -> Any:
-        """A column of the row."""
+        """Return a column of the row."""
         return self.input[column]
 
 
@@ -252,8 +220,43 @@ class Dataset(Protocol[T_co]):
     def __len__(self) -> int: ...
 
 
+TRAINABLE_AGENTS_KEY: Final = "trainable_agents"
+"""Key in a rollout's metadata: the agents that are marked as trainable, in the order of their marks."""
+
+_recorders: list[Callable[[str], None]] = []
+
+
+def on_trainable_agent(recorder: Callable[[str], None]) -> None:
+    """Call `recorder` with the name of every agent that is marked from now on."""
+    if recorder not in _recorders:
+        _recorders.append(recorder)
+
+
+def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
+    """Mark an agent as trainable in the metadata of its rollout, and tell the recorders.
+
+    Raises:
+        ValueError: the name is empty or no string.
+    """
+    if not isinstance(agent_id, str) or not agent_id:
+        raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
+    marked = trainable_agents_in(metadata)
+    if agent_id not in marked:
+        metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
+    for recorder in _recorders:
+        recorder(agent_id)
+
+
+def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the agents that are marked in a rollout's metadata."""
+    marked = metadata.get(TRAINABLE_AGENTS_KEY) or []
+    return [marked] if isinstance(marked, str) else [str(name) for name in marked]
+
+
 class Hook:
-    """Override what you need. Every method is called with keyword arguments and may be sync or async.
+    """Code of the user's that runs around each rollout.
+
+    Override what you need. Every method is called with keyword arguments and may be sync or async.
 
     A method receives the arguments that it names, out of those listed here plus `task` (the rollout's input; a
     parameter that is annotated `Task` gets one with the row in its `input`), so the shorter `on_rollout_end(self,
@@ -262,13 +265,13 @@ class Hook:
     """
 
     async def on_rollout_start(self, *, agent: LitAgent, runner: Runner, rollout: Rollout) -> Any:
-        """Before anything of the attempt has run."""
+        """Run before anything of the attempt has run."""
 
     async def on_trace_start(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
-        """Inside the trace, before the agent is called; spans made here belong to the attempt."""
+        """Run inside the trace, before the agent is called; spans made here belong to the attempt."""
 
     async def on_trace_end(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
-        """Inside the trace, after the agent has returned or raised."""
+        """Run inside the trace, after the agent has returned or raised."""
 
     async def on_rollout_end(self, *, agent: LitAgent, runner: Runner, rollout: Rollout, spans: Sequence[Span]) -> Any:
-        """After the trace: every span of the attempt is in the store. The usual place to score a rollout."""
+        """Run after the trace: every span of the attempt is in the store. The usual place to score a rollout."""

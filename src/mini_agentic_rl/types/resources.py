@@ -30,14 +30,14 @@ class LLM(Resource):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, values: Any) -> Any:
-        """`name` is the model, with or without the provider."""
+        """Take `name` as the model, with or without the provider."""
         if isinstance(values, dict) and "name" in values and "model" not in values:
             rest = {key: value for key, value in values.items() if key != "name"}
             return {**rest, "model": str(values["name"]).removeprefix("openai/")}
         return values
 
     def get_base_url(self, *_: Any) -> str:
-        """The URL to give an OpenAI client as `base_url`."""
+        """Return the URL to give an OpenAI client as `base_url`."""
         return self.endpoint
 
 
@@ -48,7 +48,7 @@ class ProxyLLM(LLM):
     endpoint: str = Field(description="Base URL of the gateway.")
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None, *_: Any) -> str:
-        """The rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.
+        """Return the rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.
 
         Raises:
             ValueError: only one of the two ids was given.
@@ -62,7 +62,7 @@ class ProxyLLM(LLM):
         return urlunsplit((scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment))
 
     def for_rollout(self, rollout_id: str, attempt_id: str) -> LLM:
-        """A plain `LLM` whose endpoint is the rollout's own URL."""
+        """Return a plain `LLM` whose endpoint is the rollout's own URL."""
         return LLM(
             endpoint=self.get_base_url(rollout_id, attempt_id),
             model=self.model,
@@ -79,7 +79,7 @@ class PromptTemplate(Resource):
     engine: Literal["jinja", "f-string", "poml"] = Field(default="f-string", description="How to fill it in.")
 
     def format(self, **values: Any) -> str:
-        """The template with `values` filled in.
+        """Return the template with `values` filled in.
 
         Raises:
             KeyError: an f-string template names a value that was not given.

@@ -62,14 +62,14 @@ class Link(BaseModel):
 
 
 class OtelResource(BaseModel):
-    """What produced the span."""
+    """Description of what produced the span."""
 
     attributes: Attributes = Field(default_factory=dict)
     schema_url: str = ""
 
 
 class SpanCoreFields(BaseModel):
-    """What a caller decides about a span; ids and order are added by the tracer and the store."""
+    """Fields of a span that a caller decides; ids and order are added by the tracer and the store."""
 
     name: str
     attributes: Attributes = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class Span(BaseModel):
 
     @classmethod
     def from_opentelemetry(cls, src: ReadableSpan, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-        """The stored form of an OpenTelemetry span.
+        """Convert an OpenTelemetry span to its stored form.
 
         Raises:
             ValueError: the span has no context.
@@ -156,7 +156,7 @@ class Span(BaseModel):
         events: list[Event] | None = None,
         links: list[Link] | None = None,
     ) -> Span:
-        """A span made by hand; ids that are not given are drawn at random, times are now."""
+        """Make a span by hand. Ids that are not given are drawn at random, times are now."""
         now = time.time()
         return cls(
             rollout_id=rollout_id or "",
@@ -188,7 +188,7 @@ class Span(BaseModel):
         parent_id: str | None = None,
         resource: OtelResource | None = None,
     ) -> Span:
-        """A span from what a caller decided about it."""
+        """Make a span from what a caller decided about it."""
         return cls.from_attributes(
             attributes=core.attributes,
             rollout_id=rollout_id,

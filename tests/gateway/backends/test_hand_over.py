@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from openai import AsyncOpenAI
 
-from mini_agentic_rl.gateway.backends.hand_over import HandOver
+from mini_agentic_rl.gateway.backends.policy import HandOver
 from mini_agentic_rl.tokens import TokenDelta
 
 from ..tiny_server import tiny_server

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from mini_agentic_rl.gateway.completion.read import Choice
-from mini_agentic_rl.gateway.render.answer_reader import AnswerReader
-from mini_agentic_rl.gateway.render.detokenizer import Decoder, Detokenizer
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+from mini_agentic_rl.gateway.render.thinking import AnswerReader
+from mini_agentic_rl.gateway.render.tokenizer import Decoder, Detokenizer
 from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
 from mini_agentic_rl.tokens import TokenDelta
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.constraints import ConstraintCompiler, answer_rule
-from mini_agentic_rl.gateway.dialects.chat_request import parse_chat_request
+from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.errors import BadRequestError
 from mini_agentic_rl.gateway.render.thinking import ThinkTags
 from mini_agentic_rl.gateway.tool_formats import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.dialects import all_dialects
 from mini_agentic_rl.gateway.dialects.base import encode, json_object
-from mini_agentic_rl.gateway.dialects.chat_request import parse_chat_request
+from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.errors import BadRequestError, GatewayError
 from mini_agentic_rl.gateway.render.messages import plain_messages
 

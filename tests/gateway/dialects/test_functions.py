@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from mini_agentic_rl.gateway.dialects.functions import as_tools
+from mini_agentic_rl.gateway.dialects.chat import as_tools
 
 from ..samples import CALCULATOR, CALL_TEXT
 

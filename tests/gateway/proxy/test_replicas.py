@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.proxy.replicas import DOWN_SECONDS, Replicas
+from mini_agentic_rl.gateway.proxy.upstreams import DOWN_SECONDS, Replicas
 
 
 def _entries(*urls):

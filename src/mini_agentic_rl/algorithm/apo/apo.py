@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ...errors import UserError
-from ...gateway.resources import resources_with_proxy
+from ...gateway import resources_with_proxy
 from ...types import Dataset, PromptTemplate
 from ..base import Algorithm, AlgorithmContext
 from .beam import Search, Version

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .settings import Baseline
+from ..loop.settings import Baseline
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,16 +80,11 @@ def batch_normalized(advantages_S: Floats, weights_S: Floats) -> Floats:
     The mean is the one that the loss takes: `weights_S` are its weights [S], all alike when it averages over tokens.
     Zeros when all advantages are equal.
     """
-    shares_S = weights_S / weights_S.sum()
-    centred_S = advantages_S - (shares_S * advantages_S).sum()
+    weight_S = weights_S / weights_S.sum()
+    centred_S = advantages_S - (weight_S * advantages_S).sum()
     if np.ptp(advantages_S) == 0:
         return np.zeros_like(advantages_S)
-    return np.asarray(centred_S / (np.sqrt((shares_S * centred_S**2).sum()) + EPSILON))
-
-
-def has_signal(rewards: Floats) -> bool:
-    """Whether the rewards of a group differ; equal ones carry no gradient."""
-    return rewards.shape[0] > 1 and bool(np.any(np.ptp(rewards, axis=0) > 0))
+    return np.asarray(centred_S / (np.sqrt((weight_S * centred_S**2).sum()) + EPSILON))
 
 
 def _over_deviation(centred: Floats, rewards: Floats) -> Floats:

@@ -6,80 +6,22 @@ one term, with the advantage of the call that sampled it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
-
-from .advantage import Advantage, has_signal
-from .credit import Credit, Rewards, broadcast, stack
-from .loss import term_weights
-from .settings import Aggregation
+from ...tokens import PackedTrees, TokenTree, pack
+from ..loop.groups import Group, has_signal
+from ..losses import Aggregation, term_weights
+from .advantage import Advantage
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Trajectory:
-    """What one rollout sampled, and what it was worth."""
-
-    rollout_id: str
-    records: Sequence[CompletionRecord]
-    reward: float
-    """Its final reward."""
-    credit: Credit | None = None
-    """What each record is trained with; None trains all with the final reward."""
-    rewards: Rewards | None = None
-    """The rewards that `credit` was made of, for an algorithm that spreads them over time itself; None where only the
-    final one is known."""
-    dimensions: Mapping[str, float] = field(default_factory=dict)
-    """The final reward by its names, where it has several."""
-
-    @property
-    def credited(self) -> Credit:
-        return broadcast(self.records, self.reward) if self.credit is None else self.credit
-
-    @property
-    def sampled_tokens(self) -> int:
-        return sum(record.output_ids.size for record in self.records)
-
-    @property
-    def trained_tokens(self) -> int:
-        """Sampled tokens of the records that the credit reaches, without the forced ones."""
-        columns = self.credited.column_R
-        return sum(record.trained_tokens for record, c in zip(self.records, columns, strict=True) if c >= 0)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether its last call ended at a length bound."""
-        return bool(self.records) and self.records[-1].finish_reason == "length"
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rollouts of one task."""
-
-    task_id: str
-    trajectories: Sequence[Trajectory]
-
-    @property
-    def rewards(self) -> npt.NDArray[np.float64]:
-        """Final rewards [G]."""
-        return np.array([trajectory.reward for trajectory in self.trajectories], np.float64)
-
-    @property
-    def credits(self) -> npt.NDArray[np.float64]:
-        """What is compared within the group: [G], or [G, C] where single calls have rewards of their own."""
-        if not self.trajectories:
-            return np.empty(0, np.float64)
-        return stack([trajectory.credited for trajectory in self.trajectories])
-
-
-@dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """All that one optimizer step trains on, and the streams that the loss needs."""
 
     packed: PackedTrees
@@ -89,6 +31,12 @@ class Batch:
     """Weight of each term: the whole normalisation of the loss."""
     unrolled_tokens: int
     """Tokens that training each trajectory's longest call and every diverging one on its own would compute."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Tokens of the tree, and how many times as many there would be without sharing."""
+        tokens = self.packed.token_count
+        return {"tree/tokens": float(tokens), "tree/sharing": self.unrolled_tokens / max(1, tokens)}
 
 
 def make_batch(
@@ -100,8 +48,8 @@ def make_batch(
     mask_truncated: bool,
     keep_zero_advantage: bool,
     compared: bool = True,
-) -> Batch | None:
-    """The trainable part of `groups`; None when there is none.
+) -> TrainingBatch | None:
+    """Return the trainable part of `groups`; None when there is none.
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
@@ -136,7 +84,7 @@ def make_batch(
     if not of_call:
         return None
     packed = pack([tree])
-    return Batch(
+    return TrainingBatch(
         packed=packed,
         advantages_S=np.array(of_call, np.float32)[packed.call_S],
         weights_S=term_weights(lengths, aggregation, max_length)[packed.trajectory_S],

@@ -1,44 +1,165 @@
-"""What an algorithm does with the rollouts of a step. All the rest of a run is the loop's.
+"""The update of GRPO and its relatives: groups in, optimizer steps and their metrics out. Runs on the torch thread.
 
-The loop measures, warms up, samples, counts steps, writes checkpoints and goes on from them, for every algorithm alike.
-An objective is made once a run, on the torch thread (`MiniGRPO.objective`), and used there alone.
+What each step of it computes is told where it stands: rewards are shaped (`loop/shaping.py`), compared
+(`advantage.py`), packed (`batch.py`) and turned into a loss (`losses/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from ...policy import Learner
-from .batch import Group
+import numpy as np
+import torch
 
-Learners = Mapping[str, Learner]
-"""The optimizer of each adapter, by the adapter's name."""
+from ...policy import Learner, TermStreams
+from ...tokens import PackedTrees
+from ..loop.groups import Group, group_metrics, has_signal
+from ..loop.objective import Learners
+from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty
+from ..losses import LOSSES, importance_correction
+from ..losses.base import Floats
+from ..losses.kl import sum_to_go
+from ..losses.policy_gradient import PolicyGradientLoss
+from .advantage import ADVANTAGES, batch_normalized
+from .batch import TrainingBatch, make_batch
+from .settings import GRPOSettings
 
 
-class Objective(Protocol):
-    """How rollouts become new weights."""
+class GRPOObjective:
+    """Compares the rollouts of a task, or of a batch, with each other; see `Objective`. Beside the optimizers it keeps
+    no state."""
 
-    @property
-    def learners(self) -> Learners:
-        """The optimizer of each adapter that is trained; the loop keeps it, and the weights, in checkpoints."""
-        ...
+    def __init__(self, learners: Learners, settings: GRPOSettings) -> None:
+        self.learners = learners
+        self._settings = settings
 
     def has_signal(self, group: Group) -> bool:
-        """Whether training on the group could change the policy. Safe on any thread."""
-        ...
+        """Return True if the rewards differ; without a baseline, if anything can be trained."""
+        if self._settings.baseline == "none":
+            return any(trajectory.trained_tokens for trajectory in group.trajectories)
+        return has_signal(group.credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
-        """Take all optimizer steps on what one step sampled for `adapter`; figures about it. Nothing to learn from is
-        no error: figures are returned, and no weight changes."""
-        ...
+        """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
+        settings, learner = self._settings, self.learners[adapter]
+        shaped, kl = groups, None
+        if settings.overlong_buffer > 0:
+            shaped = with_overlong_penalty(
+                shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
+            )
+        penalised = settings.kl_coef > 0 and settings.kl_in_reward
+        if penalised and settings.baseline != "none":
+            shaped, kl = with_kl_penalty(shaped, learner, settings.kl_coef)
+        batch = _made(shaped, settings)
+        if batch is not None and penalised and settings.baseline == "none":
+            batch, kl = with_kl_to_go(batch, learner, settings.kl_coef)
+        batch = _normalized(batch, settings)
+        metrics = group_metrics(groups) | ({} if batch is None else batch.metrics)
+        if kl is not None:
+            metrics["kl"] = kl
+        if batch is not None:
+            metrics |= update(learner, batch, settings)
+        return metrics
 
     def save_state(self, folder: Path) -> None:
-        """Write what must be kept besides the adapters and their optimizers (a critic, running means) into the folder
-        of a checkpoint."""
-        ...
+        """Write nothing: all is in the optimizers."""
 
     def load_state(self, folder: Path) -> None:
-        """Read back what `save_state` wrote."""
-        ...
+        """Read nothing: all is in the optimizers."""
+
+
+def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
+    """Return the trainable part of `groups` under `settings`; None when there is none."""
+    return _normalized(_made(groups, settings), settings)
+
+
+def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> dict[str, float]:
+    """Take `epochs_per_batch` optimizer steps on one batch; return the metrics of the last, those of mismatch of the
+    first.
+
+    The first pass is on-policy, so what its log-probabilities differ from the sampler's is numerical mismatch.
+    """
+    packed, loss = batch.packed, PolicyGradientLoss.from_settings(settings)
+    level, over_rollouts = settings.importance_correction, loss.surrogate.over_rollouts
+    streams = TermStreams(torch.from_numpy(batch.weights_S), torch.from_numpy(batch.advantages_S))
+    if "reference_logprobs" in loss.needs:
+        streams = replace(streams, reference_logprobs_S=learner.logprobs(packed, reference=True).cpu())
+    old_S = behaviour_S = packed.behaviour_logprobs_S.astype(np.float64)
+    metrics: dict[str, float] = {}
+    mismatch: dict[str, float] = {}
+    for epoch in range(settings.epochs_per_batch):
+        takes_old = epoch == 0 and (level != "none" or "old_logprobs" in loss.needs)
+        current_S = _logprobs(learner, packed) if takes_old or over_rollouts is not None else old_S
+        if takes_old:
+            old_S = current_S
+            streams = replace(streams, old_logprobs_S=_stream(old_S))
+        if epoch == 0 and level != "none":
+            correction_S = importance_correction(
+                level, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap
+            )
+            streams = replace(streams, correction_S=_stream(correction_S))
+        if over_rollouts is not None:
+            streams = replace(streams, rollout_S=_stream(over_rollouts(current_S, old_S, packed.trajectory_S)))
+        metrics = learner.forward_backward(packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs)
+        weight = metrics.pop("weight")
+        metrics = {name: value if name == "loss" else value / weight for name, value in metrics.items()}
+        metrics |= learner.optim_step()
+        if epoch == 0:
+            mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
+    return metrics | mismatch
+
+
+def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[TrainingBatch, float]:
+    """Return the batch with beta times the sum of k1 from each term on (`kl.sum_to_go`) taken off its advantage, and
+    the mean of k1. On the torch thread."""
+    k1_S = k1(batch.packed, learner)
+    penalty_S = coef * sum_to_go(k1_S, batch.packed.trajectory_S)
+    return replace(batch, advantages_S=(batch.advantages_S - penalty_S).astype(np.float32)), float(k1_S.mean())
+
+
+def _made(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
+    """Return the batch before advantages are compared over it."""
+    return make_batch(
+        groups,
+        ADVANTAGES[settings.baseline, settings.normalize_advantage and not settings.over_batch],
+        settings.loss_aggregation,
+        max_length=settings.max_trajectory_tokens,
+        mask_truncated=settings.mask_truncated,
+        keep_zero_advantage=_zero_counts(settings),
+        compared=settings.baseline != "none",
+    )
+
+
+def _normalized(batch: TrainingBatch | None, settings: GRPOSettings) -> TrainingBatch | None:
+    """Return the batch with its advantages compared over it; None where nothing is left that has a gradient."""
+    if batch is None or not settings.over_batch:
+        return batch
+    advantages_S = batch_normalized(batch.advantages_S.astype(np.float64), batch.weights_S.astype(np.float64))
+    if not advantages_S.any() and not PolicyGradientLoss.from_settings(settings).needs:
+        return None
+    return replace(batch, advantages_S=advantages_S.astype(np.float32))
+
+
+def _zero_counts(settings: GRPOSettings) -> bool:
+    """Return True if a call whose advantage is 0 has a part in the update all the same: by a gradient of its own, in a
+    mean over the batch, or as a part of its rollout."""
+    loss = LOSSES[settings.policy_loss]
+    return (
+        settings.kl_coef > 0
+        or settings.entropy_coef > 0
+        or settings.over_batch
+        or bool(loss.needs)
+        or loss.over_rollouts is not None
+        or settings.importance_correction == "sequence"
+    )
+
+
+def _logprobs(learner: Learner, packed: PackedTrees) -> Floats:
+    current_S: Floats = learner.logprobs(packed).double().cpu().numpy()
+    return current_S
+
+
+def _stream(values_S: Floats) -> torch.Tensor:
+    return torch.from_numpy(values_S.astype(np.float32))

@@ -1,6 +1,6 @@
 """Mini-PPO: a critic, advantages over the tokens of a rollout, and the update made of them.
 
-The settings need no torch.
+Names are loaded when they are asked for: settings and advantages need no torch.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gae import explained_variance, generalized_advantages, whiten
 from .settings import PPOSettings
 
 if TYPE_CHECKING:
-    from .gae import explained_variance, generalized_advantages, whiten
-    from .loss import PPOLoss, ValueLoss, clipped_value_error
+    from ..losses.value import PPOLoss, ValueLoss, clipped_value_error
     from .mini_ppo import MiniPPO
 
 __all__ = [
@@ -26,18 +26,10 @@ __all__ = [
     "whiten",
 ]
 
-_LATER = {
-    "MiniPPO": "mini_ppo",
-    "PPOLoss": "loss",
-    "ValueLoss": "loss",
-    "clipped_value_error": "loss",
-    "explained_variance": "gae",
-    "generalized_advantages": "gae",
-    "whiten": "gae",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if name == "MiniPPO":
+        return import_module(".mini_ppo", __name__).MiniPPO
+    if name in ("PPOLoss", "ValueLoss", "clipped_value_error"):
+        return getattr(import_module("..losses.value", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

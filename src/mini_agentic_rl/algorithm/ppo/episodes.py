@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mini_agentic_rl.tokens import PackedTrees, TokenTree, pack
-
-from ..grpo.batch import Group, Trajectory
-from ..grpo.credit import turn_numbers
-from ..grpo.shaping import overlong_penalty
+from ...tokens import PackedTrees, TokenTree, pack
+from ..loop.credit import turn_numbers
+from ..loop.groups import Group, Trajectory
+from ..loop.shaping import overlong_penalty
 from .settings import PPOSettings
 
 Floats = npt.NDArray[np.float64]

@@ -7,10 +7,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from ..grpo.settings import Aggregation, Baseline, GRPOSettings, Normalization, PolicyLoss
+from ..loop.settings import Baseline, LoopSettings, Normalization
+from ..losses import LOSSES, Aggregation, PolicyLossName
 
 
-class PPOSettings(GRPOSettings):
+class PPOSettings(LoopSettings):
     """The loop and the policy's part of the loss as in `GRPOSettings`; what follows is the critic's, and time's.
 
     A critic takes the place of the group: `preset`, `baseline` and `dynamic_sampling` stay as they are.
@@ -28,7 +29,7 @@ class PPOSettings(GRPOSettings):
     """Rewards are compared with what the critic expected."""
     advantage_normalization: Normalization = "batch"
     """Over the batch alone."""
-    policy_loss: PolicyLoss = "clip"
+    policy_loss: PolicyLossName = "clip"
     """`clip` or `cispo`; the ratio of whole rollouts (`gspo`) has no place beside advantages of single tokens."""
     loss_aggregation: Aggregation = "token"
     """How token losses, and the critic's errors, are averaged: over all tokens, per rollout first, or by a constant."""
@@ -61,8 +62,9 @@ class PPOSettings(GRPOSettings):
             raise ValueError(f"baseline {self.baseline} compares rollouts of a group: with PPO leave it out")
         if self.normalize_advantage and self.advantage_normalization != "batch":
             raise ValueError("advantage_normalization group is GRPO's: PPO whitens over the batch")
-        if self.policy_loss == "gspo":
-            raise ValueError("policy_loss gspo is GRPO's: with PPO take clip or cispo")
+        if LOSSES[self.policy_loss].over_rollouts is not None:
+            others = [name for name, loss in LOSSES.items() if loss.over_rollouts is None]
+            raise ValueError(f"policy_loss {self.policy_loss} is GRPO's: with PPO take {' or '.join(others)}")
         if self.credit == "discounted":
             raise ValueError("credit discounted is GRPO's: with PPO take credit per_turn and gamma")
         return self

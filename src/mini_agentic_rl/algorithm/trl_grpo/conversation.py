@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import UserError
-from ..grpo.batch import Trajectory
+from ..loop.groups import Trajectory
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedTokenizerBase
 
 from ...policy import Learner, PolicyModel
-from ..grpo.advantage import has_signal
-from ..grpo.batch import Group
-from ..grpo.objective import Learners
 from ..grpo.settings import GRPOSettings
-from ..grpo.shaping import with_kl_penalty, with_overlong_penalty
-from ..grpo.update import group_metrics
+from ..loop.groups import Group, group_metrics, has_signal
+from ..loop.objective import Learners
+from ..loop.shaping import with_kl_penalty, with_overlong_penalty
 from ..seeds import derive_seed
 from .conversation import Conversation, conversation_of, empty_row, masked
 
@@ -44,7 +42,7 @@ class TRLObjective:
         return has_signal(group.credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
-        figures = group_metrics(groups, None)
+        figures = group_metrics(groups)
         if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
             return figures
         learner = self.learners[adapter]

@@ -12,7 +12,7 @@ from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
 from ..grpo import GRPOSettings, MiniGRPO
-from ..grpo.objective import Objective
+from ..loop.objective import Objective
 from ..ppo import PPOSettings
 from ..ppo.mini_ppo import policy_steps, ppo_objective
 from .plan import Plan, translate
@@ -35,6 +35,9 @@ class VERL(MiniGRPO):
     Raises:
         UserError: a value that would change what is learned cannot be honoured; the message names its key.
     """
+
+    settings: Any  # a `PPOSettings` where the configuration asks for a critic
+    settings_class: Any
 
     def __init__(self, config: Mapping[Any, Any] | None = None, **options: Any) -> None:
         self.config = config

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mini_agentic_rl.tokens import TokenDelta, TokenRequest
+from ...tokens import TokenDelta, TokenRequest
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,21 @@
-"""The life of one chat request: prepared, sampled, read, recorded, remembered, answered."""
+"""The life of one chat request, a file for each thing that happens to it.
+
+`prepare`: checked against what is served, rendered, constrained; `sample`: handed to the backend; `read`: the tokens as
+text, thought and tool calls; `record`: a span with the exact tokens in the store; `remember`: what the next call of the
+conversation continues from; `answer`: told to the client in one piece or as a stream.
+"""
+
+from .answer import ChatStream, whole_answer
+from .prepare import PreparedChat
+from .record import CallContext, RecordedAnswer, Recorder
+from .sample import ChatService
+
+__all__ = [
+    "CallContext",
+    "ChatService",
+    "ChatStream",
+    "PreparedChat",
+    "RecordedAnswer",
+    "Recorder",
+    "whole_answer",
+]

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any
 
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.tokens import Delivery, SamplingParams, TokenRequest
-
-from ..backends.base import Backend
+from ...store import LightningStore
+from ...tokens import Delivery, SamplingParams, TokenRequest
+from ...types import AttemptedRollout, Rollout
+from ..backends import Backend
 from ..constraints import ConstraintCompiler, answer_rule
-from ..dialects.chat_request import ChatRequest
+from ..dialects import ChatRequest, Scope
 from ..errors import BadRequestError, ContextLengthError, NotFoundError, UnknownModelError
 from ..limits import RolloutBudgets
-from ..render.messages import plain_messages
-from ..render.renderer import ChatRenderer
+from ..render import ChatRenderer, plain_messages
 from .read import Choice
-from .remember import ConversationMemory, Prompt, Scope
-from .seeds import RolloutSeeds
+from .remember import ConversationMemory, Prompt
+
+METADATA_KEY = "sampling_seed"
+_REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
-class ChatTurn:
+class PreparedChat:
     """A request that can be sampled."""
 
     request: ChatRequest
@@ -40,7 +43,7 @@ class ChatTurn:
     traceparent: str | None = None
 
 
-class TurnMaker:
+class Preparation:
     """Turns requests into what the backend is asked. Used from one event loop.
 
     Args:
@@ -78,7 +81,7 @@ class TurnMaker:
         """Names that may be asked for."""
         return list(dict.fromkeys([self._model_name, *self._backend.model_names]))
 
-    async def make(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
+    async def make(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
         """The turn of a request. A call without a seed takes its rollout's, if that has one.
 
         Raises:
@@ -119,7 +122,7 @@ class TurnMaker:
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
         indices = range(request.choices)
-        return ChatTurn(
+        return PreparedChat(
             request=request,
             scope=scope,
             prompt=prompt,
@@ -196,3 +199,36 @@ class TurnMaker:
             presence_penalty=request.presence_penalty or 0.0,
             frequency_penalty=request.frequency_penalty or 0.0,
         )
+
+
+@dataclass
+class RolloutSeeds:
+    """Gives each call of an attempt its own seed, by its place in the attempt. Used from one event loop."""
+
+    store: LightningStore
+    _seeds: OrderedDict[tuple[str, str], list[int | None]] = field(default_factory=OrderedDict)
+    """For each attempt: the rollout's seed, and how many calls it has made."""
+
+    async def next(self, scope: Scope) -> int | None:
+        """Seed of the next call under `scope`; None where the rollout has none."""
+        if scope is None:
+            return None
+        if scope not in self._seeds:
+            rollout = await self.store.get_rollout_by_id(scope[0])
+            self._seeds[scope] = [None if rollout is None else _seed_of(rollout), 0]
+            if len(self._seeds) > _REMEMBERED:
+                self._seeds.popitem(last=False)
+        seed, calls = self._seeds[scope]
+        if seed is None or calls is None:
+            return None
+        self._seeds[scope][1] = calls + 1
+        return int.from_bytes(hashlib.blake2b(f"{seed}/{calls}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _seed_of(rollout: Rollout) -> int | None:
+    seed = rollout.metadata.get(METADATA_KEY)
+    if seed is None:
+        return None
+    if isinstance(rollout, AttemptedRollout) and rollout.config.max_attempts > 1:
+        return int(seed) + rollout.attempt.sequence_id - 1
+    return int(seed)

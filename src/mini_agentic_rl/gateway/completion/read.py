@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from mini_agentic_rl.tokens import FinishReason, TokenDelta
-
-from ..render.answer_reader import AnswerReader, Piece
-from ..render.detokenizer import Decoder, Detokenizer
-from ..render.thinking import Thought
+from ...tokens import FinishReason, TokenDelta
+from ..render import AnswerPiece, AnswerReader, Decoder, Detokenizer, Thought
 from ..tool_formats import ToolCall
 
 
@@ -94,7 +91,7 @@ class Choice:
             message["tool_calls"] = [call.as_message() for call in self.calls]
         return message
 
-    def take(self, delta: TokenDelta) -> list[Piece]:
+    def take(self, delta: TokenDelta) -> list[AnswerPiece]:
         """Add a delta; returns the pieces that became certain. `finish_reason` is set once the answer is complete."""
         if not self.token_ids:
             self.version = delta.version
@@ -124,7 +121,7 @@ class Choice:
         self.top_logprobs += delta.top_logprobs[start:end]
         return [token_id for token_id in new if token_id not in self._end_ids]
 
-    def finish(self, reason: FinishReason) -> list[Piece]:
+    def finish(self, reason: FinishReason) -> list[AnswerPiece]:
         """End the answer; returns the rest of its pieces."""
         if self._stepwise:
             pieces = self._take_early() + self._grow(self._detokenizer.finish())
@@ -136,11 +133,11 @@ class Choice:
             self._text = self._decoder(text_ids)
         return pieces + self._close(reason, len(self._text))
 
-    def _take_early(self) -> list[Piece]:
+    def _take_early(self) -> list[AnswerPiece]:
         pieces, self._early = self._early, []
         return pieces
 
-    def _grow(self, text: str) -> list[Piece]:
+    def _grow(self, text: str) -> list[AnswerPiece]:
         if not text:
             return []
         longest = max((len(stop) for stop in self._stops), default=0)
@@ -163,7 +160,7 @@ class Choice:
                 return size
         return 0
 
-    def _close(self, reason: FinishReason, end: int) -> list[Piece]:
+    def _close(self, reason: FinishReason, end: int) -> list[AnswerPiece]:
         self.finish_reason = reason
         pieces = self._scan(self._advance(end))
         return pieces + self._keep(self._reader.finish()) if self._reader else pieces
@@ -173,12 +170,12 @@ class Choice:
         self._given = max(self._given, end)
         return text
 
-    def _scan(self, text: str) -> list[Piece]:
+    def _scan(self, text: str) -> list[AnswerPiece]:
         if not text:
             return []
         return self._keep(self._reader.feed(text) if self._reader else [text])
 
-    def _keep(self, pieces: list[Piece]) -> list[Piece]:
+    def _keep(self, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
         if self._one_call:
             pieces = self._through_first_call(pieces)
         for piece in pieces:
@@ -190,7 +187,7 @@ class Choice:
                 self._content.append(piece)
         return pieces
 
-    def _through_first_call(self, pieces: list[Piece]) -> list[Piece]:
+    def _through_first_call(self, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
         """What is left of `pieces` when nothing may follow the first call."""
         if self.calls:
             return []

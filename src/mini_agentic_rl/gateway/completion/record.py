@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
-from mini_agentic_rl.semconv import LightningResourceAttributes
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.types import OtelResource, Span, TraceStatus
-
+from ...semconv import CompletionSpanAttributes as Attr
+from ...semconv import LightningResourceAttributes
+from ...store import LightningStore
+from ...types import OtelResource, Span, TraceStatus
 from ..errors import NotFoundError, RecordingError
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class CallContext:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RecordedAnswer:
     """One answer of a call."""
 
     index: int
@@ -62,7 +61,7 @@ class Recorder:
     def __init__(self, store: LightningStore) -> None:
         self._store = store
 
-    async def record(self, call: CallContext, answer: Answer, end_time: float) -> None:
+    async def record(self, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
         """Store the span of one answer; when this returns, the store has it.
 
         Raises:
@@ -79,7 +78,7 @@ class Recorder:
             raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
 
 
-def _span(call: CallContext, answer: Answer, sequence_id: int, end_time: float) -> Span:
+def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time: float) -> Span:
     parent = _TRACEPARENT.fullmatch(call.traceparent) if call.traceparent else None
     attributes: dict[str, Any] = {
         Attr.SYSTEM: "mini-agentic-rl",

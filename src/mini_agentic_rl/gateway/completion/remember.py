@@ -13,16 +13,21 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
-from ..render.renderer import ChatRenderer, has_thought
-from ..render.template import squashed
-from ..render.thinking import without_thought
+from ..dialects import Scope
+from ..render import ChatRenderer, has_thought, squashed, without_thought
 from ..tool_formats import Tool, parse_arguments
-from .drift import Drift, ForkReason
 
-Scope = tuple[str, str] | None
-"""(rollout id, attempt id); None for calls outside of any rollout."""
+ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
+"""Why a prompt whose history holds answers of ours does not go on from all of their recorded ids:
+
+- edited: the client changed the history.
+- tools: the client offers other tools than before.
+- template: the chat template writes earlier turns differently by now, e.g. without their thinking.
+- thinking: thoughts are dropped from the history by the policy `thinking="drop"`.
+- forgotten: the recorded ids had to make room.
+"""
 
 Thoughts = tuple[str | None, ...]
 """What each assistant message of a conversation thinks; None where it is not known to think."""
@@ -32,6 +37,41 @@ _REWRITTEN = 4
 
 _TOOLS = 8
 """So many sets of tools are remembered in an attempt, to tell when a client has changed them."""
+
+
+class PromptCounters:
+    """Counts prompts."""
+
+    def __init__(self) -> None:
+        self.continued = 0
+        """Prompts that went on from recorded ids."""
+        self.rendered = 0
+        """Prompts that began a conversation."""
+        self._forked: Counter[ForkReason] = Counter()
+
+    @property
+    def forked(self) -> int:
+        """Prompts that forked, whatever the reason."""
+        return sum(self._forked.values())
+
+    def count(self, reason: ForkReason | None, *, continues: bool) -> None:
+        """Count a prompt.
+
+        Args:
+            reason: why it forked; None when it did not.
+            continues: whether it goes on from recorded ids.
+        """
+        if reason is not None:
+            self._forked[reason] += 1
+        elif continues:
+            self.continued += 1
+        else:
+            self.rendered += 1
+
+    def counts(self) -> dict[str, int]:
+        """`continued`, `rendered`, `forked`, and `forked_<reason>` for each reason."""
+        reasons = {f"forked_{reason}": self._forked[reason] for reason in get_args(ForkReason)}
+        return {"continued": self.continued, "rendered": self.rendered, "forked": self.forked, **reasons}
 
 
 @dataclass(frozen=True)
@@ -115,12 +155,12 @@ class ConversationMemory:
         self._attempts: OrderedDict[Scope, _Attempt] = OrderedDict()
         self._forgotten: OrderedDict[Scope, None] = OrderedDict()
         self._tokens = 0
-        self.drift = Drift()
+        self.prompt_counters = PromptCounters()
         """How prompts came about."""
 
     def counters(self) -> dict[str, int]:
         """How prompts came about, and how much is remembered."""
-        return {**self.drift.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
+        return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
     def prompt(self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prompt:
         """Token ids for plain `messages`, from recorded ids as far as there are any.
@@ -143,12 +183,12 @@ class ConversationMemory:
             self._attempts.move_to_end(scope)
             found, reason, known = self._continued(attempt, messages, tools, keys)
             if found is not None:
-                self.drift.count(reason, continues=True)
+                self.prompt_counters.count(reason, continues=True)
                 return Prompt(found, keys[-1], tools_key, _thoughts(known))
             reason = reason or _why(attempt, messages, tools_key)
             messages = messages if dropping else known
         ids = self._renderer.render(messages, tools)
-        self.drift.count(reason, continues=False)
+        self.prompt_counters.count(reason, continues=False)
         return Prompt(tuple(ids), keys[-1], tools_key, _thoughts(messages))
 
     def remember(

@@ -7,27 +7,22 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.tokens import TokenDelta, TokenRequest
-
-from ..backends.base import Backend
-from ..dialects.chat_request import ChatRequest
+from ...store import LightningStore
+from ...tokens import TokenDelta, TokenRequest
+from ..backends import Backend
+from ..dialects import ChatRequest, Scope
 from ..errors import BadRequestError, UnavailableError
 from ..limits import RolloutBudgets
-from ..render.answer_reader import Piece
-from ..render.messages import plain_messages
-from ..render.renderer import ChatRenderer
-from . import answers
-from .prepare import ChatTurn, TurnMaker
+from ..render import AnswerPiece, ChatRenderer, plain_messages
+from .prepare import Preparation, PreparedChat
 from .read import Choice
-from .record import Answer, CallContext, Recorder
-from .remember import ConversationMemory, Scope
+from .record import CallContext, RecordedAnswer, Recorder
+from .remember import ConversationMemory
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Choice, list[Piece], bool], None]
+Emit = Callable[[Choice, list[AnswerPiece], bool], None]
 """Called with the new pieces of a choice after every delta, and with True when the choice is complete and recorded."""
 
 
@@ -62,7 +57,7 @@ class ChatService:
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
-        self._turns = TurnMaker(
+        self._preparation = Preparation(
             self.backend,
             self.renderer,
             self.memory,
@@ -76,21 +71,21 @@ class ChatService:
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
-        return self._turns.models
+        return self._preparation.models
 
-    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> ChatTurn:
-        """See `TurnMaker.make`."""
-        return await self._turns.make(request, scope, traceparent)
+    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
+        """See `Preparation.make`."""
+        return await self._preparation.make(request, scope, traceparent)
 
     def count(self, request: ChatRequest) -> int:
-        """See `TurnMaker.count`."""
-        return self._turns.count(request)
+        """See `Preparation.count`."""
+        return self._preparation.count(request)
 
-    async def run(self, turn: ChatTurn, emit: Emit | None = None) -> None:
-        """Sample all choices of a turn, record and remember each as it ends.
+    async def run(self, prepared: PreparedChat, emit: Emit | None = None) -> None:
+        """Sample all choices of a request, record and remember each as it ends.
 
         Args:
-            turn: the prepared request.
+            prepared: the request.
             emit: told of everything as it comes; None collects silently.
 
         Raises:
@@ -99,12 +94,12 @@ class ChatService:
         """
         self.counters.requests += 1
         self.counters.active += 1
-        self.counters.prompt_tokens += len(turn.prompt_ids)
+        self.counters.prompt_tokens += len(prepared.prompt_ids)
         try:
             await _all(
                 [
-                    self._run_choice(turn, choice, request, emit)
-                    for choice, request in zip(turn.choices, turn.token_requests, strict=True)
+                    self._run_choice(prepared, choice, request, emit)
+                    for choice, request in zip(prepared.choices, prepared.token_requests, strict=True)
                 ]
             )
             self.counters.completed += 1
@@ -116,85 +111,65 @@ class ChatService:
             raise
         finally:
             self.counters.active -= 1
-            self._count_tokens(turn)
+            self._count_tokens(prepared)
 
-    def response(self, turn: ChatTurn) -> dict[str, Any]:
-        """The body of a complete answer."""
-        request = turn.request
-        body = {
-            **answers.head(
-                "chat.completion", turn.response_id, int(turn.start_time), request.model, turn.choices[0].version
-            ),
-            "choices": [
-                answers.final_choice(
-                    self.renderer.tokenizer,
-                    choice,
-                    with_logprobs=bool(request.logprobs),
-                    with_ids=bool(request.return_token_ids),
-                )
-                for choice in turn.choices
-            ],
-            "usage": answers.usage(len(turn.prompt_ids), turn.choices),
-        }
-        if request.return_token_ids:
-            body["prompt_token_ids"] = list(turn.prompt_ids)
-        return body
-
-    def _count_tokens(self, turn: ChatTurn) -> None:
-        sampled = sum(len(choice.token_ids) for choice in turn.choices)
+    def _count_tokens(self, prepared: PreparedChat) -> None:
+        sampled = sum(len(choice.token_ids) for choice in prepared.choices)
         self.counters.completion_tokens += sampled
-        self.counters.cached_tokens += max(choice.cached_tokens for choice in turn.choices)
+        self.counters.cached_tokens += max(choice.cached_tokens for choice in prepared.choices)
         if self.budgets is not None and sampled:
-            self.budgets.spend(turn.scope, sampled)
+            self.budgets.spend(prepared.scope, sampled)
         elif self.budgets is not None:
-            self.budgets.give_back(turn.scope, len(turn.prompt_ids))
+            self.budgets.give_back(prepared.scope, len(prepared.prompt_ids))
 
-    async def _run_choice(self, turn: ChatTurn, choice: Choice, request: TokenRequest, emit: Emit | None) -> None:
+    async def _run_choice(
+        self, prepared: PreparedChat, choice: Choice, request: TokenRequest, emit: Emit | None
+    ) -> None:
         stream = self.backend.complete(request)
         try:
             await _sample(stream, choice, emit)
         except asyncio.CancelledError:
-            await self._record_cancelled(turn, choice)
+            await self._record_cancelled(prepared, choice)
             raise
         finally:
             await stream.aclose()
         if choice.finish_reason == "cancelled":
-            await self._record_cancelled(turn, choice)
+            await self._record_cancelled(prepared, choice)
             if choice.failure:
                 raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
-        await self._record(turn, choice)
+        await self._record(prepared, choice)
         (message,) = plain_messages([choice.message()])
-        self.memory.remember(turn.scope, turn.prompt, turn.prompt_ids, choice.token_ids, message)
+        self.memory.remember(prepared.scope, prepared.prompt, prepared.prompt_ids, choice.token_ids, message)
         if emit is not None:
             emit(choice, [], True)
 
-    async def _record_cancelled(self, turn: ChatTurn, choice: Choice) -> None:
+    async def _record_cancelled(self, prepared: PreparedChat, choice: Choice) -> None:
         if choice.finish_reason is None:
             choice.finish("cancelled")
         if choice.token_ids:
             try:
-                await self._record(turn, choice)
+                await self._record(prepared, choice)
             except Exception:  # nobody is left to be told; the recorder's error must not replace the cancellation
-                logger.exception("could not record a cancelled call (scope %s)", turn.scope)
+                logger.exception("could not record a cancelled call (scope %s)", prepared.scope)
 
-    async def _record(self, turn: ChatTurn, choice: Choice) -> None:
-        if turn.scope is None or self._recorder is None:
+    async def _record(self, prepared: PreparedChat, choice: Choice) -> None:
+        if prepared.scope is None or self._recorder is None:
             return
-        rollout_id, attempt_id = turn.scope
+        rollout_id, attempt_id = prepared.scope
         call = CallContext(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
-            response_id=turn.response_id,
-            model=turn.request.model,
-            messages=turn.request.messages,
-            tools=turn.tools,
-            prompt_ids=turn.prompt_ids,
-            temperature=turn.token_requests[choice.index].sampling.temperature,
-            start_time=turn.start_time,
-            traceparent=turn.traceparent,
+            response_id=prepared.response_id,
+            model=prepared.request.model,
+            messages=prepared.request.messages,
+            tools=prepared.tools,
+            prompt_ids=prepared.prompt_ids,
+            temperature=prepared.token_requests[choice.index].sampling.temperature,
+            start_time=prepared.start_time,
+            traceparent=prepared.traceparent,
         )
-        answer = Answer(
+        answer = RecordedAnswer(
             index=choice.index,
             message=choice.message(),
             finish_reason=choice.finish_reason or "cancelled",

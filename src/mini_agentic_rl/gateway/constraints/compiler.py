@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from mini_agentic_rl.tokens import TokenConstraint
-
+from ...tokens import TokenConstraint
 from ..errors import BadRequestError
-from ..render.tokenizer import Tokenizer
-from .grammar import Grammar, GrammarError, check_schema
-from .lark import answer_grammar, schema_with_options
-from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule
-from .vocabulary import UnreadableTokenizerError, Vocabulary
+from ..render import Tokenizer
+from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
+from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule, answer_grammar, schema_with_options
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A compiled grammar, and how it follows one continuation."""
+"""A compiled grammar, how it follows one continuation, and the model's vocabulary as llguidance reads it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from mini_agentic_rl.tokens import ConstraintError
-
-from .vocabulary import Vocabulary
+from ...tokens import ConstraintError
+from ..render import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False)
 
@@ -105,3 +104,38 @@ class GrammarConstraint:
         for id_ in ids:
             words[id_ // 32] |= 1 << id_ % 32
         return words.view(np.int32)
+
+
+class UnreadableTokenizerError(Exception):
+    """llguidance cannot tell the bytes of this tokenizer's tokens; the message says why."""
+
+
+class Vocabulary:
+    """Tokens as bytes. Making it takes up to a second.
+
+    Args:
+        tokenizer: a fast Hugging Face tokenizer.
+        end_ids: ids that end an answer, the one to write first.
+
+    Raises:
+        UnreadableTokenizerError: it is of another kind, or nothing ends an answer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, end_ids: Sequence[int]) -> None:
+        # It imports transformers, which whoever made the tokenizer has imported already.
+        from llguidance.hf import from_tokenizer
+
+        ends = [id_ for id_ in end_ids if id_ < len(tokenizer)]
+        if not ends:
+            raise UnreadableTokenizerError("it has no token that ends an answer")
+        try:
+            self.tokens: LLTokenizer = from_tokenizer(tokenizer, eos_token=ends)
+        except Exception as error:  # foreign tokenizers fail in ways of their own
+            raise UnreadableTokenizerError(str(error)) from error
+        self.end_ids = frozenset(ends)
+        self.end_id = ends[0]
+        """The token that the chat template ends an answer with."""
+        self.special: dict[str, int] = {
+            name: id_ for name, id_ in tokenizer.get_added_vocab().items() if self.tokens.is_special_token(id_)
+        }
+        """Tokens that are no text, by name."""

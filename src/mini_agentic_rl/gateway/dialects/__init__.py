@@ -1,13 +1,31 @@
-"""What agents speak: each dialect is a wire format over OpenAI's chat completions."""
+"""Wire formats that agents speak, each over the one form that is served inside, OpenAI's chat completions.
+
+A dialect turns its request into the body of a chat request, which `parse_chat_request` checks, and turns the answer,
+whole or chunk by chunk, into its own shape.
+"""
 
 from .anthropic import AnthropicDialect
-from .base import Dialect, Exchange
-from .chat import ChatDialect
+from .base import Counting, Dialect, Exchange, Lookup, Scope
+from .chat import ChatDialect, ChatRequest, FunctionDefinition, ResponseFormat, parse_chat_request
 from .responses import ResponsesDialect
 
-__all__ = ["AnthropicDialect", "ChatDialect", "Dialect", "Exchange", "ResponsesDialect", "all_dialects"]
+__all__ = [
+    "AnthropicDialect",
+    "ChatDialect",
+    "ChatRequest",
+    "Counting",
+    "Dialect",
+    "Exchange",
+    "FunctionDefinition",
+    "Lookup",
+    "ResponseFormat",
+    "ResponsesDialect",
+    "Scope",
+    "all_dialects",
+    "parse_chat_request",
+]
 
 
 def all_dialects() -> list[Dialect]:
-    """Every dialect, new: what one remembers between requests belongs to one server."""
+    """Return every dialect, new: what one remembers between requests belongs to one server."""
     return [ChatDialect(), ResponsesDialect(), AnthropicDialect()]

@@ -1,12 +1,192 @@
-"""OpenAI chat completions: the form that is served inside, so everything passes as it is."""
+"""OpenAI chat completions: the form that is served inside, and its request, checked.
+
+Calls as they were before `tools` are read too: `functions`, `function_call`, results by the function's name. OpenAI
+deprecates them, and agents of their time still send them. Such an answer holds one call at most.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from ..errors import GatewayError
+from pydantic import Field, model_validator
+
+from ...http import Body, checked
+from ..errors import BadRequestError, GatewayError
 from .base import Counting, Json, Lookup, Scope, server_sent
-from .functions import as_function_call, as_tools, has_functions
+
+StopString = Annotated[str, Field(min_length=1)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class FunctionDefinition(Body):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
+class FunctionName(Body):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedToolChoice(Body):
+    """`tool_choice` that names a function."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
+class AllowedTools(Body):
+    """Those of the tools that may be called, and whether one of them must be."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedToolChoice] = Field(min_length=1)
+
+
+class AllowedToolsChoice(Body):
+    """`tool_choice` that allows some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool = False
+
+
+class JsonSchemaFormat(Body):
+    """What JSON the answer has to be. Without a schema it is any object."""
+
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The wanted form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type 'json_schema' needs json_schema, an object that holds the schema")
+        return self
+
+
+class ChatRequest(Body):
+    """`POST /v1/chat/completions`. None stands for the default."""
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[int, Bias] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
+    ignore_eos: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        tools = {tool.function.name: tool for tool in self.tools or ()}
+        if self.tool_choice == "required" and not tools:
+            raise BadRequestError("tool_choice 'required' needs tools", param="tool_choice")
+        for name in self._chosen_names():
+            if name not in tools:
+                raise BadRequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        if isinstance(self.tool_choice, AllowedToolsChoice):  # the model is shown only those, and chooses among them
+            self.tools = [tools[name] for name in self._chosen_names()]
+            self.tool_choice = self.tool_choice.allowed_tools.mode
+        return self
+
+    def _chosen_names(self) -> list[str]:
+        """The tools that `tool_choice` names."""
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return [self.tool_choice.function.name]
+        if isinstance(self.tool_choice, AllowedToolsChoice):
+            return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
+        return []
+
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted."""
+        return self.n or 1
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop strings."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def offered_tools(self) -> list[dict[str, Any]]:
+        """The tools that the model is shown and whose calls are read."""
+        if self.tool_choice == "none":
+            return []
+        return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools or ()]
+
+    @property
+    def one_call(self) -> bool:
+        """Whether the answer may make one tool call only."""
+        return self.parallel_tool_calls is False and bool(self.offered_tools)
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to begin with a tool call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedToolChoice)
+
+    @property
+    def must_call_name(self) -> str | None:
+        """The tool that has to be called; None when any will do or none has to be."""
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return self.tool_choice.function.name
+        if self.tool_choice == "required" and self.tools and len(self.tools) == 1:
+            return self.tools[0].function.name
+        return None
+
+
+def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """The request in a JSON object.
+
+    Raises:
+        BadRequestError: a field has a bad value; `param` names the first such field.
+    """
+    return checked(ChatRequest, body)
+
 
 DONE = b"data: [DONE]\n\n"
 
@@ -44,3 +224,69 @@ class ChatDialect:
 
     def refusal(self, error: GatewayError) -> Json:
         return error.body()
+
+
+def has_functions(body: Json) -> bool:
+    """Whether a chat request is of the older form."""
+    messages = body.get("messages")
+    asked = body.get("functions") is not None and body.get("tools") is None
+    return asked or (
+        isinstance(messages, list)
+        and any(isinstance(message, dict) and message.get("function_call") for message in messages)
+    )
+
+
+def as_tools(body: Json) -> Json:
+    """A request of the older form in the present one.
+
+    Raises:
+        BadRequestError: `functions` is no list.
+    """
+    chat = {name: value for name, value in body.items() if name not in ("functions", "function_call")}
+    functions = body.get("functions")
+    if functions is not None:
+        if not isinstance(functions, list):
+            raise BadRequestError("functions: expected a list", param="functions")
+        chat["tools"] = [{"type": "function", "function": function} for function in functions]
+        chat["parallel_tool_calls"] = False
+        choice = body.get("function_call")
+        if choice is not None:
+            named = isinstance(choice, Mapping)
+            chat["tool_choice"] = {"type": "function", "function": choice} if named else choice
+    if isinstance(chat.get("messages"), list):
+        chat["messages"] = [_message(message, index) for index, message in enumerate(chat["messages"])]
+    return chat
+
+
+def as_function_call(answer: Json) -> Json:
+    """An answer, or a chunk of one, in the older form."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list):
+        return answer
+    return {**answer, "choices": [_choice(choice) if isinstance(choice, dict) else choice for choice in choices]}
+
+
+def _message(message: Any, index: int) -> Any:
+    """A message of the history. A result follows its call, whose place is the id of both."""
+    if not isinstance(message, dict):
+        return message
+    if message.get("role") == "function":
+        return {**message, "role": "tool", "tool_call_id": f"call_{index - 1}"}
+    call = message.get("function_call")
+    if not call:
+        return message
+    kept = {name: value for name, value in message.items() if name != "function_call"}
+    return {**kept, "tool_calls": [{"id": f"call_{index}", "type": "function", "function": call}]}
+
+
+def _choice(choice: Json) -> Json:
+    changed = dict(choice)
+    for field in ("message", "delta"):
+        said = choice.get(field)
+        calls = said.get("tool_calls") if isinstance(said, dict) else None
+        if isinstance(said, dict) and calls:
+            kept = {name: value for name, value in said.items() if name != "tool_calls"}
+            changed[field] = {**kept, "function_call": calls[0].get("function")}
+    if choice.get("finish_reason") == "tool_calls":
+        changed["finish_reason"] = "function_call"
+    return changed

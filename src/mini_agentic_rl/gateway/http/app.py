@@ -21,10 +21,8 @@ from ...http import (
     read_body,
     unless_disconnected,
 )
-from ..completion.sample import ChatService
-from ..completion.stream import ChatStream
-from ..dialects import Dialect, all_dialects
-from ..dialects.chat_request import parse_chat_request
+from ..completion import ChatService, ChatStream, whole_answer
+from ..dialects import Dialect, all_dialects, parse_chat_request
 from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
 
 
@@ -45,14 +43,14 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
             chat = parse_chat_request(exchange.chat)
             if admission.paused and not await unless_disconnected(admission.opened(), request.receive):
                 return client_gone()
-            turn = await service.prepare(chat, scope, request.headers.get("traceparent"))
+            prepared = await service.prepare(chat, scope, request.headers.get("traceparent"))
             if chat.stream:
-                stream = ChatStream(service, turn, exchange, request.receive)
+                stream = ChatStream(service, prepared, exchange, request.receive)
                 await stream.begin()
                 return stream
-            if not await unless_disconnected(service.run(turn), request.receive):
+            if not await unless_disconnected(service.run(prepared), request.receive):
                 return client_gone()
-            return json_response(exchange.answer(service.response(turn)))
+            return json_response(exchange.answer(whole_answer(service, prepared)))
 
         return serve
 

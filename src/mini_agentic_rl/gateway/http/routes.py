@@ -24,8 +24,7 @@ from ...http import (
     openai_response,
     read_body,
 )
-from ..dialects import Dialect
-from ..dialects.base import Counting, Lookup
+from ..dialects import Counting, Dialect, Lookup
 from ..errors import UnknownModelError
 
 TokenCount: TypeAlias = Callable[[dict[str, Any]], int]

@@ -9,12 +9,10 @@ from typing import Any
 from ...http import Admission, AdmittingServer
 from ...store import LightningStore
 from ...types import ProxyLLM
-from ..backends.base import Backend
-from ..completion.sample import ChatService
+from ..backends import Backend
+from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
-from ..render.renderer import ChatRenderer
-from ..render.thinking import ThinkingName
-from ..render.tokenizer import Tokenizer
+from ..render import ChatRenderer, ThinkingName, Tokenizer
 from ..tool_formats import ToolFormatName
 from .app import create_app
 

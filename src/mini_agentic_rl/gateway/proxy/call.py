@@ -13,16 +13,14 @@ from typing import Any
 
 import httpx
 
-from mini_agentic_rl.store import LightningStore
-
 from ...http import json_object
-from ..completion.record import Answer, CallContext, Recorder
+from ...store import LightningStore
+from ..completion import CallContext, RecordedAnswer, Recorder
 from ..dialects import Exchange
 from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer
-from .errors import UpstreamBrokenError, UpstreamRefusedError
-from .upstream import Upstream
+from .upstream import Upstream, UpstreamBrokenError, UpstreamRefusedError
 from .upstreams import Upstreams, events, silent
 
 
@@ -204,7 +202,7 @@ class ProxiedCall:
             traceparent=self.traceparent,
         )
         for index, choice in answer.choices.items():
-            told = Answer(
+            told = RecordedAnswer(
                 index=index,
                 message=choice.message,
                 finish_reason=choice.finish_reason or "cancelled",

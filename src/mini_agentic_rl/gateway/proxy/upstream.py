@@ -1,4 +1,4 @@
-"""One model of one server of others: where it is, what it is called there, and which fields it understands.
+"""One model of one server of others: where it is, which fields it understands, and how a call of it may fail.
 
 An upstream speaks OpenAI's chat completions: vLLM, SGLang, Ollama, DeepSeek, OpenAI and many more.
 """
@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mini_agentic_rl.errors import UserError
+import httpx
 
-TokenIdForm = Literal["vllm", "sglang"]
+from ...errors import UserError
+from ...http import json_object
+from ..errors import BadRequestError, GatewayError
+
+TokenIdFormat = Literal["vllm", "sglang"]
 """How a server is asked for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
 tells ids in an extension of the answer (`sglext`), and older ones in the `meta_info` of an answer in one piece."""
 
-_FORMS: Final = {True: "vllm", False: None, None: None, "vllm": "vllm", "sglang": "sglang"}
+_FORMATS: Final = {True: "vllm", False: None, None: None, "vllm": "vllm", "sglang": "sglang"}
 _EXTENSIONS: Final = frozenset({"return_token_ids"})
 """Fields that agents may send to MiniLLMServer and that other servers need not know."""
 
@@ -31,7 +35,7 @@ class Upstream:
     model: str
     """The name that the server knows the model by."""
     api_key: str | None = field(default=None, repr=False)
-    token_ids: TokenIdForm | None = None
+    token_ids: TokenIdFormat | None = None
     """How it is asked for token ids and log-probabilities; None where it tells none, so that its calls are recorded
     with their messages alone. (vLLM has to be started with `--logprobs-mode processed_logprobs` wherever the
     temperature is not 1: training needs the log-probabilities of what was drawn from.)"""
@@ -56,16 +60,16 @@ class Upstream:
         if isinstance(entry, Upstream):
             return entry
         name = entry.get("model_name", entry.get("name"))
-        places = dict(entry.get("litellm_params") or entry)
-        base_url = places.get("api_base") or places.get("base_url") or places.get("endpoint")
+        fields = dict(entry.get("litellm_params") or entry)
+        base_url = fields.get("api_base") or fields.get("base_url") or fields.get("endpoint")
         if not name or not base_url:
             raise UserError(
                 f"model_list: {sorted(entry)} needs model_name and the server's URL (base_url, or api_base inside "
                 "litellm_params)"
             )
-        model = str(places.get("model") or name)
-        token_ids = places.get("token_ids", model.startswith("hosted_vllm/"))
-        if token_ids not in _FORMS:
+        model = str(fields.get("model") or name)
+        token_ids = fields.get("token_ids", model.startswith("hosted_vllm/"))
+        if token_ids not in _FORMATS:
             raise UserError(f"model_list: token_ids={token_ids!r} of {name!r}: expected 'vllm', 'sglang' or False")
         for provider in ("openai/", "hosted_vllm/"):
             model = model.removeprefix(provider)
@@ -73,10 +77,10 @@ class Upstream:
             name=str(name),
             base_url=str(base_url).rstrip("/"),
             model=model,
-            api_key=places.get("api_key"),
-            token_ids=_FORMS[token_ids],
-            timeout=places.get("timeout"),
-            connect_timeout=places.get("connect_timeout"),
+            api_key=fields.get("api_key"),
+            token_ids=_FORMATS[token_ids],
+            timeout=fields.get("timeout"),
+            connect_timeout=fields.get("connect_timeout"),
         )
 
     def body(self, chat: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
@@ -95,3 +99,67 @@ class Upstream:
             if not chat.get("stream"):
                 body |= {"return_prompt_token_ids": True, "return_meta_info": True}
         return body
+
+
+_OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
+_SHOWN_CHARACTERS: Final = 500
+
+
+class UpstreamUnreachableError(GatewayError):
+    """No server of this model could be reached."""
+
+    status = 503
+
+
+class UpstreamBrokenError(GatewayError):
+    """The server broke off its answer, or answered what is none."""
+
+    status = 502
+
+
+class UpstreamSilentError(GatewayError):
+    """Nothing was heard of the server for as long as it may be silent."""
+
+    status = 504
+
+
+class UpstreamRefusedError(GatewayError):
+    """The server refused the request: its own status and words, for the dialect that the agent speaks.
+
+    The words say whose they are where they may be about the model list (the key, the URL or the model's name there),
+    not about the request, and where they are no error object.
+
+    Args:
+        upstream: the server.
+        answer: its answer; what of its body has come is read.
+        content: that body.
+    """
+
+    def __init__(self, upstream: Upstream, answer: httpx.Response, content: bytes) -> None:
+        try:
+            told = json_object(content).get("error")
+        except BadRequestError:
+            told = None
+        error = told if isinstance(told, dict) else {}
+        message = error.get("message")
+        if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
+            text = message if isinstance(message, str) else content.decode("utf-8", "replace")[:_SHOWN_CHARACTERS]
+            message = (
+                f"{upstream.base_url} refused what it was asked for {upstream.name!r} of the model list with status "
+                f"{answer.status_code}" + (f": {text}" if text else "")
+            )
+        super().__init__(
+            message,
+            param=_text(error.get("param")),
+            code=_text(error.get("code")),
+            kind=_text(error.get("type")) or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
+        )
+        self.status = answer.status_code
+        self._retry_after = answer.headers.get("retry-after")
+
+    def headers(self) -> dict[str, str]:
+        return {} if self._retry_after is None else {"Retry-After": self._retry_after}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -12,26 +12,25 @@ from typing import Any, get_args
 
 import numpy as np
 
-from mini_agentic_rl.tokens import CompletionRecord
-
+from ...tokens import CompletionRecord
 from ..errors import BadRequestError
 from ..tool_formats import Tool, ToolFormatName
-from .answer_reader import AnswerReader
-from .detokenizer import Decoder
-from .messages import Message, plain_messages
-from .reshape import (
+from .messages import (
+    Message,
     assistant_text,
     keeps,
     merged,
     ordinary_turn,
+    plain_messages,
+    separated,
     system_into_user,
     with_short_ids,
     with_system_text,
-    with_thought,
+    without_thought,
 )
-from .template import Template
-from .thinking import ThinkingName, ThoughtScanner, separated, without_thought
-from .tokenizer import Tokenizer
+from .template import ChatTemplate
+from .thinking import AnswerReader, ThinkingName, ThoughtScanner
+from .tokenizer import Decoder, Tokenizer
 
 
 class ChatRenderer:
@@ -56,7 +55,7 @@ class ChatRenderer:
         _check("tool_format", tool_format, get_args(ToolFormatName))
         _check("thinking", thinking, get_args(ThinkingName))
         self.tokenizer = tokenizer
-        self.template = Template(tokenizer, tool_format, thinking)
+        self.template = ChatTemplate(tokenizer, tool_format, thinking)
         self.tool_format = self.template.tool_format
         """How tool calls are written and read."""
         self.thinking: ThinkingName = thinking
@@ -248,7 +247,7 @@ class ChatRenderer:
             turn = with_short_ids(message) if template.short_ids else message
         else:
             turn = ordinary_turn(message, self.tool_format, template.tool_role)
-        return with_thought(turn, template)
+        return template.with_thought(turn)
 
     def _as_text(self, message: Mapping[str, Any]) -> bool:
         """Whether the calls of an answer have to stand in its content: the template would refuse or lose a part."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..tool_formats import FORMATS, Tool, ToolFormat, ToolFormatName, split_tool_calls
-from .detokenizer import Decoder
+from .messages import squashed, without_thought
 from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
-from .tokenizer import Tokenizer, chat_template_of, end_tokens
+from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens
 
 _MARK = "m4rk"
 _RESULT = "r3sult"
@@ -40,7 +39,7 @@ def _result(id_: str = _SHORT_ID) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id_, "name": "probe", "content": _RESULT}
 
 
-class Template:
+class ChatTemplate:
     """The chat template of a tokenizer, which gets ChatML where it has none.
 
     Args:
@@ -121,6 +120,17 @@ class Template:
             return self.apply(turns, tools, add_generation_prompt)
         except Exception:  # a chat template is foreign code and may raise anything
             return ""
+
+    def with_thought(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        """The turn with its `reasoning_content`, if any, where the template takes it: as it is, or in the content."""
+        thought = turn.get("reasoning_content")
+        if thought and self.thought_field:
+            return dict(turn)
+        plain = without_thought(turn)
+        if not thought or self.tags is None:
+            return plain
+        opening = "" if self.thought_closed_only else f"{self.tags.open}\n"
+        return {**plain, "content": f"{opening}{thought}\n{self.tags.close}\n\n{plain['content']}"}
 
     def _takes(self, turns: Sequence[Mapping[str, Any]]) -> bool:
         return bool(self.try_(turns, [_PROBE_TOOL]))
@@ -215,8 +225,3 @@ class Template:
             return "", None
         position, _, token = min(found)
         return tail[: position + len(token)], known[token]
-
-
-def squashed(text: str) -> str:
-    """The text without its white space."""
-    return re.sub(r"\s+", "", text)

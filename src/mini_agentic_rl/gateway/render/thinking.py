@@ -15,10 +15,12 @@ clients may send the history back with it or without. They differ in what the mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Literal
+from typing import Literal, TypeAlias
+
+from ..tool_formats import Scanner, ToolCall
 
 ThinkingName = Literal["auto", "keep", "drop", "fork", "off"]
 
@@ -52,30 +54,6 @@ def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
 def default_tags() -> ThinkTags:
     """The tags to look for where nothing names any."""
     return _KNOWN[0]
-
-
-def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
-    """A plain message whose thought, if its content begins with one, has become its `reasoning_content`.
-
-    Args:
-        message: the plain message.
-        tags: the tags.
-        begun: whether the generation prompt opens the thought, so that answers hold the closing tag alone.
-    """
-    content = message["content"]
-    if message["role"] != "assistant" or tags.close not in content or message.get("reasoning_content"):
-        return dict(message)
-    opened = content.lstrip().startswith(tags.open)
-    if not opened and not begun:
-        return dict(message)
-    thought, _, rest = content.partition(tags.close)
-    thought = thought.lstrip().removeprefix(tags.open) if opened else thought
-    return {**message, "content": rest.lstrip(), "reasoning_content": thought.strip()}
-
-
-def without_thought(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without its `reasoning_content`."""
-    return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
 class _State(Enum):
@@ -183,3 +161,42 @@ class ThoughtScanner:
         if text:
             self._at_start = False
             pieces.append(text)
+
+
+AnswerPiece: TypeAlias = str | ToolCall | Thought
+"""A stretch of content, a call, or a stretch of the thought."""
+
+
+class AnswerReader:
+    """Splits a growing answer. The pieces, neighbours of one kind joined, do not depend on how it was cut up.
+
+    Args:
+        thoughts: splits off the thought; None where there is none to be read.
+        calls: finds tool calls in what is left; None where none are to be read.
+    """
+
+    def __init__(self, thoughts: ThoughtScanner | None = None, calls: Scanner | None = None) -> None:
+        self._thoughts = thoughts
+        self._calls = calls
+
+    @property
+    def thought_found(self) -> bool:
+        """Whether the answer has a thought, be it empty."""
+        return self._thoughts is not None and self._thoughts.found
+
+    def feed(self, text: str) -> list[AnswerPiece]:
+        """The pieces that are certain once `text` has been added."""
+        return self._with_calls([text] if self._thoughts is None else self._thoughts.feed(text))
+
+    def finish(self) -> list[AnswerPiece]:
+        """The rest, when the answer has ended."""
+        pieces = [] if self._thoughts is None else self._with_calls(self._thoughts.finish())
+        return pieces if self._calls is None else [*pieces, *self._calls.finish()]
+
+    def _with_calls(self, parts: Sequence[Thought | str]) -> list[AnswerPiece]:
+        if self._calls is None:
+            return list(parts)
+        pieces: list[AnswerPiece] = []
+        for part in parts:
+            pieces += [part] if isinstance(part, Thought) else self._calls.feed(part)
+        return pieces

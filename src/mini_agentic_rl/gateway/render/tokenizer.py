@@ -1,8 +1,8 @@
-"""What the gateway uses of a tokenizer."""
+"""Tokens and text: what is used of a tokenizer, and the text of growing ids, never with half a character in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -57,3 +57,72 @@ def chat_template_of(tokenizer: Tokenizer) -> str:
         "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     ).replace("END", repr(end))
+
+
+_HALF = "\N{REPLACEMENT CHARACTER}"
+
+
+class Decoder:
+    """Ids to text. Special tokens make no text, but for those that are to be seen.
+
+    Args:
+        tokenizer: the tokenizer.
+        shown: texts that stay to be seen where the vocabulary has them as special tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        special = special_tokens(tokenizer) if shown else {}
+        hidden = frozenset(id_ for text, id_ in special.items() if text not in shown)
+        self._hidden = hidden if len(hidden) < len(special) else None
+        self._single: dict[int, str] = {}
+        """Texts of single tokens: streams ask for them again and again. At most one for each id of the vocabulary."""
+
+    def __call__(self, token_ids: Sequence[int]) -> str:
+        """The text of `token_ids`."""
+        if len(token_ids) != 1:
+            return self._decode(token_ids)
+        (token_id,) = token_ids
+        text = self._single.get(token_id)
+        if text is None:
+            text = self._single[token_id] = self._decode(token_ids)
+        return text
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        if self._hidden is None:
+            return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        seen = [id_ for id_ in token_ids if id_ not in self._hidden]
+        return self._tokenizer.decode(seen, skip_special_tokens=False)
+
+
+class Detokenizer:
+    """Gives out text as soon as it is certain. The pieces joined are the text of all the ids together."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._ids: list[int] = []
+        self._start = 0
+        self._read = 0
+
+    def add(self, *token_ids: int) -> str:
+        """The text that became certain with these tokens; empty while a character is incomplete."""
+        self._ids += token_ids
+        new = self._new_text()
+        if not new or new.endswith(_HALF):
+            return ""
+        # What was given out last stays in view: some tokenizers write a token differently at the start of a text. One
+        # token is enough, if it makes text by itself.
+        last = self._decoder(self._ids[-1:])
+        self._start = len(self._ids) - 1 if last and _HALF not in last else self._read
+        self._read = len(self._ids)
+        return new
+
+    def finish(self) -> str:
+        """Whatever is left; an incomplete character comes out as U+FFFD."""
+        new = self._new_text()
+        self._start = self._read = len(self._ids)
+        return new
+
+    def _new_text(self) -> str:
+        known = self._decoder(self._ids[self._start : self._read])
+        return self._decoder(self._ids[self._start :])[len(known) :]

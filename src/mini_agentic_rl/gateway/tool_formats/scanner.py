@@ -26,7 +26,7 @@ class Step(Enum):
     REFUSE = "this is no block; its text after the opening is to be searched again"
 
 
-class Block(Protocol):
+class CallBlock(Protocol):
     """Finds the end of a block."""
 
     def step(self, char: str) -> Step:
@@ -40,7 +40,7 @@ class Opening:
 
     text: str
     """What opens it; one character when `at_line_start`."""
-    block: Callable[[], Block]
+    block: Callable[[], CallBlock]
     """Makes the block that follows."""
     read: Callable[[str], list[Piece]]
     """The pieces in a whole block's text, the opening included; also asked of a block that the end of the text cut off.
@@ -54,7 +54,7 @@ class _Open:
     """A block that has not ended yet, and its text so far in pieces."""
 
     opening: Opening
-    block: Block
+    block: CallBlock
     raw: list[str]
 
 

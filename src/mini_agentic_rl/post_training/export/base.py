@@ -40,7 +40,7 @@ _SPARE = 1.3
 
 @dataclass(frozen=True)
 class Source:
-    """What is merged."""
+    """A base and the adapters that are merged into it."""
 
     base: str
     """The base as it was named."""
@@ -49,7 +49,7 @@ class Source:
     adapters: tuple[Path, ...]
     """Folders of the adapters."""
     scores: bool
-    """Whether it is a reward model, not a language model."""
+    """True for a reward model, False for a language model."""
 
     @property
     def tokenizer(self) -> str:
@@ -58,53 +58,59 @@ class Source:
         return saved[-1] if saved else self.path
 
 
-def find_source(model: str | None, adapters: Sequence[Path], option: str) -> Source:
-    """What the options name.
+def find_source(model: str | None, adapters: Sequence[Path], setting: str) -> Source:
+    """Return what the settings name.
+
+    Args:
+        model: the base; None takes the one that the adapters were trained on.
+        adapters: folders of adapters, or of runs that trained them.
+        setting: the field that holds `adapters`, for errors.
 
     Raises:
         UserError: no adapter, adapters of different bases or kinds, or no such model.
     """
-    folders = tuple(found_adapter(path, option) for path in adapters)
+    folders = tuple(found_adapter(path, setting) for path in adapters)
     if not folders:
-        raise UserError(f"{option} is missing: give the folder of a trained adapter")
+        raise UserError("give the folder of a trained adapter", setting=setting)
     kinds = {task_of(folder) == "SEQ_CLS" for folder in folders}
     if len(kinds) > 1:
-        raise UserError(f"{option}: a reward model and a language model cannot be merged into one")
+        raise UserError("a reward model and a language model cannot be merged into one", setting=setting)
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError(f"{option}: the same adapter is given twice")
+        raise UserError("the same adapter is given twice", setting=setting)
     bases = dict.fromkeys([model] if model else [base_model_of(folder) for folder in folders])
     if len({Path(base).name for base in bases}) > 1:
         raise UserError(
-            f"{option}: the adapters were trained on different models ({', '.join(bases)}): "
-            "merge them one by one, or give the one that all are to be added into with --model"
+            f"the adapters were trained on different models ({', '.join(bases)}): "
+            "merge them one by one, or name the one that all are to be added into as `model`",
+            setting=setting,
         )
     base = next(iter(bases))
     if adapter_folder(base) is not None:
-        raise UserError(f"--model {base} is an adapter itself: give the model that it was trained on")
+        raise UserError(f"{base} is an adapter itself: give the model that it was trained on", setting="model")
     for folder in folders:
         trained_on = _config_of(folder).get("base_model_name_or_path") or base
         if Path(portable_name(resolve_model(base))).name != Path(portable_name(trained_on)).name:
-            logger.warning("the adapter %s was trained on %r, not on --model %r", folder, trained_on, base)
+            logger.warning("the adapter %s was trained on %r, not on %r (`model`)", folder, trained_on, base)
     return Source(base, resolve_model(base), folders, kinds.pop())
 
 
-def found_adapter(path: Path, option: str) -> Path:
-    """The folder of the adapter at `path`.
+def found_adapter(path: Path, setting: str) -> Path:
+    """Return the folder of the adapter at `path`.
 
     Raises:
         UserError: there is none.
     """
     folder = adapter_folder(path)
     if folder is None and (path / "config.json").is_file():
-        raise UserError(f"{option} {path}: this is a whole model already, with nothing to be merged")
+        raise UserError(f"{path} is a whole model already, with nothing to be merged", setting=setting)
     if folder is None:
-        raise UserError(f"{option} {path}: there is no adapter ({ADAPTER_CONFIG} is missing)")
+        raise UserError(f"there is no adapter in {path} ({ADAPTER_CONFIG} is missing)", setting=setting)
     return folder
 
 
 def portable_name(base: str) -> str:
-    """What a base is called where its path is another one: the id under which the Hub's cache keeps it, a name as it
-    is, of any other path the last part."""
+    """Return what a base is called where its path is another one: the id under which the Hub's cache keeps it, a name
+    as it is, of any other path the last part."""
     cached = _HUB_CACHE.search(base)
     if cached is not None:
         return f"{cached[1]}/{cached[2]}"
@@ -113,7 +119,7 @@ def portable_name(base: str) -> str:
 
 
 def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
-    """The bare model in the precision to merge in, and the number format in which it was saved.
+    """Load the bare model in the precision to merge in; return it with the number format in which it was saved.
 
     Raises:
         UserError: it cannot be loaded, or its quantised weights cannot be turned back.
@@ -128,14 +134,14 @@ def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
         with only_errors():  # a head that is new is the adapter's
             model: Any = architecture.from_pretrained(source.path, dtype=saved, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise ModelNotFoundError(f"cannot load --model {source.base!r}: {_first_line(error)}") from error
+        raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
     if quantised:
         model = _turned_back(model, source)
     return _prepared(model, device), saved
 
 
 def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
-    """The model with all adapters on, and their names.
+    """Return the model with all adapters on, and their names.
 
     Raises:
         AdapterMismatchError: an adapter does not fit.
@@ -156,13 +162,15 @@ def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
             raise _mismatch(folder, source, f"{len(expected ^ found)} of its matrices belong elsewhere")
     heads = [folder for folder in source.adapters if _config_of(folder).get("modules_to_save")]
     if len(source.adapters) > 1 and heads:
-        raise UserError(f"--adapter {heads[0]} replaces whole layers, so it is not merged together with others")
+        raise UserError(
+            f"{heads[0]} replaces whole layers, so it is not merged together with others", setting="adapter"
+        )
     wrapped.base_model.set_adapter(names)
     return wrapped.eval(), names
 
 
 def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
-    """The bare model with the adapters added in.
+    """Return the bare model with the adapters added in.
 
     Raises:
         UserError: a merged weight is no number.
@@ -181,11 +189,11 @@ def _config(source: Source) -> Any:
     try:
         return AutoConfig.from_pretrained(source.path)
     except (OSError, ValueError) as error:
-        raise ModelNotFoundError(f"cannot load --model {source.base!r}: {_first_line(error)}") from error
+        raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
 
 
 def _turned_back(model: Any, source: Source) -> Any:
-    """A quantised model in whole weights.
+    """Return a quantised model in whole weights.
 
     Raises:
         UserError: the quantisation cannot be undone.
@@ -197,14 +205,15 @@ def _turned_back(model: Any, source: Source) -> Any:
         whole = model.dequantize()
     except (NotImplementedError, ValueError) as error:
         raise UserError(
-            f"--model {source.base}: its quantised weights cannot be turned back ({_first_line(error)}), and nothing "
-            "is merged into quantised ones: give the original model with --model"
+            f"the quantised weights of {source.base} cannot be turned back ({_first_line(error)}), and nothing is "
+            "merged into quantised ones: give the original model",
+            setting="model",
         ) from error
     return model if whole is None else whole
 
 
 def _prepared(model: Any, device: torch.device) -> Any:
-    """On the device, in float32 if there is room: there the sum is rounded once only, when it is saved."""
+    """Move to the device, in float32 if there is room: there the sum is rounded once only, when it is saved."""
     needed = _SPARE * 4 * model.num_parameters()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed < free:
@@ -219,12 +228,12 @@ def _prepared(model: Any, device: torch.device) -> Any:
 
 
 def _labels(source: Source) -> int:
-    """Outputs of the adapter's own score head."""
+    """Return the number of outputs of the adapter's own score head."""
     for folder in source.adapters:
         for name, tensor in load_peft_weights(str(folder), device="cpu").items():
             if name.endswith(("score.weight", "classifier.weight")):
                 return int(tensor.shape[0])
-    raise UserError(f"--adapter {source.adapters[0]} is a reward model without its score head: train it again")
+    raise UserError(f"{source.adapters[0]} is a reward model without its score head: train it again", setting="adapter")
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
@@ -235,7 +244,7 @@ def _config_of(folder: Path) -> dict[str, Any]:
 def _mismatch(folder: Path, source: Source, detail: str) -> AdapterMismatchError:
     trained_on = _config_of(folder).get("base_model_name_or_path") or "an unnamed model"
     return AdapterMismatchError(
-        f"the adapter {folder} was trained on {trained_on}, and does not fit --model {source.base}: {detail}"
+        f"the adapter {folder} was trained on {trained_on}, and does not fit {source.base}: {detail}", setting="model"
     )
 
 

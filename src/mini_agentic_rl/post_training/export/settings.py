@@ -81,7 +81,7 @@ class ExportSettings(ResultSettings):
     def _agree(self) -> ExportSettings:
         said = {"true": ("merged", "gguf"), "false": ("adapter",)}
         if self.merge_lora is not None and self.format is not None and self.format not in said[self.merge_lora]:
-            raise ValueError(f"--merge-lora {self.merge_lora} and --format {self.format} contradict each other")
+            raise ValueError(f"`merge_lora={self.merge_lora}` and `format={self.format}` contradict each other")
         return self
 
     @property

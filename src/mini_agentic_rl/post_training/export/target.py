@@ -1,4 +1,4 @@
-"""Where a result goes: a folder that is whole or not there, and that replaces nothing unasked."""
+"""The folder of a result: whole or not there, and never a replacement that nobody asked for."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ _OF_A_MODEL = ("config.json", ADAPTER_CONFIG)
 
 
 def target_folder(chosen: Path | None, beside: Path, ending: str, *, overwrite: bool) -> Path:
-    """The folder for a result: the chosen one, or one beside what it is made from.
+    """Return the folder for a result: the chosen one, or one beside what it is made from.
 
     Raises:
         UserError: there is something in it already which may not be replaced.
     """
-    place = beside.expanduser().absolute()
-    target = (chosen or place.with_name(place.name + ending)).expanduser().absolute()
+    source = beside.expanduser().absolute()
+    target = (chosen or source.with_name(source.name + ending)).expanduser().absolute()
     remove_leftovers(target.parent)
     if target.exists() and not target.is_dir():
-        raise UserError(f"--output-dir {target} is a file: choose a folder")
+        raise UserError(f"{target} is a file: choose a folder", setting="output_dir")
     if not target.exists() or not any(target.iterdir()):
         return target
     if not overwrite:
-        raise UserError(f"--output-dir {target} is not empty: choose another folder, or give --overwrite to replace it")
+        raise UserError(
+            f"{target} is not empty: choose another folder, or give `overwrite` to replace it", setting="output_dir"
+        )
     names = {path.name for path in target.iterdir()}
     if not names.intersection(_OF_A_MODEL) and not any(name.endswith(".gguf") for name in names):
-        raise UserError(f"--output-dir {target} holds no model that --overwrite could replace: choose another folder")
+        raise UserError(
+            f"{target} holds no model that `overwrite` could replace: choose another folder", setting="output_dir"
+        )
     return target
 
 
@@ -44,11 +48,13 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_folder(target, write)
     except DiskFullError as error:
-        raise UserError(f"no space left for --output-dir {target}: free some, or choose another folder") from error
+        raise UserError(
+            f"no space is left for {target}: free some, or choose another folder", setting="output_dir"
+        ) from error
     except PermissionError as error:
-        raise UserError(f"--output-dir {target} cannot be written: {error.strerror}") from error
+        raise UserError(f"{target} cannot be written: {error.strerror}", setting="output_dir") from error
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder."""
+    """Return the bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

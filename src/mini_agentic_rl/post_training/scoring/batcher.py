@@ -18,7 +18,7 @@ from functools import partial
 
 from ...http import BadRequestError, HttpError, OverloadedError
 from ...policy import TorchThread
-from .passes import Batch
+from .passes import ScoringBatch
 from .rendering import Rendered
 from .reward_model import RewardModel
 from .settings import BatchSettings
@@ -26,12 +26,12 @@ from .settings import BatchSettings
 logger = logging.getLogger(__name__)
 
 _ROUND = 16
-"""Batches' worth of texts that are planned together."""
+"""Number of batches that are planned together."""
 _SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
 _NEWEST = 0.2
 """Weight of the newest batch in the mean of the speed."""
 
-OnBatch = Callable[[Batch, float], None]
+OnBatch = Callable[[ScoringBatch, float], None]
 """Hears of each batch and the seconds that it took."""
 
 
@@ -43,7 +43,7 @@ class _Waiting:
 
 
 class Batcher:
-    """Scores what is given to it, in batches. Used from one event loop.
+    """Score what is given to it, in batches. Used from one event loop.
 
     Args:
         model: computes on `thread`.
@@ -68,16 +68,16 @@ class Batcher:
 
     @property
     def computing(self) -> int:
-        """Texts in the batch that goes through the model now."""
+        """Number of texts in the batch that goes through the model now."""
         return _unfinished(self._computed)
 
     @property
     def waiting(self) -> int:
-        """Texts whose batch has not begun."""
+        """Number of texts whose batch has not begun."""
         return _unfinished(self._queue) + _unfinished(self._round) - self.computing
 
     async def scores(self, texts: Sequence[Rendered]) -> list[float]:
-        """The scores, in order. When the caller is cancelled, those whose batch has not begun are dropped.
+        """Return the scores, in order. When the caller is cancelled, those whose batch has not begun are dropped.
 
         Raises:
             OverloadedError: too many texts wait already.
@@ -132,14 +132,14 @@ class Batcher:
         texts = self._queue
         return len(texts) >= self._settings.batch_size or sum(len(t.text.ids) for t in texts) >= self._batch_tokens
 
-    async def _planned(self) -> list[Batch]:
+    async def _planned(self) -> list[ScoringBatch]:
         texts = [waiting.text for waiting in self._round]
         if len(texts) == 1:
-            return [Batch((0,), len(texts[0].ids))]
+            return [ScoringBatch((0,), len(texts[0].ids))]
         plan = partial(self._model.batches.plan, texts, self._settings.batch_size, self._batch_tokens)
         return await asyncio.wrap_future(self._thread.submit(plan))
 
-    async def _compute(self, batch: Batch) -> None:
+    async def _compute(self, batch: ScoringBatch) -> None:
         members, started = self._computed, time.perf_counter()
         texts = [waiting.text for waiting in members]
         try:
@@ -160,7 +160,7 @@ class Batcher:
             self._on_batch(batch, seconds)
 
     def _retry_after(self) -> float:
-        """Seconds after which a good part of the queue will be done, going by the speed of late."""
+        """Return the seconds after which a good part of the queue will be done, going by the speed of late."""
         wanted = self.waiting / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
         return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
 

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from ...gateway.render.messages import Message, plain_messages
-from ...gateway.render.renderer import ChatRenderer
-from ...gateway.tool_formats import Tool
+from ...gateway import ChatRenderer, Message, Tool, plain_messages
 from ...http import BadRequestError
 from ..rows import prompt_and_answer
 from .settings import Truncation
@@ -34,11 +32,11 @@ class Rendered:
     segments: tuple[int, ...] | None = None
     """For a pair of texts, which of the two each token belongs to."""
     truncated: bool = False
-    """Whether a part was cut off."""
+    """True if a part was cut off."""
 
 
 class Renderer:
-    """Renders for one tokenizer. Used from one thread at a time.
+    """Render for one tokenizer. Used from one thread at a time.
 
     Args:
         tokenizer: of the reward model.
@@ -58,7 +56,7 @@ class Renderer:
             self._chat = ChatRenderer(tokenizer)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Rendered:
-        """The conversation's tokens.
+        """Return the conversation's tokens.
 
         Raises:
             BadRequestError: the messages are malformed, the template refuses them, or the text is too long or empty.
@@ -109,6 +107,6 @@ class Renderer:
         if self._truncation == "refuse":
             raise BadRequestError(
                 f"the text has {tokens} tokens, but at most {self._max_length} are read: "
-                "shorten it, or serve with another --max-length or --truncation",
+                "shorten it, or serve with another `max_length` or `truncation`",
                 code="context_length_exceeded",
             )

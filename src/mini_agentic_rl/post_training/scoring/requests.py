@@ -1,4 +1,4 @@
-"""What clients send and get: texts to score, pairs to compare, and lists of either.
+"""Requests and responses of the reward service, and its OpenAPI document.
 
 Fields have the names that reward data and reward services use, so a row of a preference data set can be sent as it
 is: `prompt` or `question`, `response` or `answer` or `completion`, `response_a` and `response_b` or `chosen` and
@@ -7,11 +7,12 @@ is: `prompt` or `question`, `response` or `answer` or `completion`, `response_a`
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, model_validator
+from pydantic.json_schema import models_json_schema
 
-from ...http import Body
+from ...http import SCHEMA_REFERENCE, Body, document, json_content
 
 Messages: TypeAlias = list[dict[str, Any]]
 Text: TypeAlias = str | dict[str, Any] | Messages
@@ -40,7 +41,7 @@ class ScoreRequest(Body):
         return self
 
     def conversation(self) -> Messages:
-        """The messages of the text."""
+        """Return the messages of the text."""
         return self.messages if self.messages is not None else _conversation(self.prompt, self.response or "")
 
 
@@ -63,7 +64,7 @@ class PairRequest(Body):
         return self
 
     def conversations(self) -> tuple[Messages, Messages]:
-        """The messages of both texts."""
+        """Return the messages of both texts."""
         return _conversation(self.prompt, self.response_a), _conversation(self.prompt, self.response_b)
 
 
@@ -87,9 +88,9 @@ class ScoreAnswer(BaseModel):
     score: float
     """What the reward model says; the more, the better. Only differences mean anything."""
     tokens: int
-    """Tokens of the text that were read."""
+    """Number of tokens of the text that were read."""
     truncated: bool
-    """Whether a part of the text was cut off, as the server's truncation says."""
+    """True if a part of the text was cut off, as the server's truncation says."""
 
 
 class ScoreBatchAnswer(BaseModel):
@@ -98,9 +99,9 @@ class ScoreBatchAnswer(BaseModel):
     scores: list[float]
     """One for each item."""
     tokens: list[int]
-    """Tokens of each that were read."""
+    """Number of tokens of each that were read."""
     truncated: list[bool]
-    """Of which a part was cut off."""
+    """True for each of which a part was cut off."""
 
 
 class PairAnswer(BaseModel):
@@ -115,7 +116,7 @@ class PairAnswer(BaseModel):
     preferred: Literal["a", "b", "tie"]
     """The one with the higher score."""
     truncated: bool
-    """Whether a part of either text was cut off."""
+    """True if a part of either text was cut off."""
 
 
 class PairBatchAnswer(BaseModel):
@@ -135,3 +136,93 @@ def _messages(text: Text | None, role: str) -> Messages:
     if isinstance(text, str):
         return [{"role": role, "content": text}]
     return [text] if isinstance(text, dict) else text
+
+
+_QUESTION: Final = "What is 7 x 6?"
+_TEXT: Final = {"prompt": _QUESTION, "response": "7 x 6 = 42."}
+_CONVERSATION: Final = {
+    "messages": [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": "7 x 6 = 42."}]
+}
+_PAIR: Final = {"prompt": _QUESTION, "response_a": "7 x 6 = 42.", "response_b": "About forty."}
+_ROW: Final = {"prompt": _QUESTION, "chosen": "7 x 6 = 42.", "rejected": "About forty."}
+
+OPERATIONS: Final[dict[str, tuple[str, type[BaseModel], type[BaseModel], dict[str, Any]]]] = {
+    "/score": ("Score one text.", ScoreRequest, ScoreAnswer, {"prompt": _TEXT, "messages": _CONVERSATION}),
+    "/score-pair": ("Compare two answers to one prompt.", PairRequest, PairAnswer, {"pair": _PAIR, "row": _ROW}),
+    "/score/batch": (
+        "Score many texts; those that begin alike are computed together.",
+        ScoreBatchRequest,
+        ScoreBatchAnswer,
+        {"batch": {"items": [_TEXT, {**_TEXT, "response": "About forty."}]}},
+    ),
+    "/score-pair/batch": ("Compare many pairs.", PairBatchRequest, PairBatchAnswer, {"batch": {"items": [_PAIR]}}),
+}
+"""By path: its summary, its request and response, and examples of requests."""
+
+_FAILURE: Final = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+            "required": ["message", "type"],
+        }
+    },
+    "required": ["error"],
+}
+_REFUSALS: Final = {
+    "400": "The request is wrong; `param` names the field.",
+    "401": "The API key is missing or wrong.",
+    "413": "The body is too large.",
+    "429": "Too much waits already; `Retry-After` says when to come again.",
+    "503": "The server is stopping.",
+}
+
+
+def service_document(version: str, model: str, max_body_bytes: int, max_items: int) -> dict[str, Any]:
+    """Return the document, as OpenAPI 3.1."""
+    pairs: list[Any] = []
+    for _, request, answer, _ in OPERATIONS.values():
+        pairs += [(request, "validation"), (answer, "serialization")]
+    schemas, definitions = models_json_schema(pairs, ref_template=SCHEMA_REFERENCE)
+    names = {kind: schema["$ref"] for (kind, _), schema in schemas.items()}
+    paths: dict[str, Any] = {
+        "/health": {"get": _read("health", "Whether it serves, which model, and how much waits.", "application/json")},
+        "/metrics": {"get": _read("metrics", "Figures for Prometheus.", "text/plain")},
+    }
+    failure = {"$ref": SCHEMA_REFERENCE.format(model="Failure")}
+    for path, (told, request, answer, examples) in OPERATIONS.items():
+        content = {"schema": {"$ref": names[request]}, "examples": {k: {"value": v} for k, v in examples.items()}}
+        paths[path] = {
+            "post": {
+                "operationId": path.strip("/").replace("/", "_").replace("-", "_"),
+                "summary": told,
+                "requestBody": {"required": True, "content": {"application/json": content}},
+                "responses": {
+                    "200": json_content({"$ref": names[answer]}, "Done."),
+                    **{status: json_content(failure, text) for status, text in _REFUSALS.items()},
+                },
+            }
+        }
+    return document(
+        "mini-agentic-rl reward service",
+        version,
+        f"Scores of {model}. At most {max_items} items and {max_body_bytes} bytes in one request.",
+        paths,
+        {**definitions.get("$defs", {}), "Failure": _FAILURE},
+    )
+
+
+def _read(name: str, told: str, media: str) -> dict[str, Any]:
+    schema = {"type": "object"} if media == "application/json" else {"type": "string"}
+    return {
+        "operationId": name,
+        "summary": told,
+        "security": [],
+        "responses": {"200": {"description": "So it is.", "content": {media: {"schema": schema}}}},
+    }

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
-from ...http import Admission, AdmittingServer, RequestLimits
+from prometheus_client import Counter, Histogram
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ... import __version__
+from ...http import (
+    METRICS_CONTENT_TYPE,
+    Admission,
+    AdmittedEndpoint,
+    AdmittingServer,
+    Body,
+    Endpoint,
+    MetricFamily,
+    NotServedError,
+    RequestLimits,
+    RequestMetrics,
+    checked,
+    client_gone,
+    json_object,
+    json_response,
+    new_app,
+    openai_response,
+    read_body,
+    unless_disconnected,
+)
 from ...policy import TorchThread
-from .app import create_app, queue_of
 from .batcher import Batcher
-from .metrics import ScoringMetrics
+from .passes import ScoringBatch
+from .requests import PairBatchRequest, PairRequest, ScoreBatchRequest, ScoreRequest, service_document
 from .reward_model import RewardModel
+from .service import ScoringService
 from .settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -62,3 +93,118 @@ class ScoreServer(AdmittingServer):
         them. Blocks until it is done; a stopped server is not started again."""
         super().stop(timeout)
         self._torch.close()
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+def create_app(
+    model: RewardModel, batcher: Batcher, admission: Admission, metrics: ScoringMetrics, max_items: int
+) -> Starlette:
+    """Return the ASGI application; the batcher runs while it serves."""
+    service = ScoringService(model, batcher, max_items)
+    limit = admission.limits.max_body_bytes
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        running = asyncio.create_task(batcher.run())
+        yield
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        service.close()
+
+    def scoring(kind: type[BodyT], answer: Callable[[BodyT], Awaitable[BaseModel]]) -> Endpoint:
+        async def serve(request: Request) -> Response:
+            if request.method != "POST":
+                raise NotServedError(request.method, request.url.path, 405, {"Allow": "POST"})
+            body = checked(kind, json_object(await read_body(request, limit)))
+            found: list[BaseModel] = []
+
+            async def work() -> None:
+                found.append(await answer(body))
+
+            if not await unless_disconnected(work(), request.receive):
+                return client_gone()
+            return json_response(found[0].model_dump())
+
+        return serve
+
+    async def health(request: Request) -> Response:
+        return json_response(_health(model, batcher, admission), 503 if admission.draining else 200)
+
+    async def scrape(request: Request) -> Response:
+        return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)
+
+    endpoints = {
+        "/score": scoring(ScoreRequest, service.score),
+        "/score/batch": scoring(ScoreBatchRequest, service.score_batch),
+        "/score-pair": scoring(PairRequest, service.score_pair),
+        "/score-pair/batch": scoring(PairBatchRequest, service.score_pair_batch),
+    }
+    return new_app(
+        openai_response,
+        routes=[
+            *(
+                # of any method: who has no key learns nothing, not even which methods there are
+                Route(path, AdmittedEndpoint(path, endpoint, admission, metrics, openai_response))
+                for path, endpoint in endpoints.items()
+            ),
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", scrape, methods=["GET"]),
+        ],
+        lifespan=lifespan,
+        openapi=lambda: service_document(__version__, model.name, limit, max_items),
+    )
+
+
+def queue_of(batcher: Batcher) -> dict[str, int]:
+    """Return how many texts wait, and how many are computed."""
+    return {"waiting": batcher.waiting, "computing": batcher.computing}
+
+
+def _health(model: RewardModel, batcher: Batcher, admission: Admission) -> dict[str, Any]:
+    return {
+        "status": "draining" if admission.draining else "ok",
+        "ready": not admission.draining,
+        "model": model.name,
+        "device": str(model.device),
+        "max_length": model.max_length,
+        "shares_prefixes": model.shares_prefixes,
+        "requests": admission.active,
+        "queue": queue_of(batcher),
+    }
+
+
+_PREFIX: Final = "mini_agentic_rl_scoring"
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class ScoringMetrics(RequestMetrics):
+    """Count requests and batches.
+
+    Args:
+        queue: texts that wait, and those that are computed, whenever it is asked.
+    """
+
+    def __init__(self, queue: Callable[[], Mapping[str, int]]) -> None:
+        super().__init__(_PREFIX, "path", _SECONDS)
+        registry = self.registry
+        self._texts = Counter(f"{_PREFIX}_texts", "Texts that were scored.", registry=registry)
+        self._tokens = Counter(f"{_PREFIX}_tokens", "Tokens that went through the model.", registry=registry)
+        self._batch = Histogram(f"{_PREFIX}_batch_texts", "Texts of a batch.", buckets=_SIZES, registry=registry)
+        self._batch_seconds = Histogram(
+            f"{_PREFIX}_batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, registry=registry
+        )
+
+        def waiting() -> Iterable[MetricFamily]:
+            yield MetricFamily.by_kind("queue", "Texts that wait, and that are computed.", queue())
+
+        self.read_when_asked(waiting)
+
+    def on_batch(self, batch: ScoringBatch, seconds: float) -> None:
+        """Count a batch."""
+        self._texts.inc(len(batch.items))
+        self._tokens.inc(batch.tokens)
+        self._batch.observe(len(batch.items))
+        self._batch_seconds.observe(seconds)

@@ -1,4 +1,4 @@
-"""What requests become: rendered texts, their scores from the batcher, and an answer put together from them."""
+"""The service behind the routes: texts are rendered, the batcher scores them, and a response is made of the scores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Text:
 
 
 class ScoringService:
-    """Answers requests. Used from one event loop.
+    """Answer requests. Used from one event loop.
 
     Args:
         model: whose tokenizer renders texts, on a thread beside the event loop.
@@ -51,12 +51,12 @@ class ScoringService:
         self._renderer_thread = ThreadPoolExecutor(1, "score renderer")
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
-        """One text."""
+        """Score one text."""
         [(score, text)] = await self._scored([_Text(request.conversation(), request.tools)])
         return ScoreAnswer(score=score, tokens=len(text.ids), truncated=text.truncated)
 
     async def score_batch(self, request: ScoreBatchRequest) -> ScoreBatchAnswer:
-        """Many texts."""
+        """Score many texts."""
         self._check_count(len(request.items))
         found = await self._scored(
             [_Text(item.conversation(), item.tools, f"items[{n}]") for n, item in enumerate(request.items)]
@@ -68,12 +68,12 @@ class ScoringService:
         )
 
     async def score_pair(self, request: PairRequest) -> PairAnswer:
-        """Two answers to one prompt."""
+        """Compare two answers to one prompt."""
         one, other = await self._scored([_Text(messages, request.tools) for messages in request.conversations()])
         return _compared(one, other)
 
     async def score_pair_batch(self, request: PairBatchRequest) -> PairBatchAnswer:
-        """Many pairs."""
+        """Compare many pairs."""
         self._check_count(len(request.items))
         found = await self._scored(
             [
@@ -85,7 +85,7 @@ class ScoringService:
         return PairBatchAnswer(results=[_compared(*found[n : n + 2]) for n in range(0, len(found), 2)])
 
     def close(self) -> None:
-        """Render no more."""
+        """Stop rendering."""
         self._renderer_thread.shutdown(wait=False, cancel_futures=True)
 
     def _check_count(self, items: int) -> None:
@@ -93,7 +93,7 @@ class ScoringService:
             raise BadRequestError(f"{items} items, but at most {self._max_items} are taken (max_items)", param="items")
 
     async def _scored(self, texts: list[_Text]) -> list[tuple[float, Rendered]]:
-        """Score and rendered text of each."""
+        """Return the score and the rendered text of each."""
         loop = asyncio.get_running_loop()
         rendered = await loop.run_in_executor(self._renderer_thread, self._render, texts)
         return list(zip(await self._batcher.scores(rendered), rendered, strict=True))

@@ -44,7 +44,7 @@ class Child:
     def __init__(self, name: str, entry: str) -> None:
         if os.name != "posix":
             raise UserError(
-                "processes of their own need Linux or macOS: use isolation='thread' and the strategy 'shm' here"
+                "processes of their own need Linux or macOS: use `isolation='thread'` and `strategy='shm'` here"
             )
         self.name = name
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,11 @@
-"""What `MongoLightningStore` does with pymongo: connect, check the server, run transactions, explain errors."""
+"""The connection of `MongoLightningStore`: it checks the server, runs transactions and explains errors.
+
+Transactions are retried as the specification of MongoDB's drivers demands, for as long as a setting allows. A
+transaction reads one state and is committed by the majority of the members, in their journals: what it wrote, and what
+it read, survives the death of a process and of the primary. An error that the server marks as transient (another
+transaction changed the same document, or the primary went away before the commit) has changed nothing: everything is
+run again. A commit whose outcome is unknown is sent again; the server carries it out once.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +45,11 @@ _ADVICE: Final = {
     8000: "the user or the password in the URL is wrong",
     14031: "no space is left on the disk of the server; free some",
 }
-"""What to do about an error, by its code."""
+"""Advice by error code."""
 
 
 class MongoConnection:
-    """The connections to one database. Thread-safe, not fork-safe.
+    """Connections to one database. Thread-safe, not fork-safe.
 
     Args:
         url: `mongodb://…` or `mongodb+srv://…`.
@@ -73,7 +80,7 @@ class MongoConnection:
             raise ValueError(f"the store {name}: {error}") from error
 
     def open(self) -> None:
-        """Check the server, and make what is missing in the database.
+        """Check the server, and create what is missing in the database.
 
         Raises:
             LightningStoreError: the server has no transactions, or the database holds a store of another version.
@@ -99,7 +106,7 @@ class MongoConnection:
         run_transaction(self._client, body, self._timeout_seconds)
 
     def query(self, work: Callable[[Tables], T]) -> T:
-        """Run `work`, which only reads, on one state, no older than the last commit; a majority has all of it."""
+        """Run `work`, which only reads, on one state that is no older than the last commit of the majority."""
         answers: list[T] = []
 
         def body(session: ClientSession) -> None:
@@ -109,11 +116,11 @@ class MongoConnection:
         return answers[-1]
 
     def foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield True when another process may have written something to wait for, else False every now and then."""
+        """Yield True when another process may have written something to wait for, else False now and then."""
         return foreign_news(self._database[STATE], self._writer)
 
     def explained(self, error: Exception) -> Exception | None:
-        """An error of MongoDB in words that say what to do; None if the error is of another kind.
+        """Return an error of MongoDB in words that say what to do, or None if the error is of another kind.
 
         A ValueError if MongoDB cannot keep what the caller gave.
         """
@@ -168,7 +175,7 @@ _LEAST_SECONDS: Final = 0.05
 
 
 def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], None], timeout_seconds: float) -> None:
-    """Run `body` in a transaction and commit it. What `body` raises rolls it back and goes on.
+    """Run `body` in a transaction and commit it. An exception of `body` rolls it back and goes on to the caller.
 
     Args:
         client: The connections to the server.

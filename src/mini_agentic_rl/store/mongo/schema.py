@@ -1,4 +1,4 @@
-"""The collections of the MongoDB store, their indexes, and the check that a database has them in this version.
+"""The collections of the MongoDB store, their indexes and version, and `Query` as a filter and an order.
 
 Every document has an integer `_id`, which orders its collection as things were stored, and fields named as the columns
 of the SQL store; texts named `*_json` hold JSON, so that whatever was stored comes back exactly. `queue_position` is
@@ -77,7 +77,7 @@ def require_transactions(hello: dict[str, Any], name: str) -> None:
 
 
 def prepare(database: Database[Any], name: str) -> None:
-    """Make collections and indexes in a database that has none of ours, or check their version.
+    """Create collections and indexes in a database that has none of ours, or check their version.
 
     Several processes may do this at once. What other programs keep in the database is left alone.
 
@@ -117,7 +117,7 @@ COLLECTION_OF: Final[dict[Kind, str]] = {
 
 
 def filter_of(query: Query) -> dict[str, Any]:
-    """What the documents have to match; empty for all of them."""
+    """Return what the documents of a query have to match; empty for all of them."""
     tests = [_test(condition) for condition in query.scope]
     filters = [_test(condition) for condition in query.filters]
     if query.logic == "and":
@@ -128,7 +128,11 @@ def filter_of(query: Query) -> dict[str, Any]:
 
 
 def sort_of(query: Query) -> list[tuple[str, int]]:
-    """The order; equal documents come as they were stored."""
+    """Return the order of a query; equal documents come as they were stored.
+
+    MongoDB compares texts by their bytes in UTF-8, which is the order of their code points, and sorts null before
+    everything else, as the contract of `Query` demands.
+    """
     direction = DESCENDING if query.sort_order == "desc" else ASCENDING
     if query.sort_by is None:
         return [("_id", direction)]

@@ -1,4 +1,4 @@
-"""The store in MongoDB: for several machines that share a MongoDB already.
+"""The store in MongoDB, for several machines that share a MongoDB already.
 
 What a call has returned from is committed by the majority of the replica set, in its journals. Every change is one
 transaction that first changes the same document as every other, so a rollout is claimed once, whoever asks, and
@@ -15,7 +15,7 @@ this one writes is announced at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import UserError
 from ..database import DatabaseStore
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class MongoLightningStore(DatabaseStore):
-    """A store in a MongoDB database. Pickled to another process, it opens the same database there.
+    """Store in a MongoDB database. Pickled to another process, it opens the same database there.
 
     Args:
         url: `mongodb://user:password@host:port` or `mongodb+srv://…`, with any options of the driver.
@@ -58,18 +58,20 @@ class MongoLightningStore(DatabaseStore):
             raise ValueError(
                 f"store URL {_without_password(url)!r}: expected mongodb://host:port or mongodb+srv://host"
             )
-        self._settings = (url, database, scan_debounce_seconds, timeout_seconds)
         name = f"{_without_password(url)} ({database})"
         self._connection = _connection_type()(url, database, name, timeout_seconds)
-        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds)
+        arguments = {
+            "url": url,
+            "database": database,
+            "scan_debounce_seconds": scan_debounce_seconds,
+            "timeout_seconds": timeout_seconds,
+        }
+        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         try:
             self._in_writing_thread(self._connection.open)
         except BaseException:
             self._close()
             raise
-
-    def __reduce__(self) -> tuple[Callable[..., MongoLightningStore], tuple[Any, ...]]:
-        return _reopen, self._settings
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         self._connection.transaction(work)
@@ -99,14 +101,8 @@ def _connection_type() -> type[MongoConnection]:
     return MongoConnection
 
 
-def _reopen(url: str, database: str, scan_debounce_seconds: float, timeout_seconds: float) -> MongoLightningStore:
-    return MongoLightningStore(
-        url, database, scan_debounce_seconds=scan_debounce_seconds, timeout_seconds=timeout_seconds
-    )
-
-
 def _without_password(url: str) -> str:
-    """The URL up to the hosts, without a user."""
+    """Return the URL up to the hosts, without a user."""
     scheme, _, rest = url.partition("://")
     hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2]
     return f"{scheme}://{hosts}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, ReturnDocument
@@ -13,19 +13,20 @@ from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, Resour
 from .. import lifecycle
 from ..base import LightningStoreStatistics
 from ..rows import (
+    OBJECT_OF,
     Values,
     attempt_columns,
     attempt_of,
+    content_changed,
     resources_columns,
     resources_of,
     rollout_columns,
     rollout_of,
     span_columns,
-    span_of,
     worker_columns,
     worker_of,
 )
-from ..storage import Kind, Query
+from ..storage import Query
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
@@ -43,16 +44,10 @@ from .schema import (
 _QUEUED: Final = {"queue_position": {"$gt": 0}}
 _LIMITED: Final = {"deadline": {"$gt": 0}}
 _LARGEST: Final = 16 * 1024 * 1024 - 64 * 1024
-_ITEM_OF: Final[dict[Kind, Callable[[Any], Any]]] = {
-    "attempt": attempt_of,
-    "span": span_of,
-    "resources": resources_of,
-    "worker": worker_of,
-}
 
 
 class MongoTables:
-    """The storage of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
+    """Tables of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
 
     Args:
         database: Where the collections are.
@@ -75,14 +70,14 @@ class MongoTables:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The counters in the lock, those of this transaction included."""
+        """Return the counters in the lock, with the changes of this transaction."""
         if self._counters is None:
             lock = self._state.find_one(THE_LOCK, dict.fromkeys(COUNTERS, 1), session=self._session) or {}
             self._counters = {name: lock.get(name, 0) for name in COUNTERS}
         return self._counters
 
     def write_counters(self, **fields: Any) -> None:
-        """Store in the lock the counters that have changed, and `fields`."""
+        """Store the counters that have changed, and `fields`, in the lock."""
         fields |= {name: self.counters[name] for name in self._counted}
         if fields:
             self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)
@@ -116,8 +111,7 @@ class MongoTables:
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         changed: Values = {}
-        before, after = vars(old), vars(new)
-        if any(after[name] is not before[name] for name in ("mode", "resources_id", "input", "config", "metadata")):
+        if content_changed(old, new):
             changed = _fitting(rollout_columns(new), f"rollout {new.rollout_id}")
         if new.status != old.status:
             changed |= {"status": new.status, "end_time": new.end_time}
@@ -211,7 +205,7 @@ class MongoTables:
             if query.kind == "rollout":
                 items = [lifecycle.with_attempt(*found) for found in self._with_latest(documents)]
             else:
-                items = [_ITEM_OF[query.kind](document) for document in documents]
+                items = [OBJECT_OF[query.kind](document) for document in documents]
         if query.limit == -1 and query.offset == 0:
             total = len(items)
         elif matching:

@@ -1,4 +1,4 @@
-"""News of what other processes have written to a MongoDB store: from a change stream, or by looking.
+"""Notice of what other processes have written to a MongoDB store, from a change stream or by polling.
 
 A transaction that changes something others may wait for leaves `writer/turn` in the field `news` of the lock.
 """
@@ -31,12 +31,12 @@ _NEWS: Final = [
 
 
 def news_mark(writer: str, turn: int) -> str:
-    """What a transaction leaves in the field `news`."""
+    """Return what a transaction leaves in the field `news`."""
     return f"{writer}/{turn}"
 
 
 def foreign_news(state: Collection[Any], writer: str) -> Generator[bool, None, None]:
-    """Yield True first, and whenever anyone but `writer` may have left news; else False every tenth of a second or so.
+    """Yield True first and whenever anyone but `writer` may have left news, else False about every tenth of a second.
 
     Where the server or the user's rights give no change stream, the field is looked at that often, and the news of
     `writer` count as well.

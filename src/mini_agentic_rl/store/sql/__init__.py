@@ -1,4 +1,4 @@
-"""The store in a SQL database: SQLite or PostgreSQL, on the same tables and statements."""
+"""The store in an SQL database: SQLite or PostgreSQL, on the same tables and statements."""
 
 from .store import SqlLightningStore
 

@@ -1,4 +1,4 @@
-"""What `SqlLightningStore` needs to know of one kind of database: connecting, excluding other writers, its errors."""
+"""The interface to one kind of SQL database: connecting, excluding other writers, explaining errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Engine
 from ..waiting import Changes
 
 WRITES: Final = "agl_writes"
-"""Execution option of the connection that writes: its transactions begin by excluding other writers."""
+"""Execution option of the connection that writes; its transactions begin by excluding other writers."""
 
 
-class SqlDatabase(ABC):
-    """One database.
+class StoreDatabase(ABC):
+    """One database of a `SqlLightningStore`.
 
     Args:
         name: What messages call it.
@@ -30,14 +30,14 @@ class SqlDatabase(ABC):
     @property
     @abstractmethod
     def alone(self) -> bool:
-        """Whether a database belongs to one store and nobody else."""
+        """True if the database belongs to one store and nobody else."""
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction on the connection that writes."""
         connection.begin()
 
     def end(self, connection: Connection, *, commit: bool) -> None:
-        """Commit or undo it."""
+        """Commit or roll back the transaction on the connection that writes."""
         if commit:
             connection.commit()
         else:
@@ -45,18 +45,21 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def publish(self, connection: Connection, changes: Changes) -> None:
-        """Let the end of this writing transaction wake those who wait in other processes."""
+        """Make the end of this writing transaction wake those who wait in other processes."""
 
     @abstractmethod
     def foreign_writes(
         self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
     ) -> Generator[bool, None, None]:
-        """As `DatabaseStore._foreign_writes`; `in_writing_thread` lends the writing connection between transactions."""
+        """Yield as `DatabaseStore._foreign_writes` does.
+
+        `in_writing_thread` lends the writing connection between transactions.
+        """
 
     @abstractmethod
     def lost(self, connection: Connection) -> bool:
-        """Whether a connection is of no use any more."""
+        """Return True if a connection cannot be used any more."""
 
     @abstractmethod
     def explained(self, error: Exception) -> Exception | None:
-        """As `DatabaseStore._explained`."""
+        """Return what `DatabaseStore._explained` returns."""

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as the database of a store, for runners and algorithms on several machines.
+"""PostgreSQL as the database of a store, for runners and algorithms on several machines.
 
 Every writing transaction first takes one lock of the whole database (an advisory one, which ends with the transaction),
 so that there is one writer at a time, as the ledger's rules demand, and what it reads is what the one before it left.
@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ..base import LightningStoreError, StoreUnreachableError
 from ..database import READERS
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 
 if TYPE_CHECKING:
     import psycopg
@@ -48,11 +48,11 @@ _ADVICE_BY_REASON: Final = (
     (("pg_hba", "authentication", "password", "role"), "it refuses the user or the password of the store URL"),
     (("database",), "there is no such database; make it (createdb), or correct the store URL"),
 )
-"""For errors of connecting, which have no state: words of the server's line, and what to do."""
+"""Words of the server's message and advice, for errors of connecting, which have no state."""
 
 
-class PostgresDatabase(SqlDatabase):
-    """A database, in which a store keeps tables named `agl_…` beside those of others.
+class PostgresDatabase(StoreDatabase):
+    """PostgreSQL database in which a store keeps tables named `agl_…` beside those of others.
 
     Raises:
         LightningStoreError: the driver is not installed.

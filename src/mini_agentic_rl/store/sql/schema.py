@@ -1,4 +1,7 @@
-"""The tables of the SQL store, as its newest version has them; `sql_migrations` brings older ones there.
+"""The tables of the SQL store in their newest version, and the migrations that bring older ones there.
+
+A new version is one more function at the end of `MIGRATIONS`, and the same change in the tables. A migration writes out
+what it does instead of reading the tables here, which go on changing after it.
 
 Texts named `*_json` hold JSON. `number` columns order rows as they were stored. `queue_position` is null outside of
 the queue, `deadline` is null for an attempt that no limit can end.
@@ -34,9 +37,9 @@ from sqlalchemy.types import TypeEngine
 from ..base import LightningStoreError
 
 ExactText: Final[TypeEngine[str]] = String().with_variant(String(collation="C"), "postgresql")
-"""Compared and ordered by code points, whatever the locale of the database."""
+"""Text that is compared and ordered by code points, whatever the locale of the database."""
 Count: Final[TypeEngine[int]] = Integer().with_variant(BigInteger(), "postgresql")
-"""64 bits. As a primary key: given out by the database, ever larger."""
+"""Integer of 64 bits. As a primary key it is given out by the database, ever larger."""
 
 METADATA: Final = MetaData()
 
@@ -126,7 +129,7 @@ WORKERS: Final = Table(
 
 
 def _index_where_set(name: str, column: ColumnElement[object]) -> None:
-    """An index of the rows that have a value in the column; statements use it if they ask for just those rows."""
+    """Create an index of the rows that have a value in the column, for statements that ask for just those rows."""
     is_set = column.is_not(None)
     Index(name, column, sqlite_where=is_set, postgresql_where=is_set)
 
@@ -139,7 +142,7 @@ logger = logging.getLogger(__name__)
 
 
 def _indexes_that_are_used(connection: Connection) -> None:
-    """A list sorted by start time reads only the page that is asked for; a new span enters one index less.
+    """Let a list sorted by start time read only the page that is asked for, and a new span enter one index less.
 
     The index that is gone ordered the spans of an attempt, which are few enough to be sorted when they are read.
     """
@@ -148,12 +151,12 @@ def _indexes_that_are_used(connection: Connection) -> None:
 
 
 MIGRATIONS: Final[tuple[Callable[[Connection], None], ...]] = (_indexes_that_are_used,)
-"""At index n - 1: from version n to version n + 1."""
+"""Migrations; the one at index n - 1 leads from version n to version n + 1."""
 SCHEMA_VERSION: Final = len(MIGRATIONS) + 1
 
 
 def prepare(connection: Connection, name: str, *, alone: bool) -> None:
-    """Make the tables, or bring them to this version, in the running transaction, which excludes other writers.
+    """Create the tables, or bring them to this version, in the running transaction, which excludes other writers.
 
     Args:
         connection: In a transaction.

@@ -1,4 +1,4 @@
-"""A SQLite file as the database of a store, in WAL mode, where readers and the writer do not block each other."""
+"""SQLite as the database of a store, in WAL mode, where readers and the writer do not block each other."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ..base import LightningStoreError
 from ..database import READERS
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 
 Synchronous = Literal["normal", "full"]
 
 _WATCH_SECONDS: Final = 0.02
 _BEGAN: Final = "agl_began"
-"""In a connection's info: whether a transaction was begun past SQLAlchemy."""
+"""Key in a connection's info: True while a transaction runs that was begun past SQLAlchemy."""
 _CACHE_KIB: Final = 16_384
-"""Of each connection, if it comes to need it: the pages of a large store that are written again and again."""
+"""Size of each connection's page cache: large stores write the same pages again and again."""
 _CHECKPOINT_PAGES: Final = 4_000
-"""Pages of 4 KiB that pile up before they are moved from the log into the file, with a flush of the disk."""
+"""Number of pages of 4 KiB after which the log is moved into the file, with a flush of the disk."""
 
 
-class SqliteDatabase(SqlDatabase):
-    """A file, which is made, with its folders, if it is not there.
+class SqliteDatabase(StoreDatabase):
+    """SQLite file, created with its folders if it is not there.
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.
 
@@ -65,7 +65,7 @@ class SqliteDatabase(SqlDatabase):
         return True
 
     def begin(self, connection: Connection) -> None:
-        """On the driver's own connection: SQLAlchemy's transaction objects cost as much as the transaction."""
+        """Begin on the driver's own connection: SQLAlchemy's transaction objects cost as much as the transaction."""
         connection.connection.execute("BEGIN IMMEDIATE")
         connection.info[_BEGAN] = True
 
@@ -79,7 +79,7 @@ class SqliteDatabase(SqlDatabase):
             connection.connection.rollback()
 
     def publish(self, connection: Connection, changes: Changes) -> None:
-        """Nothing to do: others look at the file."""
+        """Do nothing: other processes look at the file."""
 
     def foreign_writes(
         self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
@@ -107,7 +107,7 @@ class SqliteDatabase(SqlDatabase):
                 "end that process, or raise busy_timeout_seconds"
             )
         elif "full" in reason:
-            advice = "no space is left to write to (--output-dir); free some, then go on with --resume"
+            advice = "no space is left to write to (`output_dir`); free some, then go on with `resume`"
         elif "not a database" in reason or "malformed" in reason:
             advice = "it is not a SQLite file, or damaged; choose another store path"
         elif "unable to open" in reason or "readonly" in reason:
@@ -124,7 +124,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _data_version(connection: Connection) -> int:
-    """A number that changes when another connection than this one commits."""
+    """Return a number that changes when another connection than this one commits."""
     cursor = connection.connection.cursor()
     cursor.execute("PRAGMA data_version")
     return int(cursor.fetchall()[0][0])

@@ -1,4 +1,6 @@
-"""Statements that are the same at every call: compiled once for each dialect, run on the driver's own connection.
+"""The SQL of the store: statements that are the same at every call, and `Query` translated to SQL.
+
+Constant statements are compiled once for each dialect and run on the driver's own connection.
 
 SQLAlchemy's execution costs several times what the statement itself costs in SQLite. A statement of this store has
 plain columns and plain values, so what SQLAlchemy adds to running it (conversions, result objects) is not missed.
@@ -7,7 +9,7 @@ plain columns and plain values, so what SQLAlchemy adds to running it (conversio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -34,7 +36,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from ...types import Attempt, Rollout
 from .. import lifecycle
-from ..rows import Row, Values, attempt_of, resources_of, rollout_of, span_of, worker_of
+from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
 from ..storage import Condition, Kind, Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
@@ -42,7 +44,7 @@ _SQLITE: Final = sqlite.dialect(paramstyle="named")
 
 
 class Statement:
-    """A statement with named parameters."""
+    """SQL statement with named parameters."""
 
     def __init__(self, clause: ClauseElement) -> None:
         self._clause = clause
@@ -50,7 +52,7 @@ class Statement:
         self._columns: tuple[str, ...] = ()
 
     def text(self, dialect: Dialect) -> tuple[str, Values]:
-        """Its text in a dialect, and the values of parameters that are always the same."""
+        """Return the text in a dialect, and the values of parameters that are always the same."""
         text = self._texts.get(dialect.name)
         if text is None:
             compiled = self._clause.compile(dialect=_SQLITE if dialect.name == "sqlite" else dialect)
@@ -59,14 +61,14 @@ class Statement:
         return text
 
     def columns(self, description: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-        """Names of the columns of its rows; `description` is what a cursor says of them."""
+        """Return the names of the columns of its rows; `description` is the cursor's."""
         if not self._columns:
             self._columns = tuple(column[0] for column in description)
         return self._columns
 
 
 class Session:
-    """Runs statements on one connection, in its transaction."""
+    """Connection on which statements run, in its transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -74,19 +76,19 @@ class Session:
         self._cursor: Any = connection.connection.cursor()
 
     def run(self, statement: Statement, values: Values) -> int:
-        """Run a statement that answers nothing; returns how many rows it changed."""
+        """Run a statement that returns no rows, and return how many rows it changed."""
         self._execute(statement, values)
         return int(self._cursor.rowcount)
 
     def run_many(self, statement: Statement, rows: Sequence[Values]) -> None:
-        """Run a statement that answers nothing once for each of `rows`, in order."""
+        """Run a statement that returns no rows once for each of `rows`, in order."""
         if len(rows) == 1:
             self._execute(statement, rows[0])
         else:
             self._cursor.executemany(statement.text(self._dialect)[0], rows)
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
-        """All rows of the answer."""
+        """Return all rows of the answer."""
         self._execute(statement, values)
         found = self._cursor.fetchall()
         if not found:
@@ -95,18 +97,18 @@ class Session:
         return [dict(zip(columns, row, strict=True)) for row in found]
 
     def row(self, statement: Statement, values: Values) -> Row | None:
-        """The only row of the answer, or None."""
+        """Return the only row of the answer, or None."""
         found = self.rows(statement, values)
         return found[0] if found else None
 
     def scalar(self, statement: Statement, values: Values) -> Any:
-        """The only value of the only row, or None."""
+        """Return the only value of the only row, or None."""
         self._execute(statement, values)
         found = self._cursor.fetchall()
         return found[0][0] if found else None
 
     def select(self, query: Select[Any]) -> Sequence[Any]:
-        """All rows of a query that was made for this call."""
+        """Return all rows of a query that was made for this call."""
         return self._connection.execute(query).mappings().all()
 
     def _execute(self, statement: Statement, values: Values) -> None:
@@ -118,14 +120,14 @@ _UNTYPED: Final[TypeEngine[Any]] = NullType()  # a Boolean is written `… = 1` 
 
 
 class any_of(FunctionElement[bool]):
-    """`any_of(column, values)`: whether the column is one of `values`, a JSON list in one parameter, however long."""
+    """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter, however long."""
 
     type = _UNTYPED
     inherit_cache = True
 
 
 class contains(FunctionElement[bool]):
-    """`contains(column, text)`: whether the text is in the column, exactly as it is written."""
+    """SQL test `contains(column, text)`: the column contains the text exactly as it is written."""
 
     type = _UNTYPED
     inherit_cache = True
@@ -168,7 +170,7 @@ def insert_new(table: Table, key: Iterable[str]) -> TextClause:
 
 
 def stored_columns(table: Table) -> list[str]:
-    """The columns that an insert gives values to: all but the number, which the database gives."""
+    """Return the names of the columns that an insert gives values to: all but the number, which the database gives."""
     return [column.name for column in table.c if column.name != "number"]
 
 
@@ -192,34 +194,21 @@ ROLLOUTS_WITH_LATEST: Final = select(
     ATTEMPTS,
     and_(ATTEMPTS.c.rollout_id == ROLLOUTS.c.rollout_id, ATTEMPTS.c.sequence_id == ROLLOUTS.c.attempts),
 )
-"""Every rollout with its latest attempt; rows for `rollout_and_latest`."""
+"""Every rollout with its latest attempt, as rows for `rollout_and_latest`."""
 
 
 def rollout_and_latest(row: Row) -> tuple[Rollout, Attempt | None]:
-    """Both objects of a row of `ROLLOUTS_WITH_LATEST`."""
+    """Return both objects of a row of `ROLLOUTS_WITH_LATEST`."""
     return rollout_of(row), None if row[_PREFIX + "attempt_id"] is None else attempt_of(row, _PREFIX)
 
 
-def _rollout_item(row: Row) -> Rollout:
-    return lifecycle.with_attempt(*rollout_and_latest(row))
-
-
-_ITEM_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
-    "rollout": _rollout_item,
-    "attempt": attempt_of,
-    "span": span_of,
-    "resources": resources_of,
-    "worker": worker_of,
-}
-
-
 def item_of(kind: Kind, row: Row) -> Any:
-    """The object of a row of `page_of`."""
-    return _ITEM_OF[kind](row)
+    """Return the object of a row of `page_of`."""
+    return lifecycle.with_attempt(*rollout_and_latest(row)) if kind == "rollout" else OBJECT_OF[kind](row)
 
 
 def page_of(query: Query) -> Select[Any]:
-    """The rows of the page, in order."""
+    """Select the rows of the page, in order."""
     table = _TABLES[query.kind]
     statement = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
     statement = statement.where(_where(query, table))
@@ -236,7 +225,7 @@ def page_of(query: Query) -> Select[Any]:
 
 
 def total_of(query: Query) -> Select[Any]:
-    """How many items match, on all pages."""
+    """Count the items that match, on all pages."""
     table = _TABLES[query.kind]
     return select(func.count().label("total")).select_from(table).where(_where(query, table))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError
 from ..database import DatabaseStore
 from ..storage import Tables
 from ..waiting import Changes
-from .database import WRITES, SqlDatabase
+from .database import WRITES, StoreDatabase
 from .postgres import PostgresDatabase
 from .schema import prepare
 from .sqlite import SqliteDatabase, Synchronous
@@ -32,7 +32,7 @@ _POSTGRES: Final = ("postgresql", "postgres")
 
 
 class SqlLightningStore(DatabaseStore):
-    """A store in an SQL database. Pickled to another process, it opens the same database there.
+    """Store in an SQL database. Pickled to another process, it opens the same database there.
 
     Args:
         path_or_url: A SQLite file, or `sqlite:///` and the file; it is made, with its folders, if it is not there. Or
@@ -58,20 +58,21 @@ class SqlLightningStore(DatabaseStore):
     ) -> None:
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
-        """The file; None if the store is in a PostgreSQL database."""
-        self._database: SqlDatabase
+        """Path of the file; None if the store is in a PostgreSQL database."""
+        self._database: StoreDatabase
         if isinstance(target, Path):
             self._database = SqliteDatabase(target, busy_timeout_seconds, synchronous)
         else:
             self._database = PostgresDatabase(target, busy_timeout_seconds)
-        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds)
-        spelled = target if isinstance(target, Path) else target.render_as_string(hide_password=False)
-        self._settings = (spelled, scan_debounce_seconds, busy_timeout_seconds, synchronous)
+        arguments = {
+            "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
+            "scan_debounce_seconds": scan_debounce_seconds,
+            "busy_timeout_seconds": busy_timeout_seconds,
+            "synchronous": synchronous,
+        }
+        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         self._connection: Connection | None = None
         self._in_writing_thread(self._prepare)
-
-    def __reduce__(self) -> tuple[Callable[..., SqlLightningStore], tuple[Any, ...]]:
-        return _reopen, self._settings
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         def publishing(connection: Connection) -> None:
@@ -111,7 +112,7 @@ class SqlLightningStore(DatabaseStore):
             raise
 
     def _begun(self) -> Connection:
-        """The connection that writes, in a transaction; a new one if the one before has died in the meantime."""
+        """Return the connection that writes, in a transaction; a new connection if the one before has died."""
         had_one = self._connection is not None
         try:
             self._database.begin(self._writer())
@@ -127,24 +128,13 @@ class SqlLightningStore(DatabaseStore):
         return self._connection
 
     def _gave_up_writer(self) -> bool:
-        """Let go of the writing connection if it is of no use any more. Returns whether that was so."""
+        """Drop the writing connection if it cannot be used any more. Return True if there is none now."""
         connection = self._connection
         if connection is not None and self._database.lost(connection):
             self._connection = None
             connection.invalidate()
             connection.close()
         return self._connection is None
-
-
-def _reopen(
-    path_or_url: str | Path, scan_debounce_seconds: float, busy_timeout_seconds: float, synchronous: Synchronous
-) -> SqlLightningStore:
-    return SqlLightningStore(
-        path_or_url,
-        scan_debounce_seconds=scan_debounce_seconds,
-        busy_timeout_seconds=busy_timeout_seconds,
-        synchronous=synchronous,
-    )
 
 
 def _path_or_url(path_or_url: str | Path) -> Path | URL:

@@ -15,6 +15,7 @@ from ..rows import (
     Values,
     attempt_columns,
     attempt_of,
+    content_changed,
     resources_columns,
     resources_of,
     rollout_columns,
@@ -124,7 +125,7 @@ _COUNTS: Final = Statement(
 
 
 class SqlTables:
-    """The storage of `SqlLightningStore`, on one connection."""
+    """Tables of `SqlLightningStore`, on one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._session = Session(connection)
@@ -166,8 +167,7 @@ class SqlTables:
                 else:
                     move["queue_position"] = self._queue_end()
             self._session.run(statement, the_rollout | move)
-        before, after = vars(old), vars(new)
-        if any(after[name] is not before[name] for name in ("mode", "resources_id", "input", "config", "metadata")):
+        if content_changed(old, new):
             self._session.run(_EDIT_ROLLOUT, the_rollout | rollout_columns(new))
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:

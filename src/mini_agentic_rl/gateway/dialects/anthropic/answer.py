@@ -10,8 +10,8 @@ from typing import Final
 from ...errors import UnavailableError
 from ...tool_formats import parse_arguments
 from ..base import Json
-from ..completion import CallPart, Completion
-from .history import INVALID_JSON
+from ..chat_reader import CallDelta, ChatReader
+from .request import INVALID_JSON
 
 _STOP_REASONS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 # How a piece of each kind of block is told: the type of the delta, and its field.
@@ -25,7 +25,7 @@ _DELTAS: Final = {
 class _Block:
     """One content block: its kind, what it says so far (JSON text for a call), and a call's id and name."""
 
-    def __init__(self, kind: str, call: CallPart | None = None) -> None:
+    def __init__(self, kind: str, call: CallDelta | None = None) -> None:
         self.kind = kind
         self.text = ""
         self.call_id = (call.id or f"toolu_{uuid.uuid4().hex[:24]}") if call is not None else ""
@@ -68,7 +68,7 @@ class MessageAnswer:
         self._model = model
         self._stop_sequences = stop_sequences
         self._with_ids = with_ids
-        self._completion = Completion()
+        self._completion = ChatReader()
         self._blocks: list[_Block] = []
         self._calls: dict[int, _Block] = {}
         self._id = ""
@@ -167,7 +167,7 @@ class MessageAnswer:
             events = self._add(_Block(kind))
         return events + self._grow(text)
 
-    def _grow_call(self, part: CallPart) -> list[Json]:
+    def _grow_call(self, part: CallDelta) -> list[Json]:
         block = self._calls.get(part.index)
         if block is None:
             block = self._calls[part.index] = _Block("tool_use", part)

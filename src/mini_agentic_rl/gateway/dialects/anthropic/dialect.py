@@ -9,8 +9,7 @@ from ....http import checked
 from ...errors import GatewayError
 from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import MessageAnswer
-from .history import chat_messages
-from .request import CHAT_FIELDS, MessagesRequest, chat_body
+from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
 
 _ERRORS: Final = {
     401: "authentication_error",

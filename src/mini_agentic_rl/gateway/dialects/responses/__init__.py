@@ -1,6 +1,5 @@
 """OpenAI's responses: items instead of messages, and a server that remembers them."""
 
-from .dialect import ResponsesDialect
-from .memory import ResponseMemory
+from .dialect import ResponseMemory, ResponsesDialect
 
 __all__ = ["ResponseMemory", "ResponsesDialect"]

@@ -1,0 +1,306 @@
+"""The loop of a training: measure, warm up, measure, [sample, update]*, measure; with a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...gateway import ServedPolicy
+from ...policy import LearnerSettings
+from ...types import Dataset, NamedResources
+from ..base import ResultKind
+from ..measure import evaluate, peak_memory_bytes
+from ..seeds import tasks_of_step
+from .curriculum import TaskSource, updated_pass_rates
+from .objective import Objective
+from .progress import IdleSteps, RunProgress, read_progress, restore, save_adapters, write_checkpoint
+from .sampling import SampledStep, sample_groups
+from .settings import LoopSettings
+from .warm_start import WarmStart, warm_up
+
+if TYPE_CHECKING:
+    from .reinforcement import ReinforcementLearning
+
+_LAST = "after RL"
+
+
+class Loop:
+    """One run of an algorithm with an `Objective`, from the first measurement to the last."""
+
+    def __init__(
+        self,
+        algorithm: ReinforcementLearning[Any],
+        served: ServedPolicy,
+        resources: NamedResources,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
+        """`resources` are those that agents find beside the model that is trained."""
+        self.algorithm = algorithm
+        self.settings: LoopSettings = algorithm.settings
+        self.context = algorithm.context
+        self.store = self.context.store
+        self.logger = self.context.logger
+        self.policy = served.policy
+        self.served = served
+        self.resources = resources
+        self.adapters = served.policy.model.adapters
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self._train_resources = ""
+        self._val_resources = ""
+
+    @property
+    def progress(self) -> RunProgress:
+        return self.algorithm.progress
+
+    async def all(self) -> None:
+        objective = await self.policy.run_async(lambda: self.algorithm.objective(self.policy, self._learner_settings()))
+        await self._resume(objective)
+        await self._add_resources()
+        try:
+            if not self.progress.warmed_up:
+                await self._measure("before")
+                await self._warm_up()
+                self.progress.warmed_up = True
+                await self._checkpoint(objective)
+            await self._reinforce(objective)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            if self.progress.warmed_up:  # a warm-up is short: it is begun again
+                self.logger.note("interrupted: writing a checkpoint")
+                self._checkpoint_now(objective)
+            raise
+        await self._checkpoint(objective)
+        await asyncio.to_thread(self._save_result)
+
+    def _save_result(self) -> None:
+        kind: ResultKind = "adapters" if len(self.adapters) > 1 else "adapter"
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.save_result(kind, self._write_result)
+
+    def _save_epoch(self, epoch: int) -> None:
+        def write(folder: Path) -> None:
+            self._write_result(folder)
+            self.served.tokenizer.save_pretrained(folder)
+
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.save_epoch(epoch, write)
+
+    def _write_result(self, folder: Path) -> None:
+        first, *others = self.adapters
+        if others:
+            save_adapters(folder, self.policy)
+        else:
+            self.policy.save(folder, first)
+
+    async def _resume(self, objective: Objective) -> None:
+        latest = self.context.checkpoints.latest_checkpoint() if self.context.checkpoints is not None else None
+        if not self.context.resume or latest is None:
+            return
+        _, folder = latest
+        self.algorithm.progress = read_progress(folder)
+        await self.policy.run_async(lambda: restore(folder, self.policy, objective))
+        self.logger.note(f"resumed after step {self.progress.step}")
+
+    async def _add_resources(self) -> None:
+        """The endpoint, with the sampling parameters of training and of measuring."""
+        self._train_resources = await self._resources(self.settings.temperature)
+        self._val_resources = await self._resources(0.0)
+
+    async def _resources(self, temperature: float) -> str:
+        sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
+        named = self.served.resources(self.resources, sampling)
+        return (await self.store.add_resources(named)).resources_id
+
+    async def _measure(self, name: str) -> None:
+        if self.val_dataset is None or len(self.val_dataset) == 0:
+            return
+        started = time.perf_counter()
+        found = await evaluate(
+            self.store,
+            self.val_dataset,
+            name=name,
+            resources_id=self._val_resources,
+            logger_=self.logger,
+            size=self.settings.eval_size,
+            seed=self.settings.seed,
+            rollout_timeout=self.settings.rollout_timeout,
+        )
+        self.algorithm.evaluations.append(found)
+        self.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})
+        self.progress.spend("evaluation", time.perf_counter() - started)
+        self._log({"accuracy": found.accuracy})
+
+    async def _warm_up(self) -> None:
+        warm_starts = {
+            adapter: start for adapter, start in self.algorithm.warm_starts.items() if start.settings.examples > 0
+        }
+        if not warm_starts or self.train_dataset is None:
+            return
+        started = time.perf_counter()
+        for adapter, warm_start in warm_starts.items():
+            await self._imitate(adapter, warm_start, self.train_dataset)
+        self.progress.spend("sft", time.perf_counter() - started)
+        await self._measure("after SFT")
+
+    async def _imitate(self, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]) -> None:
+        server = self.served.server
+        if server is None:
+            raise RuntimeError("the policy is not served")
+        size = len(dataset)
+        # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
+        rows = tasks_of_step(self.settings.seed, size, 0, size)[-warm_start.settings.examples :]
+        conversations = [warm_start.demonstration(dataset[row]) for row in rows]
+        self.logger.phase(self._named(adapter, "SFT", " "), -(-len(conversations) // warm_start.settings.batch_size))
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            self.logger.advance()
+            self._log({self._named(adapter, f"sft/{name}"): value for name, value in metrics.items()})
+
+        await warm_up(
+            self.policy,
+            server.renderer,
+            conversations,
+            warm_start.tools,
+            warm_start.settings,
+            self._learner_settings(),
+            on_step,
+            adapter,
+        )
+
+    async def _reinforce(self, objective: Objective) -> None:
+        settings, progress = self.settings, self.progress
+        if self.total_steps == 0:
+            return
+        if progress.step < self.total_steps:
+            self._show_steps()
+        idle = IdleSteps()
+        while progress.step < self.total_steps:
+            metrics = await self._step(objective)
+            self._log(metrics)
+            self.logger.advance()
+            self._tell(idle.after_step(metrics))
+            last = progress.step == self.total_steps
+            if progress.step % self._steps_per_epoch == 0:
+                await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
+            if last or progress.step % settings.checkpoint_every == 0:
+                await self._checkpoint(objective)
+            if not last and settings.eval_every and progress.step % settings.eval_every == 0:
+                await self._measure(f"step {progress.step}")
+                self._show_steps()
+        self._tell(idle.at_the_end())
+        if all(row["name"] != _LAST for row in progress.accuracy):
+            await self._measure(_LAST)
+
+    def _tell(self, message: str | None) -> None:
+        if message is not None:
+            self.logger.note(message)
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        return -(-len(self._dataset) // self.settings.tasks_per_step)
+
+    def _show_steps(self) -> None:
+        self.logger.phase("reinforcement learning", self.total_steps)
+        self.logger.advance(self.progress.step)
+
+    async def _step(self, objective: Objective) -> dict[str, float]:
+        started = time.perf_counter()
+        counters = self.policy.engine.counters
+        sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
+        prompts_before = self.served.prompts()
+        tasks = self._tasks(self._dataset)
+        found = await self._sample(tasks, objective)
+        sampled = time.perf_counter()
+        prompts = self.served.prompts()
+        sampled_tokens = counters.sampled_tokens - sampled_before
+
+        def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
+            learnt: dict[str, float] = {}
+            for adapter, groups in found.groups.items():
+                learnt |= self._of(adapter, objective.update(adapter, groups))
+            self.progress.step += 1
+            self.progress.extra_tasks += len(tasks.drawn) - self.settings.tasks_per_step
+            if tasks.pass_rates is not None:
+                self.progress.pass_rates = updated_pass_rates(tasks.pass_rates, found.mean_rewards)
+            return learnt
+
+        metrics = found.metrics | await self.served.learn_async(learn)
+        ended = time.perf_counter()
+        self.progress.spend("sampling", sampled - started)
+        self.progress.spend("learning", ended - sampled)
+        metrics |= {f"drift/{kind}": float(count - prompts_before[kind]) for kind, count in prompts.items()}
+        return metrics | {
+            "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
+            "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
+            "seconds/sampling": sampled - started,
+            "seconds/learning": ended - sampled,
+            "memory_gib": peak_memory_bytes() / 2**30,
+        }
+
+    @property
+    def _dataset(self) -> Dataset[Any]:
+        if self.train_dataset is None:
+            raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
+        return self.train_dataset
+
+    def _tasks(self, dataset: Dataset[Any]) -> TaskSource:
+        settings, progress = self.settings, self.progress
+        return TaskSource(
+            size=len(dataset),
+            seed=settings.seed,
+            step=progress.step,
+            first=progress.step * settings.tasks_per_step + progress.extra_tasks,
+            pass_rates=progress.pass_rates if settings.curriculum == "pass_rate" else None,
+            floor=settings.curriculum_floor,
+        )
+
+    async def _sample(self, tasks: TaskSource, objective: Objective) -> SampledStep:
+        found = await sample_groups(
+            self.context,
+            self.settings,
+            self._dataset,
+            tasks=tasks,
+            resources_id=self._train_resources,
+            models=self.served.trained_models,
+            has_signal=objective.has_signal,
+        )
+        for reason, count in found.untrained.items():
+            self.progress.untrained[reason] = self.progress.untrained.get(reason, 0) + count
+        return found
+
+    def _learner_settings(self) -> LearnerSettings:
+        settings = self.algorithm.learner_settings
+        if settings.schedule == "constant" or settings.total_steps:
+            return settings
+        steps = self.total_steps * self.settings.epochs_per_batch
+        return settings.model_copy(update={"total_steps": max(1, steps)})
+
+    async def _checkpoint(self, objective: Objective) -> None:
+        if self.context.checkpoints is not None:
+            await self.policy.run_async(lambda: self._write_checkpoint(objective))
+
+    def _checkpoint_now(self, objective: Objective) -> None:
+        if self.context.checkpoints is not None:
+            self.policy.run(lambda: self._write_checkpoint(objective))
+
+    def _write_checkpoint(self, objective: Objective) -> None:
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.save_checkpoint(
+                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, objective, self.progress)
+            )
+
+    def _of(self, adapter: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {self._named(adapter, name): value for name, value in metrics.items()}
+
+    def _named(self, adapter: str, name: str, separator: str = "/") -> str:
+        """What belongs to one of several adapters bears its name."""
+        return name if len(self.adapters) == 1 else f"{adapter}{separator}{name}"
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        self.logger.log(metrics, step=self.progress.logged)
+        self.progress.logged += 1

@@ -1,0 +1,44 @@
+"""The part of a training that tells algorithms apart: what becomes of the rollouts of a step. The rest is the loop's.
+
+The loop measures, warms up, samples, counts steps, writes checkpoints and goes on from them, for every algorithm alike.
+An objective is made once a run, on the torch thread (`ReinforcementLearning.objective`), and used there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ...policy import Learner
+from .groups import Group
+
+Learners = Mapping[str, Learner]
+"""The optimizer of each adapter, by the adapter's name."""
+
+
+class Objective(Protocol):
+    """How rollouts become new weights."""
+
+    @property
+    def learners(self) -> Learners:
+        """The optimizer of each adapter that is trained; the loop keeps it, and the weights, in checkpoints."""
+        ...
+
+    def has_signal(self, group: Group) -> bool:
+        """Return True if training on the group could change the policy. Safe on any thread."""
+        ...
+
+    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+        """Take all optimizer steps on what one step sampled for `adapter`; metrics about it. Nothing to learn from is
+        no error: metrics are returned, and no weight changes."""
+        ...
+
+    def save_state(self, folder: Path) -> None:
+        """Write what must be kept besides the adapters and their optimizers (a critic, running means) into the folder
+        of a checkpoint."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Read back what `save_state` wrote."""
+        ...

@@ -1,0 +1,147 @@
+"""How far a run has come: written into every checkpoint, so that a killed run goes on from it exactly."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import UserError
+from ...policy import Policy, load_weights, save_weights
+from .objective import Learners, Objective
+
+_STATE = "state.json"
+_OPTIMIZER = "optimizer.pt"
+_RNG = "rng.pt"
+_ADAPTER = "adapter"
+_ADAPTERS = "adapters"
+_MANY = 0.5
+"""The share of rollouts that end at the length bound from which on this is worth a word."""
+
+
+@dataclass
+class RunProgress:
+    """The data cursor and the results so far: with the seed the first three say which tasks come next."""
+
+    step: int = 0
+    """Finished reinforcement-learning steps."""
+    extra_tasks: int = 0
+    """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
+    pass_rates: dict[str, float] = field(default_factory=dict)
+    """How often each task was solved, by its row, where a curriculum asks for it."""
+    warmed_up: bool = False
+    """Whether the supervised warm-up is done."""
+    logged: int = 0
+    """The next step number of the metrics."""
+    accuracy: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements so far: name, correct, count."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
+    untrained: dict[str, int] = field(default_factory=dict)
+    """Rollouts that gave nothing to train on, by reason."""
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: RunProgress) -> None:
+    """Adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
+    learners = objective.learners
+    for name, learner in learners.items():
+        weights, optimizer = _paths(folder, name, learners)
+        save_weights(policy.model, weights, name)
+        learner.save_state(optimizer)
+    objective.save_state(folder)
+    version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    torch.save(
+        {
+            "torch": torch.get_rng_state(),
+            "python": json.dumps(random.getstate()),
+            "numpy": [str(version), torch.from_numpy(np.asarray(words).astype(np.int64)), position, has_gauss, gauss],
+        },
+        folder / _RNG,
+    )
+    (folder / _STATE).write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
+
+
+def read_progress(folder: Path) -> RunProgress:
+    """The cursor of a checkpoint."""
+    return RunProgress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+
+
+def restore(folder: Path, policy: Policy, objective: Objective) -> None:
+    """Weights, optimizers, the objective's own state and RNG of a checkpoint. On the torch thread.
+
+    Raises:
+        UserError: the checkpoint is of other adapters.
+    """
+    learners = objective.learners
+    several = folder / _ADAPTERS
+    saved = sorted(path.name for path in several.iterdir() if path.is_dir()) if several.is_dir() else []
+    if saved != (sorted(learners) if len(learners) > 1 else []):
+        raise UserError(
+            f"the checkpoint {folder} is of {', '.join(saved) or 'one adapter'}: resume it with the same adapters"
+        )
+    for name, learner in learners.items():
+        weights, optimizer = _paths(folder, name, learners)
+        load_weights(policy.model, weights, name)
+        learner.load_state(optimizer)
+        policy.engine.weights_changed(name)
+    objective.load_state(folder)
+    state = torch.load(folder / _RNG, weights_only=True)
+    torch.set_rng_state(state["torch"])
+    version, words, gauss = json.loads(state["python"])
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+def save_adapters(folder: Path, policy: Policy) -> None:
+    """Each adapter that is trained, in a folder of its name."""
+    for name in policy.model.adapters:
+        policy.save(folder / name, name)
+
+
+def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
+    """Where the weights and the optimizer of an adapter are."""
+    if len(learners) == 1:
+        return folder / _ADAPTER, folder / _OPTIMIZER
+    return folder / _ADAPTERS / name, folder / _ADAPTERS / f"{name}.{_OPTIMIZER}"
+
+
+class IdleSteps:
+    """Counts the steps that taught nothing because the rollouts of each task had the same reward."""
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self.steps = 0
+
+    def after_step(self, metrics: Mapping[str, float]) -> str | None:
+        """What to tell after a step: the first that teaches nothing says why."""
+        self.steps += 1
+        reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
+        if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
+            return None
+        self.idle += 1
+        if self.idle > 1:
+            return None
+        parts = [f"nothing to learn from: all rollouts of a task have the same reward ({reward:.3g})"]
+        if metrics.get("rollout/truncated", 0.0) >= _MANY:
+            parts.append(f"{metrics['rollout/truncated']:.0%} of them ended at max_new_tokens")
+        return "; ".join(parts)
+
+    def at_the_end(self) -> str | None:
+        """What to tell after the last step."""
+        if self.idle == 0:
+            return None
+        return (
+            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (sft_examples), take easier "
+            "tasks, or raise samples_per_prompt or max_new_tokens"
+        )

@@ -1,0 +1,206 @@
+"""Reinforcement learning of the agent that a person already has, whatever the update is made of.
+
+    measure -> warm up (if asked) -> measure -> [draw tasks -> rollouts -> update]* -> measure
+
+The policy serves an OpenAI-compatible endpoint, the runners run the agent against it, the store holds what happened,
+and the update reads it back as token trees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
+from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
+from ...types import Dataset
+from ..base import Algorithm, AlgorithmContext
+from ..measure import Evaluation
+from ..seeds import derive_seed
+from .loop import Loop
+from .objective import Objective
+from .progress import RunProgress
+from .settings import LoopSettings
+from .warm_start import WarmStart
+
+SettingsT = TypeVar("SettingsT", bound=LoopSettings)
+
+
+class ReinforcementLearning(Algorithm, Generic[SettingsT]):
+    """Trains the model that it serves. A subclass says by which `objective` rollouts become new weights.
+
+    The agent finds that model as the resource "llm", and as "main_llm"; other LLMs of the trainer's `initial_resources`
+    and those of its `llm_proxy` stay as they are, and what they are asked is not trained. Nor is the model without its
+    adapter, which can be asked for as `{model}-base`. An `llm_proxy` without models stands in front of the model that
+    is trained, and records its calls. `Trainer(num_epochs=…, on_failure=…)` replace the settings `total_epochs` and
+    `on_failure`.
+
+    Several agents of a rollout can be trained at once, each with an adapter of its own on the one model:
+    `adapters=("assistant", "user")`. An agent chooses by the name of the model that it asks for, `model="user"`, or
+    takes the resource of that name; "llm" and "main_llm" are the first. Each adapter has its own optimizer, learns from
+    the calls that were made to it, and is compared within groups of its own. The rewards of a rollout are for all of
+    them; of one with several dimensions each takes the dimension of its name, if there is one.
+
+    Args:
+        model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
+        tokenizer: its tokenizer; None takes the one beside the model.
+        settings: the loop; single settings may also be given by name (`total_steps=10`), a published variant as
+            `preset="dapo"`.
+        lora: the adapter; None trains every weight.
+        adapters: names of the adapters to train; or a mapping from each to the folder of a saved one to go on with, or
+            to None for a new one. None is one adapter, asked for by the model's own name.
+        fixed_adapters: folders of saved adapters that agents may ask for by these names, and that stay as they are.
+        learner: the optimizer; with several adapters, that of each.
+        engine: sampling.
+        warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
+            first. None leaves that out.
+        load_options: `dtype`, `device`, `quantization`, `trust_remote_code` of `load_model`.
+        limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may ask for.
+        keep_open: leave policy and endpoint running after the run, for `close()` to end.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+        PolicyError: settings and adapters do not go together.
+    """
+
+    honours: ClassVar[frozenset[str]] = frozenset({"num_epochs", "on_failure"})
+
+    settings_class: type[SettingsT]
+    """Class of `settings`; that of `LoopSettings`, or a subclass with settings of the algorithm's own."""
+
+    def __init__(
+        self,
+        model: Any = "embedded",
+        tokenizer: Any | None = None,
+        *,
+        settings: SettingsT | None = None,
+        lora: LoraSettings | None = LoraSettings(),  # noqa: B008  # frozen
+        adapters: Sequence[str] | Mapping[str, str | Path | None] | None = None,
+        fixed_adapters: Mapping[str, str | Path] | None = None,
+        learner: LearnerSettings | None = None,
+        engine: EngineSettings | None = None,
+        warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
+        load_options: Mapping[str, Any] | None = None,
+        limits: GatewayLimits | None = None,
+        keep_open: bool = False,
+        **overrides: Any,
+    ) -> None:
+        super().__init__()
+        given = {} if settings is None else settings.model_dump(exclude_unset=True)
+        self.settings: SettingsT = self.settings_class(**(given | overrides))
+        if self.settings.kl_coef > 0 and lora is None:
+            raise PolicyError("kl_coef needs LoRA: under full training no reference weights are left; set kl_coef 0")
+        self.learner_settings = learner or LearnerSettings()
+        self._adapters = _named(adapters)
+        self._fixed_adapters = fixed_adapters
+        self.warm_starts = _by_adapter(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
+        self.served: ServedPolicy | None = None
+        self.evaluations: list[Evaluation] = []
+        self.progress = RunProgress()
+        self._model = model
+        self._tokenizer = tokenizer
+        self._lora = lora
+        self._engine = (engine or EngineSettings()).model_copy(update={"deterministic": self.settings.deterministic})
+        self._load_options = dict(load_options or {})
+        self._limits = limits
+        self._keep_open = keep_open
+
+    def bind(self, context: AlgorithmContext) -> None:
+        asked = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
+        self.settings = self.settings.model_copy(
+            update={name: value for name, value in asked.items() if value is not None}
+        )
+        super().bind(context)
+
+    @abstractmethod
+    def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
+        """Return what the loop learns with, made once a run, on the torch thread.
+
+        Args:
+            learner: settings of each optimizer, the steps of the whole run among them.
+        """
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`."""
+        return {
+            "accuracy": list(self.progress.accuracy),
+            "seconds": dict(self.progress.seconds),
+            "untrained": dict(self.progress.untrained),
+            "steps": self.progress.step,
+        }
+
+    def close(self) -> None:
+        """End policy and endpoint (only needed with `keep_open`)."""
+        if self.served is not None:
+            self.served.close()
+            self.served = None
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Run the whole loop; see the top of this module.
+
+        Raises:
+            ValueError: there is nothing to train on.
+            PolicyError: the model cannot be had.
+        """
+        nothing = train_dataset is None or len(train_dataset) == 0
+        if nothing and self.settings.steps(1) > 0:
+            raise ValueError(f"train_dataset is empty: give {type(self).__name__} at least one task")
+        started = time.perf_counter()
+        self.context.logger.phase("loading the model")
+        self.served = await asyncio.to_thread(
+            ServedPolicy.load,
+            self._model,
+            self._tokenizer,
+            engine=self._engine,
+            lora=self._lora,
+            adapters=self._adapters,
+            fixed_adapters=self._fixed_adapters,
+            seed=derive_seed(self.settings.seed, "adapter"),
+            **self._load_options,
+        )
+        try:
+            await asyncio.to_thread(
+                self.served.serve,
+                store=self.context.store,
+                limits=self._limits,
+                tool_format=self.settings.tool_format,
+                thinking=self.settings.thinking,
+            )
+            self.progress.spend("load", time.perf_counter() - started)
+            held, proxy = self.context.initial_resources, self.context.llm_proxy
+            async with resources_with_upstreams(
+                held, proxy, self.context.store, self.served.model_names, self.served.put_behind
+            ) as resources:
+                await Loop(self, self.served, resources, train_dataset, val_dataset).all()
+        finally:
+            if not self._keep_open:
+                await asyncio.to_thread(self.close)
+
+
+def _named(adapters: Sequence[str] | Mapping[str, str | Path | None] | None) -> Mapping[str, str | Path | None] | None:
+    if adapters is None or isinstance(adapters, Mapping):
+        return adapters
+    return dict.fromkeys([adapters] if isinstance(adapters, str) else adapters)
+
+
+def _by_adapter(
+    warm_start: WarmStart | Mapping[str, WarmStart] | None, adapters: Mapping[str, Any]
+) -> dict[str, WarmStart]:
+    """Return what each adapter imitates.
+
+    Raises:
+        PolicyError: there is no such adapter.
+    """
+    if warm_start is None:
+        return {}
+    if isinstance(warm_start, WarmStart):
+        return {next(iter(adapters)): warm_start}
+    unknown = sorted(set(warm_start) - set(adapters))
+    if unknown:
+        raise PolicyError(f"warm_start names {unknown[0]!r}, which is not among the adapters {', '.join(adapters)}")
+    return dict(warm_start)

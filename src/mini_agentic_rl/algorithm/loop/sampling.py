@@ -1,0 +1,138 @@
+"""One step's sampling: the tasks of the step as groups of rollouts, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...adapter import TracerTraceToTriplet, TrainedCalls
+from ...types import Dataset, EnqueueRolloutRequest, RolloutConfig
+from ..base import AlgorithmContext
+from ..rollouts import FinishedRollout, count_untrainable, run_rollouts
+from ..seeds import derive_seed
+from .adapters import by_adapter
+from .curriculum import TaskSource
+from .groups import Group
+from .settings import LoopSettings
+
+
+@dataclass(frozen=True)
+class SampledStep:
+    """What one step sampled."""
+
+    groups: Mapping[str, Sequence[Group]]
+    """By adapter: one a task, with the rollouts that can be trained."""
+    untrained: dict[str, int]
+    """Rollouts that gave nothing to train on, by reason."""
+    mean_rewards: Mapping[int, float]
+    """Of the rollouts of each task that have a reward, by its row."""
+    metrics: dict[str, float]
+    """How many rollouts failed, were tried again, count as 0, wanted more LLM calls or tokens than they may have, or
+    are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter how many
+    rollouts did not call it."""
+
+
+def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
+    """Return which calls train the policy that is served under the names `models`: its own, under the filters of the
+    agent and the adapter."""
+    adapter = context.adapter
+    filters = {
+        "trained_agents": context.trained_agents,
+        "agent_match": adapter.agent_match if isinstance(adapter, TracerTraceToTriplet) else None,
+    }
+    agents = {setting: pattern for setting, pattern in filters.items() if pattern is not None}
+    return TrainedCalls(agents=agents, models=frozenset(models))
+
+
+async def sample_groups(
+    context: AlgorithmContext,
+    settings: LoopSettings,
+    dataset: Dataset[Any],
+    *,
+    tasks: TaskSource,
+    resources_id: str,
+    models: Mapping[str, str],
+    has_signal: Callable[[Group], bool],
+) -> SampledStep:
+    """Run the rollouts of a step: once, or with `dynamic_sampling` in rounds, each of as many tasks as groups with a
+    signal are missing.
+
+    Args:
+        models: the adapter that learns from calls to each model, by the names of the models.
+        has_signal: tells if a group teaches an adapter anything.
+    """
+    finished: list[FinishedRollout] = []
+    rounds, missing = 0, settings.tasks_per_step
+    while True:
+        begin = len(tasks.drawn)
+        requests = [
+            EnqueueRolloutRequest(
+                input=dataset[row],
+                mode="train",
+                resources_id=resources_id,
+                config=_config(settings),
+                metadata={
+                    "step": tasks.step,
+                    "group": f"{tasks.step}/{index}",
+                    "sampling_seed": derive_seed(settings.seed, "rollout", tasks.step, index, sample),
+                },
+            )
+            for index, row in enumerate(tasks.draw(missing), begin)
+            for sample in range(settings.samples_per_prompt)
+        ]
+        found = await run_rollouts(context.store, requests, lambda _: None, trained_calls(context, models))
+        finished += [_as_zero(f) for f in found] if settings.on_failure == "zero" else found
+        groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings)
+        rounds += 1
+        missing = settings.tasks_per_step - sum(map(any, zip(*_signals(groups, has_signal), strict=True)))
+        if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
+            break
+    return SampledStep(
+        groups=groups,
+        untrained=dict(count_untrainable(finished) + unrewarded),
+        mean_rewards=_mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
+        metrics={
+            "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
+            "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
+            "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
+            "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
+            "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
+            "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
+        }
+        | ({"sampling/rounds": float(rounds)} if settings.dynamic_sampling else {})
+        | of_adapters,
+    )
+
+
+def _signals(groups: Mapping[str, Sequence[Group]], has_signal: Callable[[Group], bool]) -> list[list[bool]]:
+    """Return for each adapter which of its groups teach it anything."""
+    return [[has_signal(group) for group in of_adapter] for of_adapter in groups.values()]
+
+
+def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
+    """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
+    found: dict[int, list[float]] = {}
+    for index, row in enumerate(rows):
+        usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
+        found.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
+    return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
+
+
+def _config(settings: LoopSettings) -> RolloutConfig:
+    if settings.on_failure != "retry":
+        return RolloutConfig(timeout_seconds=settings.rollout_timeout)
+    return RolloutConfig(
+        timeout_seconds=settings.rollout_timeout,
+        max_attempts=settings.max_attempts,
+        retry_condition=["failed", "timeout", "unresponsive"],
+    )
+
+
+def _as_zero(finished: FinishedRollout) -> FinishedRollout:
+    """Count a rollout that failed after it had called the model as 0; a success without a reward never does."""
+    if finished.rollout.status != "failed" or not finished.records:
+        return finished
+    return replace(finished, reward=0.0, counts_as_zero=True)

@@ -1,0 +1,87 @@
+"""A short supervised warm-up: imitate written conversations, in the tokens that the agent will see.
+
+The conversations are rendered by the gateway's own renderer and grown into the same trees that reinforcement learning
+trains, so a system prompt that all examples share is computed once per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from ...config import Settings
+from ...gateway import ChatRenderer
+from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
+from ...tokens import TokenTree, pack
+
+Messages = Sequence[dict[str, Any]]
+
+
+class WarmStartSettings(Settings):
+    """How much is imitated."""
+
+    examples: int = Field(default=64, ge=0)
+    """Written conversations to imitate; 0 leaves the warm-up out."""
+    batch_size: int = Field(default=4, ge=1)
+    """Conversations per optimizer step."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak learning rate."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Steps over which the learning rate rises."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Where examples come from: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
+
+    demonstration: Callable[[Mapping[str, Any]], Messages]
+    tools: Sequence[dict[str, Any]] = ()
+    settings: WarmStartSettings = field(default_factory=WarmStartSettings)
+
+
+def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
+    """Return the mean of -log p over the tokens of the assistant."""
+    weights_S = inputs.streams.weights_S
+    return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
+
+
+async def warm_up(
+    policy: Policy,
+    renderer: ChatRenderer,
+    conversations: Sequence[Messages],
+    tools: Sequence[dict[str, Any]],
+    settings: WarmStartSettings,
+    learner_settings: LearnerSettings,
+    on_step: Callable[[int, Mapping[str, float]], None],
+    adapter: str = DEFAULT_ADAPTER,
+) -> None:
+    """Take one pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and metrics."""
+    trees = []
+    for start in range(0, len(conversations), settings.batch_size):
+        tree = TokenTree()
+        for index, messages in enumerate(conversations[start : start + settings.batch_size]):
+            for record in renderer.conversation_to_records(messages, tools):
+                tree.insert(record, index)
+        trees.append(tree)
+    changes = {
+        "learning_rate": settings.learning_rate,
+        "warmup_steps": min(settings.warmup_steps, max(0, len(trees) - 1)),
+        "schedule": "constant",
+        "total_steps": 0,
+    }
+    options = LearnerSettings(**(learner_settings.model_dump() | changes))
+    learner = await policy.run_async(lambda: policy.learner(options, adapter))
+    for step, tree in enumerate(trees):
+        on_step(step, await policy.learn_async(partial(_imitate, learner, tree)))
+
+
+def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
+    packed = pack([tree])
+    weights_S = torch.full((packed.term_count,), 1 / packed.term_count)
+    metrics = learner.forward_backward(packed, negative_log_likelihood, TermStreams(weights_S))
+    return metrics | learner.optim_step()

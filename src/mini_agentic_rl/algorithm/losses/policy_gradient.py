@@ -1,0 +1,109 @@
+"""The whole loss of a policy: the surrogate of a `PolicyLoss`, an importance weight, a KL penalty, an entropy bonus.
+
+A pure function from streams of terms to one number and its metrics. The weight of a term, fixed before the batch is
+split, holds the whole normalisation, so the chunks of a batch simply add up. What needs all terms of a rollout together
+comes in as a stream that was computed before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...policy import LossInputs, LossOutputs
+from . import LOSSES
+from .base import ClipRange, LossTerms, PolicyLoss, Stream
+from .kl import KLEstimator, kl
+
+if TYPE_CHECKING:
+    from ..loop.settings import LoopSettings
+
+
+@dataclass(frozen=True)
+class PolicyGradientLoss:
+    """A surrogate of the policy gradient, with an optional KL penalty and an optional entropy bonus.
+
+    Per term, with the surrogate J of `policy_loss` and the importance weight c (see `importance.py`; 1 without a
+    correction):
+
+        -c J + kl_coef * KL - entropy_coef * H
+
+    KL is the estimate of `kl.py` against the adapter-off reference, differentiated as written; H is the entropy of the
+    distribution that the token was drawn from (Mnih et al. 2016, section 4), which needs entropies with a gradient.
+
+    Metrics are weighted sums over terms, and `weight` the sum of the weights: dividing by it after all chunks gives
+    means.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    kl_coef: float = 0.0
+    kl_estimator: KLEstimator = "k3"
+    policy_loss: str = "clip"
+    entropy_coef: float = 0.0
+
+    @classmethod
+    def from_settings(cls, settings: LoopSettings) -> PolicyGradientLoss:
+        """Return the loss that the settings of a run ask for."""
+        return cls(
+            clip_low=settings.clip_ratio,
+            clip_high=settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high,
+            kl_coef=settings.kl_coef if settings.kl_in_loss else 0.0,
+            kl_estimator=settings.kl_estimator,
+            policy_loss=settings.policy_loss,
+            entropy_coef=settings.entropy_coef,
+        )
+
+    @property
+    def surrogate(self) -> PolicyLoss:
+        """The loss of the table that `policy_loss` names."""
+        return LOSSES[self.policy_loss]
+
+    @property
+    def needs(self) -> frozenset[Stream]:
+        """All that has to be computed for it."""
+        needs = set(self.surrogate.needs)
+        if self.kl_coef > 0:
+            needs.add("reference_logprobs")
+        if self.entropy_coef > 0:
+            needs.add("entropy_gradient")
+        return frozenset(needs)
+
+    def __call__(self, inputs: LossInputs) -> LossOutputs:
+        streams = inputs.streams
+        weights_S, correction_S, reference_S = streams.weights_S, streams.correction_S, streams.reference_logprobs_S
+        if streams.advantages_S is None or (reference_S is None and "reference_logprobs" in self.needs):
+            raise ValueError(
+                f"the loss {self.policy_loss!r} needs advantages, and {', '.join(self.needs) or 'no more'}"
+            )
+        old_S = inputs.behaviour_logprobs_S if streams.old_logprobs_S is None else streams.old_logprobs_S
+        surrogate = self.surrogate.surrogate(
+            LossTerms(
+                logprobs_S=inputs.logprobs_S,
+                old_logprobs_S=old_S,
+                advantages_S=streams.advantages_S,
+                entropy_S=inputs.entropy_S,
+                bounds=ClipRange(1 - self.clip_low, 1 + self.clip_high),
+                reference_logprobs_S=reference_S,
+                rollout_S=streams.rollout_S,
+            )
+        )
+        objective_S = surrogate.objective_S if correction_S is None else correction_S * surrogate.objective_S
+        loss = -(weights_S * objective_S).sum()
+        mismatch_S = (inputs.logprobs_S - inputs.behaviour_logprobs_S).detach()
+        metrics = {
+            "weight": weights_S.sum(),
+            "entropy": (weights_S * inputs.entropy_S).sum(),
+            "clip_fraction": (weights_S * surrogate.clipped_S).sum(),
+            "mismatch/mean_abs": (weights_S * mismatch_S.abs()).sum(),
+            "mismatch/kl": (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
+        }
+        if correction_S is not None:
+            metrics["importance/mean"] = (weights_S * correction_S).sum()
+        if self.kl_coef > 0 and reference_S is not None:
+            kl_S = kl(inputs.logprobs_S - reference_S, self.kl_estimator)
+            metrics["kl"] = (weights_S * kl_S).sum()
+            loss = loss + self.kl_coef * metrics["kl"]
+        if self.entropy_coef > 0:
+            loss = loss - self.entropy_coef * metrics["entropy"]
+        return LossOutputs(loss, {name: value.detach() for name, value in metrics.items()})

@@ -1,0 +1,140 @@
+"""One PPO update (Schulman et al. 2017): values, advantages over time, optimizer steps on minibatches.
+
+    V_old, r, A = GAE(r, V_old), R = A + V_old  ->  [passes over the batch: [minibatch: policy loss and value loss]*]*
+
+Values and advantages are those of the whole batch before the update, so how its terms are split over minibatches, or
+over the chunks of one, changes none of them. Runs on the torch thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...errors import UserError
+from ...policy import Loss, TermStreams, ValueLearner
+from ..loop.groups import Group, group_metrics
+from ..loop.shaping import k1
+from ..losses import importance_correction, term_weights
+from ..losses.policy_gradient import PolicyGradientLoss
+from ..losses.value import PPOLoss, ValueLoss
+from ..seeds import derive_seed
+from .episodes import Episodes, minibatches, read_episodes
+from .gae import Floats, explained_variance, generalized_advantages, whiten
+from .settings import PPOSettings
+
+_FOLDER = "critics"
+_STATE = "critics.json"
+
+
+class PPOObjective:
+    """PPO with a critic for each adapter; see `Objective`."""
+
+    def __init__(self, learners: Mapping[str, ValueLearner], settings: PPOSettings) -> None:
+        self.learners = learners
+        self._settings = settings
+        self._updates = dict.fromkeys(learners, 0)
+
+    def has_signal(self, group: Group) -> bool:
+        """Equal rewards have one too: they may be other than expected."""
+        return any(trajectory.trained_tokens > 0 for trajectory in group.trajectories)
+
+    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+        settings = self._settings
+        metrics = group_metrics(groups)
+        episodes = read_episodes(groups, settings)
+        if episodes is None:
+            return metrics
+        metrics["tree/tokens"] = float(episodes.packed.token_count)
+        alone = self._updates[adapter] < settings.value_warmup_steps
+        metrics |= _learn(self.learners[adapter], episodes, settings, adapter, critic_alone=alone)
+        self._updates[adapter] += 1
+        return metrics
+
+    def save_state(self, folder: Path) -> None:
+        critics = folder / _FOLDER
+        critics.mkdir()
+        for adapter, learner in self.learners.items():
+            learner.save_head(critics / f"{adapter}.pt")
+        (folder / _STATE).write_text(json.dumps(self._updates), encoding="utf-8")
+
+    def load_state(self, folder: Path) -> None:
+        if not (folder / _STATE).is_file():
+            raise UserError(f"the checkpoint {folder} has no critic: it is not of a PPO run")
+        self._updates = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        for adapter, learner in self.learners.items():
+            learner.load_head(folder / _FOLDER / f"{adapter}.pt")
+
+
+def _learn(
+    learner: ValueLearner, episodes: Episodes, settings: PPOSettings, adapter: str, *, critic_alone: bool
+) -> dict[str, float]:
+    """Take all steps on one batch; return the means of their metrics, but the mismatch of the first."""
+    policy, value = PolicyGradientLoss.from_settings(settings), ValueLoss(settings.value_clip)
+    streams, metrics = _streams(learner, episodes, settings, policy)
+    loss: Loss = value if critic_alone else PPOLoss(policy, value, settings.value_coef)
+    steps: list[dict[str, float]] = []
+    for epoch in range(settings.epochs_per_batch):
+        seed = derive_seed(settings.seed, "minibatches", adapter, learner.head_steps, epoch)
+        for chosen in minibatches(len(episodes.trajectories), settings.minibatches, seed):
+            packed, terms = episodes.part(chosen)
+            weights_N = term_weights(
+                [episodes.lengths[n] for n in chosen], settings.loss_aggregation, settings.max_trajectory_tokens
+            )
+            own = replace(streams.select(terms), weights_S=torch.from_numpy(weights_N[packed.trajectory_S]))
+            found = learner.forward_backward(packed, loss, own, entropy_gradient="entropy_gradient" in policy.needs)
+            weight = found.pop("weight")
+            found = {name: amount if name == "loss" else amount / weight for name, amount in found.items()}
+            steps.append(found | (learner.value_step() if critic_alone else learner.optim_step()))
+    names = sorted({name for found in steps for name in found})
+    means = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}
+    return metrics | means | {name: amount for name, amount in steps[0].items() if name.startswith("mismatch/")}
+
+
+def _streams(
+    learner: ValueLearner, episodes: Episodes, settings: PPOSettings, policy: PolicyGradientLoss
+) -> tuple[TermStreams, dict[str, float]]:
+    """Return what the losses need of every term but its weight, which is that of a minibatch; and metrics about it."""
+    packed, rewards_S = episodes.packed, episodes.rewards_S
+    values_S = learner.values(packed).double().cpu().numpy()
+    computed: dict[str, Floats] = {}
+    metrics: dict[str, float] = {}
+    if "reference_logprobs" in policy.needs:
+        computed["reference_logprobs_S"] = learner.logprobs(packed, reference=True).double().cpu().numpy()
+    if settings.kl_coef > 0 and settings.kl_in_reward:
+        k1_S = k1(packed, learner)
+        rewards_S = rewards_S - settings.kl_coef * k1_S
+        metrics["kl"] = float(k1_S.mean())
+    level = settings.importance_correction
+    if level != "none" or "old_logprobs" in policy.needs:
+        computed["old_logprobs_S"] = learner.logprobs(packed).double().cpu().numpy()
+    if level != "none":
+        behaviour_S, cap = packed.behaviour_logprobs_S.astype(np.float64), settings.importance_cap
+        computed["correction_S"] = importance_correction(
+            level, computed["old_logprobs_S"], behaviour_S, packed.trajectory_S, cap
+        )
+    advantages_S = generalized_advantages(
+        rewards_S, values_S, episodes.lengths, gamma=settings.gamma, gae_lambda=settings.gae_lambda
+    )
+    nothing_expected_S = np.zeros_like(values_S)  # what was earned in fact: the critic has no part in it
+    earned_S = generalized_advantages(
+        rewards_S, nothing_expected_S, episodes.lengths, gamma=settings.gamma, gae_lambda=1.0
+    )
+    metrics |= {
+        "value/mean": float(values_S.mean()),
+        "value/return_mean": float(earned_S.mean()),
+        "value/explained_variance": explained_variance(values_S, earned_S),
+        "advantage/std": float(advantages_S.std()),
+    }
+    computed |= {
+        "advantages_S": whiten(advantages_S) if settings.normalize_advantage else advantages_S,
+        "old_values_S": values_S,
+        "returns_S": advantages_S + values_S,
+    }
+    tensors = {name: torch.from_numpy(amounts_S.astype(np.float32)) for name, amounts_S in computed.items()}
+    return TermStreams(weights_S=torch.ones(len(values_S)), **tensors), metrics

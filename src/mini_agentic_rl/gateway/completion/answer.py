@@ -1,0 +1,232 @@
+"""Answers in the shape of OpenAI's chat completions: in one piece, or as server-sent events with the same ids and
+log-probabilities.
+
+A streamed call runs in a task of its own and puts events into a queue. When the client goes away the task is cancelled;
+it records what has come of the answer before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from ...http import EventStream, unless_disconnected
+from ..dialects import Exchange
+from ..errors import GatewayError
+from ..render import AnswerPiece, Thought, Tokenizer
+from ..tool_formats import ToolCall
+from .prepare import PreparedChat
+from .read import Choice
+from .sample import ChatService
+
+
+def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:
+    """The fields that all parts of an answer share; the fingerprint names the policy version that sampled it."""
+    return {
+        "id": response_id,
+        "object": kind,
+        "created": created,
+        "model": model,
+        "system_fingerprint": f"policy-{version}",
+    }
+
+
+def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, Any]:
+    """Token counts; with several choices the prompt counts once."""
+    completion_tokens = sum(len(choice.token_ids) for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": max((choice.cached_tokens for choice in choices), default=0)},
+    }
+
+
+def logprobs(tokenizer: Tokenizer, choice: Choice, start: int = 0) -> dict[str, Any]:
+    """Log-probabilities of the tokens from `start` on, one entry for each sampled id, the end token included."""
+    content = []
+    for position in range(start, len(choice.token_ids)):
+        entry = _token(tokenizer, choice.token_ids[position], choice.logprobs[position])
+        top = choice.top_logprobs[position] if choice.top_logprobs else ()
+        entry["top_logprobs"] = [_token(tokenizer, token_id, value) for token_id, value in top]
+        content.append(entry)
+    return {"content": content, "refusal": None}
+
+
+def _token(tokenizer: Tokenizer, token_id: int, value: float) -> dict[str, Any]:
+    text = tokenizer.decode([token_id], skip_special_tokens=False)
+    # A token that is part of a character has no text of its own, and so no bytes that could be told.
+    whole = "\N{REPLACEMENT CHARACTER}" not in text
+    # JSON has no infinity; OpenAI writes -9999.0 for what is out of reach.
+    return {"token": text, "logprob": max(value, -9999.0), "bytes": list(text.encode()) if whole else None}
+
+
+def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, with_ids: bool) -> dict[str, Any]:
+    """A complete answer."""
+    result: dict[str, Any] = {
+        "index": choice.index,
+        "message": {**choice.message(), "refusal": None},
+        "logprobs": logprobs(tokenizer, choice) if with_logprobs else None,
+        "finish_reason": choice.api_finish_reason,
+    }
+    if choice.stop_string is not None:
+        result["stop_reason"] = choice.stop_string
+    if with_ids:
+        result["token_ids"] = list(choice.token_ids)
+    return result
+
+
+def whole_answer(service: ChatService, prepared: PreparedChat) -> dict[str, Any]:
+    """Return the body of a complete answer."""
+    request, choices = prepared.request, prepared.choices
+    body = {
+        **head("chat.completion", prepared.response_id, int(prepared.start_time), request.model, choices[0].version),
+        "choices": [
+            final_choice(
+                service.renderer.tokenizer,
+                choice,
+                with_logprobs=bool(request.logprobs),
+                with_ids=bool(request.return_token_ids),
+            )
+            for choice in choices
+        ],
+        "usage": usage(len(prepared.prompt_ids), choices),
+    }
+    if request.return_token_ids:
+        body["prompt_token_ids"] = list(prepared.prompt_ids)
+    return body
+
+
+def chunk_choice(choice: Choice, pieces: Sequence[AnswerPiece], *, first: bool, calls_before: int) -> dict[str, Any]:
+    """New pieces of a streamed answer; `calls_before` is how many tool calls it has had already."""
+    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
+    text = "".join(piece for piece in pieces if isinstance(piece, str))
+    if text:
+        delta["content"] = text
+    thought = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    if thought:
+        delta["reasoning_content"] = thought
+    calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
+    if calls:
+        delta["tool_calls"] = [
+            {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
+        ]
+    return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+logger = logging.getLogger(__name__)
+
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class ChatStream(EventStream):
+    """The response to one streamed request. `begin` first, then it is sent as any response."""
+
+    def __init__(self, service: ChatService, prepared: PreparedChat, exchange: Exchange, receive: Receive) -> None:
+        super().__init__()
+        self._service = service
+        self._prepared = prepared
+        self._exchange = exchange
+        self._queue: asyncio.Queue[bytes | GatewayError | None] = asyncio.Queue()
+        self._first = b""
+        self._head: dict[str, Any] = {}
+        """What all chunks say alike."""
+        self._started: set[int] = set()
+        self._sent = [0] * len(prepared.choices)
+        self._calls = [0] * len(prepared.choices)
+        self._with_usage = prepared.request.stream_options is not None and prepared.request.stream_options.include_usage
+        self._task = asyncio.create_task(self._run(receive))
+
+    async def begin(self) -> None:
+        """Wait for the first event, so that an early failure is still answered with its HTTP status.
+
+        Raises:
+            GatewayError: the call failed before anything was sampled.
+        """
+        try:
+            event = await self._queue.get()
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if isinstance(event, GatewayError):
+            raise event
+        if event is None:
+            self._queue.put_nowait(None)
+        else:
+            self._first = event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            body = self._first
+            while True:
+                while not self._queue.empty() or not body:
+                    event = await self._queue.get()
+                    if event is None:
+                        await send({"type": "http.response.body", "body": body, "more_body": False})
+                        return
+                    if isinstance(event, GatewayError):
+                        self.failed = True
+                        event = self._exchange.failed(event)
+                    body += event
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                body = b""
+        finally:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, receive: Receive) -> None:
+        try:
+            if await unless_disconnected(self._service.run(self._prepared, self._emit), receive):
+                if self._with_usage:
+                    self._put([], usage=usage(len(self._prepared.prompt_ids), self._prepared.choices))
+                self._queue.put_nowait(self._exchange.end())
+        except GatewayError as error:
+            self._queue.put_nowait(error)
+        except Exception:  # whatever fails below must end this answer, not the server
+            logger.exception("a streamed call failed")
+            self._queue.put_nowait(GatewayError("the server failed to answer; its log says why"))
+        finally:
+            self._queue.put_nowait(None)
+
+    def _emit(self, choice: Choice, pieces: list[AnswerPiece], complete: bool) -> None:
+        request = self._prepared.request
+        index = choice.index
+        start, end = self._sent[index], len(choice.token_ids)
+        first = index not in self._started
+        with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
+        if not (pieces or first or complete or with_tokens):
+            return
+        part = chunk_choice(choice, pieces, first=first, calls_before=self._calls[index])
+        if request.logprobs and end > start:
+            part["logprobs"] = logprobs(self._service.renderer.tokenizer, choice, start)
+        if request.return_token_ids:
+            part["token_ids"] = choice.token_ids[start:end]
+        if complete:
+            part["finish_reason"] = choice.api_finish_reason
+            if choice.stop_string is not None:
+                part["stop_reason"] = choice.stop_string
+        extra: dict[str, Any] = {}
+        if first and not self._started and request.return_token_ids:
+            extra["prompt_token_ids"] = list(self._prepared.prompt_ids)
+        self._started.add(index)
+        self._sent[index] = end
+        self._calls[index] += sum(isinstance(piece, ToolCall) for piece in pieces)
+        self._put([part], **extra)
+
+    def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
+        if not self._head:
+            prepared = self._prepared
+            version = max(choice.version for choice in prepared.choices)
+            self._head = head(
+                "chat.completion.chunk", prepared.response_id, int(prepared.start_time), prepared.request.model, version
+            )
+            if self._with_usage:
+                self._head["usage"] = None
+        events = self._exchange.events({**self._head, "choices": choices, **extra})
+        if events:
+            self._queue.put_nowait(events)
