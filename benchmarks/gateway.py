@@ -98,7 +98,7 @@ class ReadyEngine:
 
 
 def make_backend(options: argparse.Namespace, way: str, token_ids: Sequence[int]) -> Backend:
-    """What says `token_ids` in that way."""
+    """Return the backend that answers `token_ids` in that way."""
     if way != "engine":
         return ReadyBackend(token_ids, steps=way == "steps")
     engine = cast(Engine, ReadyEngine(token_ids, options.step_ms / 1000))
@@ -106,7 +106,7 @@ def make_backend(options: argparse.Namespace, way: str, token_ids: Sequence[int]
 
 
 def serve(pipe: Connection, options: argparse.Namespace, spec: str, way: str) -> None:
-    """The server's process: tells where it listens, then its CPU seconds each time it is asked, until asked no more."""
+    """Serve, in a process of its own: send the address, then the CPU seconds each time that they are asked for."""
     tokenizer = load_tokenizer(options.model)
     ids = tokenizer.encode(ANSWER * 64, add_special_tokens=False)[: options.new_tokens]
     store = open_store(spec)
@@ -219,8 +219,8 @@ def report(console: Console, rows: list[dict[str, Any]]) -> None:
     for name in ("recorded in", "answers", "CPU ms/request", "wall ms/request", "median latency, ms", "events/answer"):
         table.add_column(name, justify="left" if name in ("recorded in", "answers") else "right")
     for row in rows:
-        figures = (f"{row['cpu_ms']:.2f}", f"{row['wall_ms']:.2f}", f"{row['latency_ms']:.1f}", f"{row['events']:.1f}")
-        table.add_row(row["store"], row["answers"], *figures)
+        cells = (f"{row['cpu_ms']:.2f}", f"{row['wall_ms']:.2f}", f"{row['latency_ms']:.1f}", f"{row['events']:.1f}")
+        table.add_row(row["store"], row["answers"], *cells)
     console.print(table)
 
 

@@ -32,7 +32,7 @@ OURS, PEER = "mini-agentic-rl", "TRL"
 
 
 def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
-    """What a child prints last."""
+    """Run a script and return the last line that it prints, which is JSON."""
     done = subprocess.run([python, str(HERE / script), *arguments], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{script} failed:\n{done.stderr[-4000:]}")
@@ -41,7 +41,7 @@ def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def run_round(options: argparse.Namespace, samples: int, folder: str) -> dict[str, dict[str, Any]]:
-    """Both sides once."""
+    """Measure both sides once."""
     device = resolve_device(options.device)
     dtype = str(resolve_dtype(options.dtype, device)).removeprefix("torch.")
     common = [
@@ -65,25 +65,25 @@ def run_round(options: argparse.Namespace, samples: int, folder: str) -> dict[st
 
 
 def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each side and number of samples: medians over the rounds."""
+    """Return a row for each side and number of samples: medians over the rounds."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for samples in options.samples:
             rounds = [run_round(options, samples, folder) for _ in range(options.rounds)]
             for side in rounds[0]:
-                figures = {
+                metrics = {
                     name: statistics.median(found[side][name] for found in rounds)
                     for name in ("step", "sampling", "learning", "computed_tokens", "peak_bytes")
                 }
                 new = options.tasks * samples * options.turns * options.new_tokens
                 rows.append(
-                    {"side": side, "samples": samples, **figures, "tokens_per_second": new / figures["sampling"]}
+                    {"side": side, "samples": samples, **metrics, "tokens_per_second": new / metrics["sampling"]}
                 )
     return rows
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What each comparison comes to; above 1 is in our favour, but for the growth with the group."""
+    """Return the ratio of each comparison; above 1 is in our favour, but for the growth with the group."""
     by = {(row["side"], row["samples"]): row for row in rows}
     found = {}
     sizes = sorted({row["samples"] for row in rows})

@@ -1,4 +1,4 @@
-"""How every benchmark gives its result: a table for a person, JSON for a script, and a file."""
+"""The output of every benchmark: a table for a person, JSON for a script, and a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that keeps the lines of its description, with the options of `deliver`."""
+    """Return a parser that keeps the lines of its description, with the options of `deliver`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--output", type=Path, default=None, help="file for the JSON")
@@ -20,7 +20,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Which model a benchmark runs, how, and where."""
+    """Add the options for the model, its type and its device."""
     parser.add_argument("--model", default="embedded", help="folder or name of the model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="type of the weights")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")

@@ -107,7 +107,7 @@ def our_server(options: argparse.Namespace) -> Any:
 
 @contextmanager
 def transformers_process(kind: str, options: argparse.Namespace) -> Any:
-    """A function from conversations to tokens and seconds."""
+    """Start a process of transformers; yield a function from conversations to tokens and seconds."""
     arguments = [kind, options.model, options.device, options.dtype, str(options.new_tokens)]
     process = subprocess.Popen(
         [sys.executable, "-c", TRANSFORMERS, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -138,7 +138,7 @@ def transformers_process(kind: str, options: argparse.Namespace) -> Any:
 
 
 def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each side."""
+    """Return a row for each side."""
     with ExitStack() as stack:
         base = stack.enter_context(our_server(options))
         url = base if base.endswith("/v1") else base.rstrip("/") + "/v1"

@@ -61,7 +61,7 @@ def load(options: argparse.Namespace) -> RewardModel:
 
 
 def serve(pipe: Connection, options: argparse.Namespace) -> None:
-    """The server's process: tells its port, and runs until it is told to end."""
+    """Serve, in a process of its own: send the port, and run until told to end."""
     batches = BatchSettings(batch_size=options.batch_size, batch_wait_ms=options.batch_wait_ms)
     with ScoreServer(load(options), batches=batches) as server:
         pipe.send(server.port)

@@ -68,7 +68,7 @@ asyncio.run(main())
 
 
 def run_cycle(python: str, **options: Any) -> dict[str, float]:
-    """What `store_cycle.py` prints under this interpreter."""
+    """Run `store_cycle.py` under this interpreter and return what it prints."""
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     done = subprocess.run([python, str(CYCLE), *arguments], capture_output=True, text=True)
     if done.returncode:

@@ -134,6 +134,6 @@ def workload_of(options: argparse.Namespace) -> Workload:
     return Workload(**{part.name: getattr(options, part.name) for part in fields(Workload)})
 
 
-def print_result(work: Workload, **figures: Any) -> None:
+def print_result(work: Workload, **metrics: Any) -> None:
     """The last line of a child's output."""
-    print(json.dumps({"work": asdict(work), **figures}), flush=True)
+    print(json.dumps({"work": asdict(work), **metrics}), flush=True)

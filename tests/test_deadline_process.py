@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -84,10 +83,8 @@ def test_threads_get_their_own_answers(helper: DeadlineProcess) -> None:
 
 def test_a_late_answer_costs_the_process_its_life_and_is_given_to_nobody(helper: DeadlineProcess) -> None:
     first = psutil.Process(helper.ask(["pid", None], 5))
-    started = time.monotonic()
     with pytest.raises(LateError, match=r"within 0\.2 s"):
-        helper.ask(["sleep", 30], 0.2)
-    assert time.monotonic() - started < 5
+        helper.ask(["sleep", 3600], 0.2)
     assert not first.is_running()
     assert helper.ask(["say", "next"], 5) == "next"
 

@@ -1,4 +1,4 @@
-"""Work that may hang or die, in a process of its own that answers questions, each within a deadline.
+"""A process of its own for work that may hang or die: it answers questions, each within a deadline.
 
     helper = DeadlineProcess("package.worker", "argument")          # here
     helper.ask([1, 2], limit=5.0)
@@ -29,28 +29,28 @@ _EXIT_LIMIT: Final = 1.0
 
 
 class DeadlineProcessError(RuntimeError):
-    """There is no answer."""
+    """Report that there is no answer."""
 
 
 class NotReadyError(DeadlineProcessError):
-    """The process did not come up; the text says why."""
+    """Report that the process did not come up; the text says why."""
 
 
 class LateError(DeadlineProcessError):
-    """The answer took longer than its limit; the process was killed."""
+    """Report that the answer took longer than its limit; the process was killed."""
 
 
 class EndedError(DeadlineProcessError):
-    """The process ended instead of answering."""
+    """Report that the process ended instead of answering."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the process ended with status {status}")
         self.status = status
-        """Its exit status; minus the number of a signal."""
+        """Exit status of the process; minus the number of a signal."""
 
 
 class DeadlineProcess:
-    """The asker's side: `python -m module arguments…`, which calls `serve_answers`.
+    """A process `python -m module arguments…`, which calls `serve_answers`, as its asker sees it.
 
     After any error the next question starts a new process. Threads may share one object; their questions take turns.
     The process ends with the object, and with the interpreter.
@@ -63,7 +63,7 @@ class DeadlineProcess:
         self._ending: weakref.finalize[Any, Any] | None = None
 
     def ask(self, question: Any, limit: float) -> Any:
-        """The answer. Blocks for at most `limit` seconds, once its turn has come and the process is up.
+        """Return the answer to a question, after at most `limit` seconds from its turn on and the process being up.
 
         Raises:
             NotReadyError: the process does not come up.
@@ -104,7 +104,7 @@ class DeadlineProcess:
         self._process, self._ending = None, None
 
     def _exchange(self, line: str | None, limit: float) -> Any:
-        """The answer to a line; without one, what the process says first."""
+        """Return the answer to a line; without one, the first line that the process writes."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the process is not running")
@@ -142,10 +142,10 @@ class DeadlineProcess:
 
 
 def serve_answers(prepare: Callable[[], Callable[[Any], Any]]) -> None:
-    """The process's side: answer questions until there are no more.
+    """Answer questions until there are no more; the process calls this.
 
     Args:
-        prepare: gives the function that answers one question. A `NotReadyError` that it raises is raised in the asker.
+        prepare: returns the function that answers a question. A `NotReadyError` that it raises is raised in the asker.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer

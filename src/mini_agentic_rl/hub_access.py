@@ -1,4 +1,4 @@
-"""Whether the Hugging Face Hub can be asked: its client tries each file again for half a minute before it gives up.
+"""Access to the Hugging Face Hub, whose client tries each file again for half a minute before it gives up.
 
 Before anything of the Hub is asked for, `ask_hub` looks once whether it answers. Where it does not, its client is told
 to look into its cache alone, until the Hub answers again. `HF_HUB_OFFLINE=1` in the environment forbids asking.
@@ -19,7 +19,7 @@ _REMEMBERED_SECONDS = 60.0
 
 
 def ask_hub() -> bool:
-    """Whether the Hub answers; from here on its client asks it, or looks into its cache alone."""
+    """Return True if the Hub answers; from here on its client asks it, or else looks into its cache alone."""
     from huggingface_hub import constants
 
     if _forbidden():
@@ -30,7 +30,7 @@ def ask_hub() -> bool:
 
 
 def cached(name: str, file: str, kind: str = "model") -> bool:
-    """Whether `file` of a repository of the Hub was fetched before."""
+    """Return True if `file` of a repository of the Hub was fetched before."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(name, file, repo_type=kind), str)
@@ -38,7 +38,7 @@ def cached(name: str, file: str, kind: str = "model") -> bool:
 
 @functools.cache
 def _forbidden() -> bool:
-    """What the environment said, before anything here changed it."""
+    """Return what the environment said, before anything here changed it."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)

@@ -129,7 +129,7 @@ def test_what_empties_an_attempt_is_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "1 of agent 'planner', which agent_match='solver' does not match" in _why(
         TracerTraceToTriplet(agent_match="solver"), [planner, call], caplog
     )
-    assert "1 without an agent's name (agent_match='solver')" in _why(
+    assert "1 without an agent's name (gen_ai.agent.name), which agent_match='solver' does not match" in _why(
         TracerTraceToTriplet(agent_match="solver"), [call], caplog
     )
     assert "1 made while a reward was computed" in _why(TracerTraceToTriplet(), [call, judging], caplog)

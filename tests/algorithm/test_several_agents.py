@@ -247,6 +247,7 @@ def test_a_warm_up_teaches_the_adapter_that_it_is_for():
         algorithm(warm_start={"waiter": WarmStart(demonstration)})
 
 
+@pytest.mark.filterwarnings("ignore:.*base_model_name_or_path. was renamed:UserWarning")
 def test_saved_adapters_are_measured_under_their_names(tmp_path):
     tokenizer = tiny_tokenizer()
     model = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(), adapters=dict.fromkeys(NAMES))

@@ -65,10 +65,10 @@ def test_named_fields_are_taken(tmp_path: Path) -> None:
     [
         (("convert-dpo", "--output", "o.jsonl"), "error: --input is needed"),
         (("convert-dpo", "--input", "raw.jsonl"), "error: --output is needed"),
-        (("convert-dpo", "--input", "nowhere.jsonl", "--output", "o.jsonl"), "error: --input nowhere.jsonl: cannot be"),
-        (("dataset", "nowhere.jsonl"), "error: --dataset nowhere.jsonl: cannot be read"),
+        (("convert-dpo", "--input", "nowhere.jsonl", "--output", "o.jsonl"), "error: --input: nowhere.jsonl cannot be"),
+        (("dataset", "nowhere.jsonl"), "error: DATASET: nowhere.jsonl cannot be read"),
         (("dataset", "arithmetic", "--form", "dpo"), "error: --form dpo"),
-        (("dataset", "arithmetic", "--split", "all"), 'error: --dataset arithmetic: the split "all" is for files'),
+        (("dataset", "arithmetic", "--split", "all"), 'error: DATASET: arithmetic: the split "all" is for files'),
     ],
 )
 def test_what_cannot_work_is_one_line(arguments: tuple[str, ...], complaint: str, monkeypatch, tmp_path: Path) -> None:

@@ -101,9 +101,9 @@ def test_a_conversion_that_breaks_off_leaves_the_earlier_output(tmp_path: Path) 
 
 def test_the_input_is_never_overwritten_and_a_missing_one_is_named(tmp_path: Path) -> None:
     source = write(tmp_path / "raw.jsonl", GOOD)
-    with pytest.raises(DatasetError, match=r"--output .* is the input"):
+    with pytest.raises(DatasetError, match=r"output: .* is the input"):
         convert_preferences(source, source)
-    with pytest.raises(DatasetError, match=r"--input .*nowhere\.jsonl: cannot be read"):
+    with pytest.raises(DatasetError, match=r"input: .*nowhere\.jsonl cannot be read"):
         convert_preferences(tmp_path / "nowhere.jsonl", tmp_path / "out.jsonl")
     assert source.read_text(encoding="utf-8") == GOOD + "\n"
 
@@ -125,7 +125,7 @@ def test_other_formats_are_inputs_too(tmp_path: Path) -> None:
 def test_a_gzip_file_that_is_cut_off_is_an_error_and_no_short_output(tmp_path: Path) -> None:
     whole = gzip.compress("\n".join(GOOD.replace("吗", str(index)) for index in range(5000)).encode())
     (tmp_path / "raw.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DatasetError, match=r"raw\.jsonl\.gz: cannot be read"):
+    with pytest.raises(DatasetError, match=r"raw\.jsonl\.gz cannot be read"):
         convert_preferences(tmp_path / "raw.jsonl.gz", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 

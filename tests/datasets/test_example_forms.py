@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from mini_agentic_rl.datasets import DatasetError, divide_examples, load_examples, load_task_dataset
-from mini_agentic_rl.datasets.forms import FORMS, prompt_key
+from mini_agentic_rl.datasets.formats import FORMS, prompt_key
 from mini_agentic_rl.recipes.math import TOOLS, calculator
 from mini_agentic_rl.rewards import is_correct
 
@@ -233,7 +233,7 @@ def test_a_record_of_the_wrong_form_is_named(tmp_path: Path, record: dict[str, A
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("nowhere.jsonl", r"nowhere\.jsonl: cannot be read \(No such file"),
+        ("nowhere.jsonl", r"nowhere\.jsonl cannot be read \(No such file"),
         ("gsm9k", r"'gsm9k' does not exist \(did you mean 'gsm8k'\?\); choose arithmetic, gsm_symbolic, gsm8k"),
         ("no_such_module:rows", "ModuleNotFoundError"),
     ],
@@ -268,5 +268,5 @@ def test_dividing_loses_nothing_shares_no_question_and_ignores_the_order(
 
 
 def test_a_fraction_of_one_would_leave_nothing_to_train_on() -> None:
-    with pytest.raises(DatasetError, match="--eval-fraction 1"):
+    with pytest.raises(DatasetError, match="eval_fraction: 1"):
         divide_examples([{"question": "q"}], 1)

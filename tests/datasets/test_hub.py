@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import datasets
-from mini_agentic_rl.datasets.hub import is_hub_name, load_hub
+from mini_agentic_rl.datasets.records import is_hub_name, load_hub
 from mini_agentic_rl.datasets.rows import DatasetError
 
 

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
-from mini_agentic_rl.datasets.forms import prompt_key
+from mini_agentic_rl.datasets.formats import prompt_key
 from mini_agentic_rl.datasets.rows import digest
 from mini_agentic_rl.datasets.sql import LEVELS, NOTICE, MedicalQuestions, connect_in_memory, medical_database
 from mini_agentic_rl.datasets.sql.questions import MAX_ROWS

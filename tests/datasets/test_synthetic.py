@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples
-from mini_agentic_rl.datasets.faults import FAULTS, UNFIT, WRONG, Case
+from mini_agentic_rl.datasets.corruptions import CORRUPTIONS, UNFIT, WRONG, Case
 from mini_agentic_rl.datasets.worked import operations, results, worked_solution, working
 from mini_agentic_rl.rewards import has_answer_line, is_correct
-from mini_agentic_rl.rewards.equations import equations
+from mini_agentic_rl.rewards.steps import equations
 from mini_agentic_rl.tools.calculator import calculate
 
 ROWS = list(ArithmeticDataset("train", 200, seed=4))
@@ -42,12 +42,12 @@ def test_a_solution_without_an_expression_is_read_from_the_text() -> None:
     assert worked_solution({"answer": "24"}).text == "Answer: 24"
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_fault_is_what_it_is_called(name: str) -> None:
     found = 0
     for row, other in pairwise(ROWS):
         right = worked_solution(row)
-        text = FAULTS[name](random.Random(row["id"]), Case(row, right, worked_solution(other)))
+        text = CORRUPTIONS[name](random.Random(row["id"]), Case(row, right, worked_solution(other)))
         if text is None or text == right.text:
             continue
         found += 1
@@ -72,7 +72,7 @@ def test_a_fault_is_what_it_is_called(name: str) -> None:
 def test_every_fault_comes_up_and_every_pair_can_be_checked() -> None:
     pairs = load_examples("arithmetic", "preference", max_samples=400)
     tasks = load_examples("arithmetic", "rl", max_samples=400)
-    assert set(Counter(pair["fault"] for pair in pairs)) == set(FAULTS)
+    assert set(Counter(pair["fault"] for pair in pairs)) == set(CORRUPTIONS)
     for pair, task in zip(pairs, tasks, strict=True):
         chosen, rejected = pair["chosen"][0]["content"], pair["rejected"][0]["content"]
         assert is_correct(chosen, task["ground_truth"])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import runpy
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
 
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
 from mini_agentic_rl.policy.load import save_weights
+from mini_agentic_rl.tokens import SamplingParams
+from tiny import tiny_tokenizer
 from warm import run_warm
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -69,6 +75,52 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
 def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
     _, told = run_warm(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
     assert f"--data-dir {tmp_path}: holds no metadata.jsonl" in told.splitlines()[-1]
+
+
+def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, capsys):
+    page = EXAMPLES / "grpo_from_scratch.py"
+    assert len(page.read_text().splitlines()) <= 150
+    scratch = runpy.run_path(str(page))
+    answers = iter([f"<calc>{number} + 1</calc>" for number in range(3)])
+    seen, step = [], scratch["step"]
+
+    def decode(self, ids, **_):
+        """Asks the calculator three times, and then says what was sampled: a tiny model would never ask."""
+        return next(answers, f"{len(ids) % 5}")
+
+    def often_ended(**params):
+        return SamplingParams(**params, logit_bias={tiny_tokenizer().eos_token_id: 5.0})
+
+    def kept(learner, rollouts, advantages):
+        before = [p.detach().clone() for p in learner.parameters]
+        step(learner, rollouts, advantages)
+        changed = any(not torch.equal(old, new) for old, new in zip(before, learner.parameters, strict=True))
+        seen.append((rollouts, advantages, changed))
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "decode", decode)
+    monkeypatch.setitem(scratch["main"].__globals__, "SamplingParams", often_ended)
+    monkeypatch.setitem(scratch["main"].__globals__, "step", kept)
+    monkeypatch.setitem(scratch["main"].__globals__, "reward", lambda said, answer: float(len(said)) + len(said[-1]))
+    options = ("--steps", "2", "--questions", "1", "--samples", "4", "--max-new-tokens", "8")
+    monkeypatch.setattr("sys.argv", [str(page), "--model", tiny_folder, *options])
+    scratch["main"]()
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told] == ["step 1", "step 2"]
+    assert any(len(rollout.calls) > 1 for rollouts, *_ in seen for rollout in rollouts)
+    for rollouts, advantages, changed in seen:
+        assert changed
+        assert len(rollouts) == len(advantages) == 4
+        assert sum(advantages) == pytest.approx(0, abs=1e-6)
+        for rollout in rollouts:  # each call continues the one before, token by token
+            for earlier, later in itertools.pairwise(rollout.calls):
+                whole = [*earlier.prompt_ids, *earlier.output_ids]
+                assert list(later.prompt_ids[: len(whole)]) == whole
+                assert len(later.prompt_ids) > len(whole)
+
+
+def test_the_page_runs_as_a_script(tiny_folder):
+    options = ("--steps", "1", "--questions", "1", "--samples", "2", "--max-new-tokens", "4")
+    assert _run("grpo_from_scratch.py", "--model", tiny_folder, *options).startswith("step 1: mean reward 0.")
 
 
 @pytest.mark.parametrize("example", ["train_gaia_agent.py", "train_tau2_agent.py"])

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mini_agentic_rl.gateway.errors import OverloadedError
 from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.http import OverloadedError
 
 from .leaving import ask_and_leave
 

@@ -165,7 +165,7 @@ def test_an_adapter_of_another_model(finished, wide_folder, tmp_path):
 @pytest.mark.parametrize("name", ["odd_agents:Gone", "odd_agents:NeedsArguments", "odd_agents:NoAgent", "gone:Agent"])
 def test_an_agent_that_cannot_be_had(name, agents, tiny_folder):
     line = refused("train", "--model", tiny_folder, "--agent", name)
-    assert f"--agent '{name}'" in line
+    assert f"--agent: '{name}'" in line
 
 
 def test_a_prompt_longer_than_the_context_costs_its_own_rollouts_only(tiny_folder, tmp_path):

@@ -2,108 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
+from fake_engine import FakeEngine, alone, cost, sequences, token_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.policy.kv_cache import BlockCache
-from mini_agentic_rl.policy.sampler import Draw
-from mini_agentic_rl.policy.scheduler import RunningSequence, Scheduler, StepPlan
-from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
-
-
-def token_at(seed: int, position: int) -> int:
-    """The token that the fake pass draws."""
-    return (7 * seed + 13 * position) % 97 + 100
-
-
-@dataclass
-class Asked:
-    """A request and what it was given."""
-
-    sequence: RunningSequence
-    deltas: list[TokenDelta]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for delta in self.deltas for token in delta.token_ids]
-
-    @property
-    def reason(self) -> str | None:
-        return self.deltas[-1].finish_reason if self.deltas else None
-
-
-@dataclass
-class Engine:
-    """A scheduler, and passes that compute nothing."""
-
-    blocks: int = 100
-    budget: int = 16
-    max_running: int = 8
-    context_length: int = 64
-    versions: dict[str, int] = field(default_factory=lambda: {"default": 0, "other": 0})
-    plans: list[StepPlan] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.cache = BlockCache(self.blocks, 4)
-        self.scheduler = Scheduler(
-            self.cache,
-            lambda adapter: self.versions.get(adapter or "", 0),
-            max_batch_tokens=self.budget,
-            max_running=self.max_running,
-            context_length=self.context_length,
-        )
-
-    def add(self, prompt, max_tokens=4, *, seed=0, adapter="default", constraint=None, **options) -> Asked:
-        delivery = options.pop("delivery", "stepwise")
-        request = TokenRequest(
-            tuple(prompt), SamplingParams(max_tokens=max_tokens, **options), adapter, delivery=delivery
-        )
-        deltas: list[TokenDelta] = []
-        sequence = RunningSequence(request, seed, deltas.append, list(prompt), constraint)
-        self.scheduler.add(sequence)
-        return Asked(sequence, deltas)
-
-    def step(self) -> StepPlan | None:
-        plan = self.scheduler.schedule()
-        if plan is not None:
-            self.plans.append(plan)
-            drawing = [segment for segment in (*plan.prefill, *plan.decode) if segment.draws]
-            draws = [Draw(token_at(s.sequence.seed, len(s.sequence.tokens)), -1.0, ()) for s in drawing]
-            self.scheduler.postprocess(plan, drawing, draws)
-        return plan
-
-    def run(self) -> None:
-        for _ in range(10_000):
-            if self.step() is None:
-                return
-        raise AssertionError("the scheduler never came to an end")
-
-
-def cost(plan: StepPlan) -> int:
-    """Tokens that a pass computes."""
-    return sum(segment.count for segment in (*plan.prefill, *plan.decode) if segment.twin is None)
-
-
-def sequences(plan: StepPlan) -> list[RunningSequence]:
-    return [segment.sequence for segment in (*plan.prefill, *plan.decode)]
-
-
-def alone(prompt, max_tokens, seed) -> list[int]:
-    return [token_at(seed, len(prompt) + n) for n in range(max_tokens)]
-
 
 def test_nothing_is_scheduled_where_nothing_waits():
-    engine = Engine()
+    engine = FakeEngine()
     assert engine.step() is None
     assert not engine.scheduler.busy
 
 
 def test_a_request_is_prefilled_decoded_and_finished():
-    engine = Engine()
+    engine = FakeEngine()
     asked = engine.add([1, 2, 3], 3, seed=5)
     engine.run()
     assert asked.tokens == alone([1, 2, 3], 3, 5)
@@ -113,7 +26,7 @@ def test_a_request_is_prefilled_decoded_and_finished():
 
 
 def test_sequences_are_admitted_in_order_and_no_more_than_may_run():
-    engine = Engine(max_running=2)
+    engine = FakeEngine(max_running=2)
     requests = [engine.add([n, n + 1], 2, seed=n) for n in range(5)]
     engine.step()
     assert engine.scheduler.load == (2, 3)
@@ -125,7 +38,7 @@ def test_sequences_are_admitted_in_order_and_no_more_than_may_run():
 
 
 def test_a_prompt_beyond_the_budget_is_prefilled_in_chunks_and_draws_with_the_last():
-    engine = Engine(budget=8)
+    engine = FakeEngine(budget=8)
     asked = engine.add(range(20), 1)
     for count in (8, 8, 4):
         assert not asked.deltas
@@ -135,7 +48,7 @@ def test_a_prompt_beyond_the_budget_is_prefilled_in_chunks_and_draws_with_the_la
 
 
 def test_a_long_prompt_does_not_hold_up_an_answer_under_way():
-    engine = Engine(budget=8)
+    engine = FakeEngine(budget=8)
     early = engine.add([1, 2, 3], 6)
     engine.step()
     engine.add(range(20, 56), 1)
@@ -147,7 +60,7 @@ def test_a_long_prompt_does_not_hold_up_an_answer_under_way():
 
 
 def test_a_prompt_that_finds_no_room_is_not_overtaken():
-    engine = Engine(blocks=6)
+    engine = FakeEngine(blocks=6)
     engine.add(range(8), 4)
     engine.step()
     long = engine.add(range(30, 46), 1)
@@ -159,7 +72,7 @@ def test_a_prompt_that_finds_no_room_is_not_overtaken():
 
 
 def test_prompts_that_begin_alike_are_computed_once():
-    engine = Engine()
+    engine = FakeEngine()
     prompt = list(range(10))
     first = engine.add(prompt, 1, seed=1)
     engine.run()
@@ -170,7 +83,7 @@ def test_prompts_that_begin_alike_are_computed_once():
 
 
 def test_sequences_of_one_pass_with_one_history_are_twins_until_they_part():
-    engine = Engine(budget=12)
+    engine = FakeEngine(budget=12)
     same = [engine.add(range(10), 3, seed=4) for _ in range(2)]
     other = engine.add(range(10), 3, seed=5)
     engine.run()
@@ -181,7 +94,7 @@ def test_sequences_of_one_pass_with_one_history_are_twins_until_they_part():
 
 
 def test_the_youngest_is_preempted_when_blocks_run_out_and_goes_on_as_if_nothing_had_happened():
-    engine = Engine(blocks=7)
+    engine = FakeEngine(blocks=7)
     requests = [engine.add([n] * 8, 12, seed=n) for n in range(3)]
     engine.run()
     assert [asked.tokens for asked in requests] == [alone([n] * 8, 12, n) for n in range(3)]
@@ -192,7 +105,7 @@ def test_the_youngest_is_preempted_when_blocks_run_out_and_goes_on_as_if_nothing
 
 
 def test_a_preempted_sequence_waits_in_front_of_those_that_came_later():
-    engine = Engine(blocks=4)
+    engine = FakeEngine(blocks=4)
     old, young = engine.add([1] * 7, 9, seed=1), engine.add([2] * 7, 9, seed=2)
     late = engine.add([3], 1, seed=3)
     engine.run()
@@ -207,7 +120,7 @@ def test_a_preempted_sequence_waits_in_front_of_those_that_came_later():
 
 
 def test_a_sequence_for_which_alone_the_cache_is_too_small_ends_early():
-    engine = Engine(blocks=2)
+    engine = FakeEngine(blocks=2)
     asked = engine.add([1, 2, 3], 20)
     engine.run()
     assert asked.reason == "length"
@@ -217,7 +130,7 @@ def test_a_sequence_for_which_alone_the_cache_is_too_small_ends_early():
 
 @pytest.mark.parametrize("names", [["default", "other"], ["default", "other", None]])
 def test_a_pass_has_one_adapter_and_adapters_take_turns(names):
-    engine = Engine()
+    engine = FakeEngine()
     requests = [engine.add([1, 2], 4, seed=seed, adapter=name) for seed, name in enumerate(names)]
     engine.run()
     assert [plan.adapter for plan in engine.plans] == names * 4
@@ -226,7 +139,7 @@ def test_a_pass_has_one_adapter_and_adapters_take_turns(names):
 
 
 def test_adapters_share_no_blocks():
-    engine = Engine()
+    engine = FakeEngine()
     engine.add(range(9), 1)
     engine.run()
     other = engine.add(range(9), 1, adapter="other")
@@ -236,7 +149,7 @@ def test_adapters_share_no_blocks():
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_cancelled_request_ends_before_the_next_pass_and_gives_its_blocks_back(steps):
-    engine = Engine(max_running=1)
+    engine = FakeEngine(max_running=1)
     asked, waiting = engine.add([1, 2, 3], 9), engine.add([4, 5], 1)
     for _ in range(steps):
         engine.step()
@@ -250,7 +163,7 @@ def test_a_cancelled_request_ends_before_the_next_pass_and_gives_its_blocks_back
 
 
 def test_a_request_is_cancelled_while_it_waits():
-    engine = Engine(max_running=1)
+    engine = FakeEngine(max_running=1)
     engine.add([1, 2, 3], 3)
     waiting = engine.add([4, 5], 1)
     engine.step()
@@ -260,7 +173,7 @@ def test_a_request_is_cancelled_while_it_waits():
 
 
 def test_a_whole_answer_is_given_in_one_delta_also_when_it_is_cancelled():
-    engine = Engine()
+    engine = FakeEngine()
     whole, broken = engine.add([1], 4, delivery="whole"), engine.add([2], 9, seed=2, delivery="whole")
     for _ in range(5):
         engine.step()
@@ -273,7 +186,7 @@ def test_a_whole_answer_is_given_in_one_delta_also_when_it_is_cancelled():
 
 
 def test_a_stop_token_and_the_context_end_a_sequence():
-    engine = Engine(context_length=6)
+    engine = FakeEngine(context_length=6)
     stopped = engine.add([1, 2], 9, seed=1, stop_token_ids=(token_at(1, 3),))
     full = engine.add([1, 2], 9, seed=2)
     engine.run()
@@ -282,7 +195,7 @@ def test_a_stop_token_and_the_context_end_a_sequence():
 
 
 def test_changed_weights_are_used_by_sequences_under_way_and_by_nothing_cached():
-    engine = Engine()
+    engine = FakeEngine()
     own, other = engine.add(range(9), 6, seed=1), engine.add(range(9), 6, seed=2, adapter="other")
     for _ in range(4):
         engine.step()
@@ -298,7 +211,7 @@ def test_changed_weights_are_used_by_sequences_under_way_and_by_nothing_cached()
 
 
 def test_a_whole_answer_is_told_in_parts_where_the_version_changes_within_it():
-    engine = Engine()
+    engine = FakeEngine()
     asked = engine.add([1, 2], 4, delivery="whole")
     for _ in range(2):
         engine.step()
@@ -309,7 +222,7 @@ def test_a_whole_answer_is_told_in_parts_where_the_version_changes_within_it():
 
 
 def test_forgotten_keys_are_computed_again_in_the_old_order():
-    engine = Engine()
+    engine = FakeEngine()
     requests = [engine.add([n] * 5, 3, seed=n) for n in range(3)]
     engine.step()
     engine.scheduler.forget_keys()
@@ -322,7 +235,7 @@ def test_forgotten_keys_are_computed_again_in_the_old_order():
 
 
 def test_a_failed_pass_drops_all_and_holds_no_block():
-    engine = Engine(max_running=1)
+    engine = FakeEngine(max_running=1)
     running, waiting = engine.add([1, 2], 3), engine.add([3], 1)
     engine.step()
     assert engine.scheduler.fail_all() == [running.sequence, waiting.sequence]
@@ -344,7 +257,7 @@ class _Told:
 
 
 def test_a_constraint_follows_each_token_once_whatever_is_preempted():
-    engine = Engine(blocks=5)
+    engine = FakeEngine(blocks=5)
     constraints = [_Told() for _ in range(3)]
     for seed, constraint in enumerate(constraints):
         engine.add([seed] * 6, 8, seed=seed, constraint=constraint)
@@ -370,7 +283,7 @@ REQUESTS = st.lists(
 @given(requests=REQUESTS, blocks=st.integers(5, 12), budget=st.integers(2, 12), max_running=st.integers(1, 4))
 def test_whatever_comes_every_request_gets_what_it_would_get_alone(requests, blocks, budget, max_running):
     """18 tokens are the most that one needs, so five blocks of four hold it."""
-    engine = Engine(blocks=blocks, budget=budget, max_running=max_running)
+    engine = FakeEngine(blocks=blocks, budget=budget, max_running=max_running)
     asked = []
     for length, prompt, max_tokens, seed, adapter, passes in requests:
         for _ in range(passes):

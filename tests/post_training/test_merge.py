@@ -131,6 +131,7 @@ def test_a_whole_model_is_told_from_a_folder_without_an_adapter(tiny_folder, tmp
         merge(_settings(tmp_path, output_dir=tmp_path / "merged"))
 
 
+@pytest.mark.filterwarnings("ignore:.*tie_word_embeddings:UserWarning")
 def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
     model = tiny_model(len(tiny_tokenizer()))
     model.config.tie_word_embeddings = True
@@ -212,6 +213,7 @@ def test_adapters_that_do_not_fit_are_refused_by_name(adapter, tiny_folder, wide
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys:UserWarning")
 def test_another_base_than_the_adapters_is_remarked_and_a_deeper_one_refused(adapter, tiny_folder, tmp_path, caplog):
     tiny_model(len(tiny_tokenizer()), seed=7).save_pretrained(tmp_path / "other")
     merge(_settings(adapter, model=str(tmp_path / "other"), output_dir=tmp_path / "out"))

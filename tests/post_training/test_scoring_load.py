@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.gateway.errors import BadRequestError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.policy.errors import ModelNotFoundError, PolicyError
 from mini_agentic_rl.post_training.models import load_reward_model
 from mini_agentic_rl.post_training.rows import prompt_and_answer

@@ -173,14 +173,14 @@ def test_requests_of_many_clients_share_batches():
 def test_a_text_waits_a_moment_for_company():
     model = reward_model()
     seen = []
-    with ScoreServer(model, batches=BatchSettings(batch_wait_ms=300, batch_size=2)) as server:
+    with ScoreServer(model, batches=BatchSettings(batch_wait_ms=1000, batch_size=2)) as server:
         inner = model.batches.scores
         model.batches.scores = lambda texts: seen.append(len(texts)) or inner(texts)
         with ThreadPoolExecutor(2) as clients:
             list(clients.map(lambda n: _score(server, {"prompt": PROMPT, "response": str(n)}), range(2)))
         started = time.monotonic()
         _score(server, TEXT)
-        assert time.monotonic() - started >= 0.3
+        assert time.monotonic() - started >= 1
     assert seen == [2, 1]
 
 

@@ -88,7 +88,7 @@ def test_questions_without_an_answer_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        (None, r"--data-dir .*: holds no metadata\.jsonl.*gaia-benchmark/GAIA"),
+        (None, r"data_dir: .* holds no metadata\.jsonl.*gaia-benchmark/GAIA"),
         ([record(1, **{"Final answer": "?"})], "no question has an answer"),
         ([record(1, Question=" ")], r'metadata\.jsonl, line 1: field "Question"'),
         ([record(1), record(2, Level=5)], r'line 2: field "Level".*5'),

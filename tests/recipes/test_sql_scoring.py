@@ -157,7 +157,7 @@ def test_a_score_that_is_missing_fails_the_rollout_and_is_not_0(databases, task)
 
 @pytest.mark.parametrize("weights", [{"execution_weight": 0.5}, {"answer_weight": 1.0}, {"answer_weight": -0.1}])
 def test_weights_under_which_1_would_not_mean_right_are_refused(weights):
-    with pytest.raises(UserError, match="-weight"):
+    with pytest.raises(UserError, match="_weight: "):
         SqlReward(**weights)
 
 

@@ -53,7 +53,7 @@ def test_the_environment_may_name_the_data(data_dir, monkeypatch):
 
 
 def test_what_cannot_be_had_is_named(data_dir):
-    with pytest.raises(DatasetError, match="--domain 'bank' does not exist; choose airline"):
+    with pytest.raises(DatasetError, match="domain: 'bank' does not exist; choose airline"):
         load_tau2("bank", data_dir=data_dir)
     with pytest.raises(DatasetError, match="no split 'small'; choose base, test, train"):
         load_tau2("airline", "small", data_dir=data_dir)

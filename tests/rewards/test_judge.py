@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from typing import Any
 
 import cloudpickle
@@ -118,13 +117,14 @@ def test_a_refusal_is_not_repeated_and_an_outage_is() -> None:
 
 def test_calls_run_side_by_side_up_to_the_bound() -> None:
     lock, running, most = threading.Lock(), 0, 0
+    three = threading.Barrier(3)
 
     def answer(path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.05)
+        three.wait(60)
         with lock:
             running -= 1
         return reply({"scores": {"truth": 5, "style": 5}})

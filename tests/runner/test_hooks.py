@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,10 +120,10 @@ async def test_a_task_that_lacks_what_the_reward_needs_fails_the_attempt_with_th
 
 
 async def test_rollouts_are_scored_side_by_side() -> None:
-    slow = FunctionReward(lambda text: time.sleep(0.4) or 1.0, name="slow")
-    started = time.perf_counter()
-    await asyncio.gather(*(scored(RewardHook(slow), llm_call(QUESTION, says("408"))) for _ in range(4)))
-    assert time.perf_counter() - started < 1.4, "one after another would take 1.6 s"
+    together = threading.Barrier(4)
+    waits = FunctionReward(lambda text: float(together.wait(60) >= 0), name="waits for the others")
+    ended = await asyncio.gather(*(scored(RewardHook(waits), llm_call(QUESTION, says("408"))) for _ in range(4)))
+    assert [find_final_reward(spans) for _, spans in ended] == [1.0] * 4
 
 
 def test_a_sum_over_groups_is_refused_where_there_is_one_rollout() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -410,14 +409,12 @@ async def test_a_hook_of_another_class_is_refused(store: InMemoryLightningStore)
 
 
 async def test_the_stop_event_wakes_an_idle_runner_at_once(store: InMemoryLightningStore) -> None:
-    runner, event = LitAgentRunner(DummyTracer(), poll_interval=60), ThreadingEvent()
+    runner, event = LitAgentRunner(DummyTracer(), poll_interval=3600), ThreadingEvent()
     with runner.run_context(agent=rollout(lambda task: None), store=store):
         task = asyncio.create_task(runner.iter(event=event))
         await asyncio.sleep(0.05)
-        started = time.monotonic()
         event.set()
-        await asyncio.wait_for(task, 1)
-    assert time.monotonic() - started < 0.1
+        await asyncio.wait_for(task, 60)
 
 
 async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMemoryLightningStore) -> None:
@@ -585,7 +582,7 @@ async def test_the_logging_hook_logs_start_end_reward_and_failure(
         await store.enqueue_rollout("good", mode="train")
         await store.enqueue_rollout("bad")
         await _run_queue(store, agent, [LoggingHook()])
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("logging_hook")]
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("runner.hooks")]
     assert len(lines) == 4
     assert "attempt 1 (train) starts" in lines[0]
     assert "reward 0.5" in lines[1]

@@ -129,8 +129,8 @@ class StoreMachine(RuleBasedStateMachine):
             claimed
         )
         assert len({rollout.rollout_id for rollout in claimed}) == len(claimed) == min(limit, len(waiting))
-        places = [self.model.rollouts[rollout.rollout_id].place for rollout in claimed]
-        assert places == waiting[: len(claimed)]
+        positions = [self.model.rollouts[rollout.rollout_id].queue_position for rollout in claimed]
+        assert positions == waiting[: len(claimed)]
         for rollout in claimed:
             self.model.start_attempt(rollout.rollout_id, rollout.attempt.attempt_id, worker_id)
             self.agrees(rollout, self.model.rollouts[rollout.rollout_id])
@@ -307,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
     def agrees(self, item: Any, expected: Any) -> None:
         """Every field that the model has is the same in the store's item, and so is the latest attempt of a rollout."""
         for name, value in vars(expected).items():
-            if name not in ("attempts", "place", "last_number"):
+            if name not in ("attempts", "queue_position", "last_number"):
                 assert getattr(item, name) == value, f"{name} of {item!r}: the model has {value!r}"
         if isinstance(expected, ModelRollout) and isinstance(item, Rollout):
             assert isinstance(item, AttemptedRollout) == bool(expected.attempts)

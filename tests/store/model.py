@@ -1,7 +1,7 @@
 """A plain model of a store, written from the contract: lists and dictionaries, no index, nothing remembered.
 
 It makes no ids: it is told those that a store gave out. Times are those of the calls. What the contract leaves open, it
-leaves open: rollouts that are queued again by one health check share one place in the queue.
+leaves open: rollouts that are queued again by one health check share one position in the queue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModelRollout:
     status: str = "queuing"
     end_time: float | None = None
     attempts: list[ModelAttempt] = field(default_factory=list)
-    place: int = 0
+    queue_position: int = 0
 
     @property
     def latest(self) -> ModelAttempt | None:
@@ -77,12 +77,12 @@ class ModelStore:
         self.workers: dict[str, ModelWorker] = {}
         self.resources: dict[str, ModelResources] = {}
         self.latest_resources: ModelResources | None = None
-        self._places = 0
+        self._queue_end = 0
 
     def at(self, now: float) -> None:
         """The time of the next call; attempts that have gone past a limit by then are marked."""
         self.now = now
-        self._places += 1
+        self._queue_end += 1
         for rollout in self.rollouts.values():
             for attempt in rollout.attempts:
                 status = self._verdict(rollout.config, attempt)
@@ -91,7 +91,7 @@ class ModelStore:
                     worker = self._working_on(attempt)
                     if worker is not None:
                         worker.status = "unknown"
-        self._places += 1
+        self._queue_end += 1
 
     def _verdict(self, config: RolloutConfig, attempt: ModelAttempt) -> str | None:
         if attempt.status not in ("preparing", "running"):
@@ -104,7 +104,7 @@ class ModelStore:
         return None
 
     def create(self, rollout_id: str, request: EnqueueRolloutRequest) -> ModelRollout:
-        self._places += 1
+        self._queue_end += 1
         latest = None if self.latest_resources is None else self.latest_resources.resources_id
         rollout = self.rollouts[rollout_id] = ModelRollout(
             rollout_id=rollout_id,
@@ -114,12 +114,12 @@ class ModelStore:
             resources_id=request.resources_id if request.resources_id is not None else latest,
             config=request.config or RolloutConfig(),
             metadata=request.metadata or {},
-            place=self._places,
+            queue_position=self._queue_end,
         )
         return rollout
 
     def queue_places(self) -> list[int]:
-        return sorted(rollout.place for rollout in self.rollouts.values() if rollout.status in WAITING)
+        return sorted(rollout.queue_position for rollout in self.rollouts.values() if rollout.status in WAITING)
 
     def start_attempt(self, rollout_id: str, attempt_id: str, worker_id: str | None) -> ModelAttempt:
         rollout = self.rollouts[rollout_id]
@@ -159,7 +159,7 @@ class ModelStore:
         for name, value in fields.items():
             setattr(rollout, name, {} if name == "metadata" and value is None else value)
         if status is not None:
-            self._places += 1
+            self._queue_end += 1
             self._move_rollout(rollout, status)
 
     def update_attempt(self, rollout_id: str, attempt_id: str, status: str | None, **fields: Any) -> ModelAttempt:
@@ -167,7 +167,7 @@ class ModelStore:
         for name, value in fields.items():
             setattr(attempt, name, {} if name == "metadata" and value is None else value)
         if status is not None:
-            self._places += 1
+            self._queue_end += 1
             self._move_attempt(rollout, attempt, status)
         if status in ENDED_ATTEMPT:
             worker = self._working_on(attempt)
@@ -220,7 +220,7 @@ class ModelStore:
         if rollout.status in ENDED_ROLLOUT:
             return
         if status in WAITING and rollout.status not in WAITING:
-            rollout.place = self._places
+            rollout.queue_position = self._queue_end
         rollout.status = status
         if status in ENDED_ROLLOUT:
             rollout.end_time = self.now

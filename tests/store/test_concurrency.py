@@ -25,7 +25,7 @@ from .test_contract import span_of
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=needs_postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where several processes can have a store in common."""
     return str(tmp_path / "store.db") if request.param == "sqlite" else new_database()
 
@@ -141,9 +141,9 @@ def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
 
 
-async def test_two_processes_on_one_database_claim_each_rollout_once(place: str) -> None:
-    processes = [_python(_CLAIMER, place) for _ in range(2)]  # they also race to make the tables
-    store = SqlLightningStore(place)
+async def test_two_processes_on_one_database_claim_each_rollout_once(database: str) -> None:
+    processes = [_python(_CLAIMER, database) for _ in range(2)]  # they also race to make the tables
+    store = SqlLightningStore(database)
     queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(60)])
     ids = [rollout.rollout_id for rollout in queued]
     ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
@@ -153,9 +153,9 @@ async def test_two_processes_on_one_database_claim_each_rollout_once(place: str)
     await store.close()
 
 
-async def test_a_wait_is_woken_by_another_process(place: str) -> None:
-    store = SqlLightningStore(place)
-    claimer = _python(_CLAIMER.replace("0.5", "20", 1), place)
+async def test_a_wait_is_woken_by_another_process(database: str) -> None:
+    store = SqlLightningStore(database)
+    claimer = _python(_CLAIMER.replace("0.5", "20", 1), database)
     await asyncio.sleep(0)
     queued = await store.enqueue_rollout("a")
     ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
@@ -183,15 +183,15 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_acknowledged_survives_the_sudden_death_of_the_writer(place: str) -> None:
-    writer = _python(_WRITER, place)
+async def test_what_was_acknowledged_survives_the_sudden_death_of_the_writer(database: str) -> None:
+    writer = _python(_WRITER, database)
     assert writer.stdout is not None
     acknowledged = [(await asyncio.to_thread(writer.stdout.readline)).strip() for _ in range(20)]
     os.kill(writer.pid, signal.SIGKILL)
     acknowledged += [line.strip() for line in await asyncio.to_thread(writer.stdout.readlines) if line.endswith("\n")]
     writer.wait()
     writer.stdout.close()
-    store = SqlLightningStore(place)
+    store = SqlLightningStore(database)
     for rollout_id in acknowledged:
         assert len(await store.query_spans(rollout_id, "latest")) == 1
     assert (await store.query_rollouts(rollout_id_in=acknowledged)).total == len(acknowledged) >= 20
@@ -206,8 +206,8 @@ asyncio.run(store.enqueue_rollout("a"))
 """
 
 
-def test_a_program_that_never_closes_its_store_still_ends(place: str) -> None:
-    process = _python(_LEAVER, place)
+def test_a_program_that_never_closes_its_store_still_ends(database: str) -> None:
+    process = _python(_LEAVER, database)
     process.communicate(timeout=30)
     assert process.returncode == 0
 
@@ -215,7 +215,7 @@ def test_a_program_that_never_closes_its_store_still_ends(place: str) -> None:
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="no os.fork here: that a store refuses to be used after one is left unchecked"
 )
-def test_a_store_taken_over_a_fork_says_so(place: str) -> None:
+def test_a_store_taken_over_a_fork_says_so(database: str) -> None:
     code = """
 import asyncio, os, sys
 from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
@@ -228,21 +228,21 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    output, _ = _python(code, place).communicate(timeout=30)
+    output, _ = _python(code, database).communicate(timeout=30)
     assert "opened before a fork" in output
 
 
-async def test_a_closed_store_says_so(place: str) -> None:
-    store = SqlLightningStore(place)
+async def test_a_closed_store_says_so(database: str) -> None:
+    store = SqlLightningStore(database)
     await store.close()
     await store.close()
     with pytest.raises(LightningStoreError, match="is closed"):
         await store.enqueue_rollout("a")
 
 
-async def test_calls_that_wait_at_the_same_time_share_a_commit(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_wait_at_the_same_time_share_a_commit(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[bool] = []
-    store = SqlLightningStore(place)
+    store = SqlLightningStore(database)
     end = store._database.end
 
     def counted(connection: Connection, *, commit: bool) -> None:
@@ -257,8 +257,8 @@ async def test_calls_that_wait_at_the_same_time_share_a_commit(place: str, monke
     await store.close()
 
 
-async def test_a_call_that_fails_takes_none_of_those_beside_it_along(place: str) -> None:
-    store = SqlLightningStore(place)
+async def test_a_call_that_fails_takes_none_of_those_beside_it_along(database: str) -> None:
+    store = SqlLightningStore(database)
     claimed = await store.start_rollout("a")
     ids = claimed.rollout_id, claimed.attempt.attempt_id
     half_wrong = [EnqueueRolloutRequest(input="half"), EnqueueRolloutRequest(input=object())]
@@ -277,8 +277,8 @@ async def test_a_call_that_fails_takes_none_of_those_beside_it_along(place: str)
     await store.close()
 
 
-async def test_calls_from_threads_whose_event_loops_are_gone_leave_the_store_usable(place: str) -> None:
-    store = SqlLightningStore(place)
+async def test_calls_from_threads_whose_event_loops_are_gone_leave_the_store_usable(database: str) -> None:
+    store = SqlLightningStore(database)
 
     async def ask_and_leave() -> None:
         asyncio.get_running_loop().create_task(store.enqueue_rollout("a"))

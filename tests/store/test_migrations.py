@@ -82,9 +82,9 @@ def _old_postgres(folder: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("old", [_old_sqlite, pytest.param(_old_postgres, marks=needs_postgres)])
 async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old, tmp_path: Path) -> None:
-    place, engine_url = old(tmp_path)
+    path_or_url, engine_url = old(tmp_path)
     engine = create_engine(engine_url)
-    store = SqlLightningStore(place)
+    store = SqlLightningStore(path_or_url)
     indexes = {index["name"] for table in ("agl_rollouts", "agl_spans") for index in inspect(engine).get_indexes(table)}
     assert "agl_rollouts_by_start" in indexes
     assert "agl_spans_in_order" not in indexes
@@ -100,7 +100,7 @@ async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old, tmp_path
     assert [(rollout.rollout_id, rollout.attempt.sequence_id) for rollout in claimed] == [("ro-2", 1), ("ro-1", 2)]
     new = await store.enqueue_rollout("new")
     await store.close()
-    again = SqlLightningStore(place)
+    again = SqlLightningStore(path_or_url)
     assert await again.get_rollout_by_id(new.rollout_id) == new
     await again.close()
 

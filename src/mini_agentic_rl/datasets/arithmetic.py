@@ -11,8 +11,7 @@ import random
 from collections.abc import Sequence
 
 from .rows import DatasetError, Row, Split, TaskRows, check_split, digest, split_of
-from .stories import NAMES, STORIES
-from .story import Operand, Story
+from .stories import NAMES, STORIES, Operand, Story
 
 LEVELS: tuple[int, ...] = (1, 2, 3, 4)
 

@@ -85,11 +85,11 @@ def convert_preferences(
         DatasetError: the input cannot be read, the output cannot be written or is the input, or nothing is left.
     """
     if target.exists() and source.exists() and target.samefile(source):
-        raise DatasetError(f"--output {target} is the input; give another file")
+        raise DatasetError(f"{target} is the input; give another file", setting="output")
     report = ConversionReport()
     seen: dict[bytes, bool] = {}
     with _written_whole(target) as file:
-        for place, record in read_records(source, option="--input", progress=progress):
+        for place, record in read_records(source, setting="input", progress=progress):
             report.read += 1
             pair = _read(record, fields, place, report)
             if pair is None:
@@ -104,7 +104,9 @@ def convert_preferences(
             report.shapes[pair.shape] += 1
         if not report.written:
             reasons = "; ".join(f"{count} × {reason}" for reason, count in report.dropped.most_common(3))
-            raise DatasetError(f"--input {source}: no record is a preference ({reasons or 'the file is empty'})")
+            raise DatasetError(
+                f"{source}: no record is a preference ({reasons or 'the file is empty'})", setting="input"
+            )
     return report
 
 
@@ -146,6 +148,6 @@ def _written_whole(target: Path) -> Iterator[IO[str]]:
             os.fsync(file.fileno())
         os.replace(partial, target)
     except OSError as error:
-        raise DatasetError(f"--output {target}: cannot be written ({error.strerror or error})") from error
+        raise DatasetError(f"{target} cannot be written ({error.strerror or error})", setting="output") from error
     finally:
         partial.unlink(missing_ok=True)

@@ -1,31 +1,77 @@
 """Examples for training, by the name or path of a data set and the form of training.
 
 No question is ever in two splits: what those who published it did not divide is divided by the hash of the question
-(`splits`), whatever the form, the place in the file and the seed. So what was imitated of `train` does not appear among
-the tasks or preferences of `test`.
+(`rows.select`), whatever the form, the place in the file and the seed. So what was imitated of `train` does not appear
+among the tasks or preferences of `test`.
+
+Tasks with a known answer become examples of every form: demonstrations, prompts for rewards, right against wrong. The
+rejected answer of a preference is made of the right solution by one corruption, whose name the row carries as `fault`.
+What is drawn depends on the task and the seed alone; the task behind it lends the off-topic answer.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .forms import FORMS, Example, Form, examples_of, prompt_key
-from .hub import is_hub_name
+from ..user_code import load_object
+from .corruptions import Case, corrupted
+from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
 from .load import MEDICAL, NAMES, load_task_dataset
-from .messages import ShapeError
-from .records import Located, is_data_file, stem
-from .rows import DatasetError, digest, meant
-from .splits import select
+from .messages import Message, ShapeError, assistant, system, user
+from .records import Located, is_data_file, is_hub_name, stem
+from .rows import DatasetError, Row, digest, meant, select
 from .sql import medical_examples
-from .synthetic import examples_of_tasks, is_worked
 from .tasks import load_parts, task_rows
+from .worked import Worked, worked_solution
+
+INSTRUCTION = 'Solve the problem step by step. End with a line "Answer: N".'
+"""The system prompt of every example."""
+
+
+def task_prompt(row: Row) -> list[Message]:
+    """What the model is asked."""
+    return [system(INSTRUCTION), user(str(row["question"]))]
+
+
+def is_worked(record: Mapping[str, Any]) -> bool:
+    """Whether a record is a task with its worked solution in the manner of GSM8K, which ends in "#### 42"."""
+    texts = (record.get("answer"), record.get("solution"))
+    return isinstance(record.get("question"), str) and any(isinstance(text, str) and "####" in text for text in texts)
+
+
+def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
+    """One example a row; two of `unpaired`, a right one and a wrong one.
+
+    Raises:
+        ValueError: a preference is asked for of a row whose answer is no number and that has no working.
+    """
+    if form == "rl":
+        return [{**row, "prompt": task_prompt(row), "ground_truth": str(row["answer"])} for row in rows]
+    solutions = [worked_solution(row) for row in rows]
+    if form == "sft":
+        return [
+            {"messages": [*task_prompt(row), assistant(solution.text)]}
+            for row, solution in zip(rows, solutions, strict=True)
+        ]
+    pairs = [_pair(row, solutions, at, seed) for at, row in enumerate(rows)]
+    return pairs if form == "preference" else [example for pair in pairs for example in unpaired_of(pair)]
+
+
+def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str, Any]:
+    rng = random.Random(f"preference/{seed}/{row['id']}")
+    other = solutions[(at + 1) % len(solutions)]
+    rejected, corruption = corrupted(rng, Case(row, solutions[at], other))
+    return {
+        "prompt": task_prompt(row),
+        "chosen": [assistant(solutions[at].text)],
+        "rejected": [assistant(rejected)],
+        "fault": corruption,
+    }
+
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +127,9 @@ def load_examples(
     if not (path.exists() or is_data_file(path) or is_hub_name(text)):
         names = (*NAMES, MEDICAL)
         raise DatasetError(
-            f"--dataset {text!r} does not exist{meant(text, names)}; choose {', '.join(names)}, or give a file "
-            "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function"
+            f"{text!r} does not exist{meant(text, names)}; choose {', '.join(names)}, or give a file "
+            "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function",
+            setting="dataset",
         )
     parts = load_parts(name)
     first = next((record for records in parts.values() for _, record in records), {})
@@ -107,7 +154,7 @@ def divide_examples(rows: Sequence[RowT], eval_fraction: float, seed: int = 0) -
         DatasetError: `eval_fraction` is not in [0, 1).
     """
     if not 0 <= eval_fraction < 1:
-        raise DatasetError(f"--eval-fraction {eval_fraction} must be at least 0 and below 1")
+        raise DatasetError(f"{eval_fraction} must be at least 0 and below 1", setting="eval_fraction")
     keys = sorted({prompt_key(row) for row in rows}, key=lambda key: digest(f"{seed}/{key}"))
     count = min(max(1, round(eval_fraction * len(keys))), len(keys) - 1) if eval_fraction and keys else 0
     held_out = set(keys[:count])
@@ -129,7 +176,7 @@ def _example(record: Any, form: Form, where: str, default_id: str) -> list[Examp
     try:
         return examples_of(record, form, default_id)
     except ShapeError as error:
-        raise DatasetError(f"{where}: {error} (form {form})") from error
+        raise DatasetError(f"{where}: {error} (form {form})", setting="dataset") from error
 
 
 def _drawn(examples: list[Example], max_samples: int | None, seed: int) -> list[Example]:
@@ -140,13 +187,9 @@ def _drawn(examples: list[Example], max_samples: int | None, seed: int) -> list[
 
 def _called(name: str, form: Form, split: str, max_samples: int | None, seed: int) -> list[Example]:
     """What a function of the user's gives."""
-    module_name, _, function_name = name.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the module beside which the command is run, as with `python -m`
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
-        return [dict(row) for row in function(form=form, split=split, max_samples=max_samples, seed=seed)]
+        return [dict(row) for row in load_object(name)(form=form, split=split, max_samples=max_samples, seed=seed)]
     except DatasetError:
         raise
     except Exception as error:  # the user's code may fail in any way
-        raise DatasetError(f"--dataset {name!r} gives no rows: {type(error).__name__}: {error}") from error
+        raise DatasetError(f"{name!r} gives no rows: {type(error).__name__}: {error}", setting="dataset") from error

@@ -1,18 +1,97 @@
-"""A task data set by its name or path, as the commands take it."""
+"""A task data set by its name or path, as the commands take it: generated, downloaded, or a file.
+
+GSM8K (arXiv:2110.14168) comes from the Hugging Face Hub or a local copy. GSM-Symbolic (arXiv:2410.05229) is generated
+by reasoning-gym: a question belongs to the split that its hash names, so that no question is in two splits, whatever
+seed and size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .arithmetic import LEVELS, ArithmeticDataset
-from .gsm8k import load_gsm8k
-from .gsm_symbolic import load_gsm_symbolic
-from .hub import is_hub_name
-from .records import SUFFIXES, is_data_file
-from .rows import DatasetError, TaskRows, check_split, meant
+from .records import SUFFIXES, is_data_file, is_hub_name
+from .rows import DatasetError, Row, TaskRows, check_split, digest, meant, split_of
 from .sql import MedicalQuestions
 from .tasks import load_tasks_of
+
+HUB_NAME = "openai/gsm8k:main"
+LOCAL = "./gsm8k"
+"""Where a copy is looked for, in the working directory."""
+
+
+def load_gsm8k(
+    split: str = "train", size: int | None = None, seed: int = 0, *, path: str | Path | None = None
+) -> TaskRows:
+    """Rows of GSM8K: "test" is the published test set, "val" a tenth of the published training set, "train" the rest.
+
+    `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it that is `LOCAL`,
+    if there is such a folder, and else the Hub is asked.
+    `size` rows are drawn with `seed`; None takes all. A row's `solution` is the worked one.
+
+    Raises:
+        DatasetError: an unknown split, a missing or malformed file, or no access to the Hub.
+    """
+    wanted = check_split(split)
+    if path is not None or Path(LOCAL).is_dir():
+        return load_tasks_of(path or LOCAL, wanted, size, seed)
+    try:
+        return load_tasks_of(HUB_NAME, wanted, size, seed)
+    except DatasetError as error:
+        raise DatasetError(f"{error.text}, as the folder {LOCAL} or by its path", setting=error.setting) from error
+
+
+_BLOCK = 1_000_000
+"""Seeds of the generator from one `seed` to the next; each gives one batch."""
+_BATCH = 1000
+_MAX_BATCHES_WITHOUT_NEW = 50
+
+
+def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> TaskRows:
+    """`size` different problems of one split, at difficulty 1.0, the only one that the generator supports. A row's
+    `solution` is the worked one.
+
+    Raises:
+        DatasetError: an unknown split, a negative size or seed, or a size beyond what the generator has to offer.
+        ImportError: reasoning-gym is not installed (extra "reasoning").
+    """
+    wanted = check_split(split)
+    if size < 0 or seed < 0:
+        raise DatasetError(f"gsm_symbolic needs a size and a seed of 0 or more, not size={size}, seed={seed}")
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise ImportError(
+            'the dataset "gsm_symbolic" needs reasoning-gym: pip install "mini-agentic-rl[reasoning]"'
+        ) from error
+    rows: list[Row] = []
+    used: set[str] = set()
+    block, idle = seed * _BLOCK, 0
+    while len(rows) < size:
+        before = len(rows)
+        for item in reasoning_gym.create_dataset("gsm_symbolic", seed=block, size=_BATCH):
+            question = item["question"]
+            if len(rows) < size and question not in used and split_of(question) == wanted:
+                used.add(question)
+                rows.append(_row(item, wanted))
+        block += 1
+        idle = idle + 1 if len(rows) == before else 0
+        if idle == _MAX_BATCHES_WITHOUT_NEW:
+            raise DatasetError(f"gsm_symbolic has no more than {len(rows)} {wanted} problems at hand; lower the size")
+    return TaskRows(rows)
+
+
+def _row(item: dict[str, Any], split: str) -> Row:
+    return {
+        "id": f"gsm_symbolic-{split}-{digest(item['question'])[:12]}",
+        "question": item["question"],
+        "answer": str(item["answer"]),
+        "solution": item["metadata"]["answer_cot"],
+        "difficulty": 1,
+    }
+
 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")
 MEDICAL = "medical"
@@ -42,19 +121,20 @@ def load_task_dataset(
     if known not in (*NAMES, MEDICAL):
         if not (path.exists() or is_data_file(path) or is_hub_name(name)):
             raise DatasetError(
-                f"--dataset {name!r} does not exist{meant(name, NAMES)}; choose {', '.join((*NAMES, MEDICAL))}, "
-                f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub"
+                f"{name!r} does not exist{meant(name, NAMES)}; choose {', '.join((*NAMES, MEDICAL))}, "
+                f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub",
+                setting="dataset",
             )
         return load_tasks_of(name_or_path, split, size, seed)
     if split == "all":
-        raise DatasetError(f'--dataset {name}: the split "all" is for files; choose train, val or test')
+        raise DatasetError(f'{name}: the split "all" is for files; choose train, val or test', setting="dataset")
     wanted = check_split(split)
     if known == "arithmetic":
         return ArithmeticDataset(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
     if known == MEDICAL:
         return MedicalQuestions(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
     if levels:
-        raise DatasetError(f"--dataset {name}: only arithmetic and medical have levels; write {known}")
+        raise DatasetError(f"{name}: only arithmetic and medical have levels; write {known}", setting="dataset")
     if known == "gsm_symbolic":
         return load_gsm_symbolic(wanted, DEFAULT_SIZE if size is None else size, seed)
     return load_gsm8k(wanted, size, seed)
@@ -65,5 +145,7 @@ def _levels(name: str, text: str) -> Sequence[int]:
         return LEVELS
     parts = text.split(",")
     if not all(part.strip() in map(str, LEVELS) for part in parts):
-        raise DatasetError(f"--dataset {name}:{text}: the levels are {', '.join(map(str, LEVELS))}, as {name}:1,2")
+        raise DatasetError(
+            f"{name}:{text}: the levels are {', '.join(map(str, LEVELS))}, as {name}:1,2", setting="dataset"
+        )
     return [int(part) for part in parts]

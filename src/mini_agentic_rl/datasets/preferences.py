@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .judgements import read_judged, read_scored
 from .messages import (
+    CONVERSATION_FIELDS,
+    PROMPT_FIELDS,
     Message,
     ShapeError,
     assistant,
@@ -19,12 +22,12 @@ from .messages import (
     is_transcript,
     message_text,
     read_conversation,
+    read_prompt,
     read_tools,
     read_transcript,
+    with_system,
 )
-from .prompts import CONVERSATION_FIELDS, PROMPT_FIELDS, read_prompt, with_system
 from .records import fields_of
-from .verdicts import read_scored, read_verdict
 
 SHAPES: dict[str, str] = {
     "openai": "input, preferred_output, non_preferred_output",
@@ -99,7 +102,7 @@ def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None =
     outputs = record.get("output")
     if isinstance(outputs, list) and len(outputs) == 2 and all(isinstance(output, str) for output in outputs):
         return _between("ranked_outputs", record, *outputs)
-    if (pair := read_verdict(record)) is not None:
+    if (pair := read_judged(record)) is not None:
         return _between("verdict", record, *pair)
     if (pair := read_scored(record)) is not None:
         return _between("scored", record, *pair)

@@ -1,4 +1,4 @@
-"""Records of a file, one after another, whatever its format: JSON Lines, JSON, CSV, TSV or Parquet.
+"""Records of files, folders and the Hugging Face Hub, one after another: JSON Lines, JSON, CSV, TSV or Parquet.
 
 A big file is never held as a whole, but for .json. What cannot be read as a record comes out as a `BadRecord`, so that
 the caller decides whether one bad line ends the work.
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
-from .rows import DatasetError
+from ..hub_access import ask_hub
+from .rows import SPLIT_NAMES, DatasetError
 
 SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """File names that are read here; a file with another name is taken for JSON Lines."""
@@ -57,14 +58,14 @@ def stem(path: Path) -> str:
 
 
 def read_records(
-    path: Path, *, option: str = "--dataset", progress: Progress | None = None
+    path: Path, *, setting: str = "dataset", progress: Progress | None = None
 ) -> Iterator[tuple[int, Record | BadRecord]]:
     """Each record with its place: its line from 1 on, in .json and .parquet files its number from 1 on.
 
     `progress` is told from time to time which part of the file was read, from 0 to 1.
 
     Raises:
-        DatasetError: the file is missing or unreadable as a whole; the message begins with `option` and the path.
+        DatasetError: the file is missing or unreadable as a whole; the message begins with `setting` and the path.
     """
     name = path.name.lower()
     told = progress if progress is not None else _untold
@@ -78,11 +79,11 @@ def read_records(
         else:
             yield from _lines(path, told)
     except OSError as error:
-        raise DatasetError(f"{option} {path}: cannot be read ({error.strerror or error})") from error
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})", setting=setting) from error
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{option} {path}: is not UTF-8, save it as UTF-8 ({error})") from error
+        raise DatasetError(f"{path} is not UTF-8, save it as UTF-8 ({error})", setting=setting) from error
     except (EOFError, zlib.error) as error:
-        raise DatasetError(f"{option} {path}: cannot be read ({error})") from error
+        raise DatasetError(f"{path} cannot be read ({error})", setting=setting) from error
 
 
 def _untold(part: float) -> None:
@@ -217,10 +218,68 @@ def located(path: Path) -> list[Located]:
     word = "row" if path.suffix.lower() in (".json", ".parquet") else "line"
     found: list[Located] = []
     for number, record in read_records(path):
-        where = f"--dataset {path}, {word} {number}"
+        where = f"{path}, {word} {number}"
         if isinstance(record, BadRecord):
-            raise DatasetError(f"{where}: {record.reason}{f' ({record.detail})' if record.detail else ''}")
+            detail = f" ({record.detail})" if record.detail else ""
+            raise DatasetError(f"{where}: {record.reason}{detail}", setting="dataset")
         found.append((where, record))
     if not found:
-        raise DatasetError(f"--dataset {path}: holds no rows")
+        raise DatasetError(f"{path} holds no rows", setting="dataset")
     return found
+
+
+_FOLDERS = ("", "data", "main", "default")
+"""Where the files of a copy may lie in its folder."""
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name has the form of one on the Hub: "owner/name", or "owner/name:configuration"."""
+    return bool(_HUB_NAME.fullmatch(name))
+
+
+def load_hub(name: str) -> dict[str, list[Located]]:
+    """The records of each published split.
+
+    Raises:
+        DatasetError: it cannot be had: no such data set, no access, or no network.
+    """
+    from datasets import load_dataset
+
+    source, _, configuration = name.partition(":")
+    answers = ask_hub()
+    try:
+        found = load_dataset(source, configuration or None)
+    except Exception as error:  # the Hub client raises whatever its transport does
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if not answers and not Path(source).exists():
+            reason = "which does not answer, and it was never fetched before"
+        raise DatasetError(
+            f"{name} cannot be loaded from the Hub ({reason}); give a local copy of it instead", setting="dataset"
+        ) from error
+    return {
+        str(split): [(f"{name}, {split} row {index}", dict(record)) for index, record in enumerate(records)]
+        for split, records in found.items()
+    }
+
+
+def load_folder(folder: Path) -> dict[str, list[Located]]:
+    """The records of each split of a folder: files named for their split, such as train.jsonl and
+    validation-00000-of-00002.parquet, in the folder itself or in its data, main or default.
+
+    Raises:
+        DatasetError: it holds no such file, or one that cannot be read.
+    """
+    known = {alias for names in SPLIT_NAMES.values() for alias in names}
+    for place in _FOLDERS:
+        inner = folder / place
+        if not inner.is_dir():
+            continue
+        files: dict[str, list[Path]] = {}
+        for path in sorted(inner.iterdir()):
+            split = re.split(r"[-.]", path.name, maxsplit=1)[0]
+            if path.is_file() and is_data_file(path) and split.split("_")[0] in known:
+                files.setdefault(split, []).append(path)
+        if files:
+            return {split: [item for path in paths for item in located(path)] for split, paths in files.items()}
+    raise DatasetError(f"{folder} holds no train.jsonl, nor another file named for a split", setting="dataset")

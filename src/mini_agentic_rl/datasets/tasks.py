@@ -1,15 +1,76 @@
-"""Tasks from files, folders and the Hugging Face Hub."""
+"""Tasks from files, folders and the Hugging Face Hub: a `question`, an `answer`, and whatever else there is.
+
+An answer is text, a number, true or false, or a list of these; a worked solution that ends in "#### 42", as GSM8K has
+it, gives the answer 42 and keeps the text as `solution`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from .hub import is_hub_name, load_folder, load_hub
-from .jsonl import as_row
-from .records import Located, is_data_file, located, stem
-from .rows import DatasetError, Row, TaskRows, choose
-from .splits import select
+from .formats import task_example
+from .messages import ShapeError
+from .records import Located, is_data_file, is_hub_name, load_folder, load_hub, located, stem
+from .rows import DatasetError, Row, TaskRows, choose, select
+
+
+def load_jsonl(path: str | Path) -> list[Row]:
+    """Every row of a file, in order. Blank lines are skipped; a row without `id` is called after its line.
+
+    Raises:
+        DatasetError: the file is missing, unreadable or empty, a line is no JSON object, or a row lacks its question or
+            its answer. The message names the file, the line and the field.
+    """
+    path = Path(path)
+    return [as_row(record, where, f"{stem(path)}-{where.rpartition(' ')[2]}") for where, record in located(path)]
+
+
+def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
+    """`record` as a task; `where` begins the message of an error.
+
+    Raises:
+        DatasetError: the question or the answer is missing, empty or of a wrong type.
+    """
+    if "question" not in record or "answer" not in record:
+        record = _renamed(record)
+    question = record.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise DatasetError(f'{where}: field "question" {_complaint(record, "question", "text")}', setting="dataset")
+    answer = record.get("answer")
+    if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
+        return {**record, "id": str(record.get("id", default_id)), "answer": "[" + ", ".join(map(str, answer)) + "]"}
+    if not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise DatasetError(
+            f'{where}: field "answer" {_complaint(record, "answer", "text, a number or a list of these")}',
+            setting="dataset",
+        )
+    text = str(answer).strip()
+    row = {**record, "id": str(record.get("id", default_id)), "answer": text}
+    if "####" in text:
+        row["answer"] = text.rpartition("####")[2].strip().replace(",", "")
+        row["solution"] = text
+        if not row["answer"]:
+            raise DatasetError(f'{where}: field "answer" has nothing after its "####"', setting="dataset")
+    return row
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a question and an answer that it has under other names, where it has them."""
+    try:
+        example = task_example(record, "")
+    except ShapeError:
+        return record
+    return {**record, "question": example["question"], "answer": record.get("answer", example["answer"])}
+
+
+def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:
+    if field not in record:
+        return "is missing"
+    value = record[field]
+    empty = value is None or (isinstance(value, str) and not value.strip()) or value == []
+    return "is empty" if empty else f"must be {wanted}, not {type(value).__name__}"
 
 
 def load_tasks_of(source: str | Path, split: str, size: int | None, seed: int) -> TaskRows:
@@ -34,7 +95,7 @@ def load_parts(source: str | Path) -> dict[str, list[Located]]:
         return {"all": located(path)}
     if is_hub_name(name):
         return load_hub(name)
-    raise DatasetError(f"--dataset {name}: no such file or folder")
+    raise DatasetError(f"{name}: no such file or folder", setting="dataset")
 
 
 def task_rows(parts: Mapping[str, Sequence[Located]], name: str) -> dict[str, list[Row]]:

@@ -1,4 +1,4 @@
-"""Emitters: what an agent or a hook says about its rollout, as spans. The readers give it back.
+"""Emitters record facts about a rollout as spans; readers get them back from the spans.
 
 Without `propagate=False` an emitter needs an open trace in its task and raises RuntimeError where there is none.
 """

@@ -145,7 +145,7 @@ def operation(
     """Put a span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
 
     The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
-    with the attribute `gen_ai.agent.name` says whose LLM calls are made inside it.
+    with the attribute `gen_ai.agent.name` names the agent that makes the LLM calls inside it.
     """
     context = OperationContext(name, described(additional_attributes, links, tags), propagate)
     return context if fn is None else context(fn)

@@ -96,7 +96,7 @@ def emit_exception(
     """Record an exception as a span with status ERROR: its type, its message and its stack.
 
     Raises:
-        TypeError: `exception` is none.
+        TypeError: `exception` is no exception.
     """
     if not isinstance(exception, BaseException):
         raise TypeError(f"emit_exception takes an exception, not {type(exception).__name__}")

@@ -60,7 +60,7 @@ def make_tag_attributes(tags: Iterable[str]) -> Attributes:
     """Return the attributes of a span with these tags.
 
     Raises:
-        TypeError: `tags` is one string, or a tag is none.
+        TypeError: `tags` is one string, or a tag is no string.
     """
     words = [tags] if isinstance(tags, str) else list(tags)
     if isinstance(tags, str) or not all(isinstance(word, str) for word in words):

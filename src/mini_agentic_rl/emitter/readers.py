@@ -97,7 +97,7 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
 
 def get_message_value(span: SpanLike) -> str | None:
-    """Return the text of an emitted message, or None if the span is none."""
+    """Return the text of an emitted message, or None if the span is no message."""
     body = (span.attributes or {}).get(LightningSpanAttributes.MESSAGE_BODY.value)
     return None if body is None else str(body)
 

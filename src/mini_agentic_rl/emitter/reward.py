@@ -50,7 +50,8 @@ def emit_reward(
     """Record a reward. The last one of an attempt is its final reward.
 
     It belongs to the last LLM call before it, or with `final` to the whole rollout; only the credit modes that look at
-    single calls (`per_turn`, `discounted`) tell them apart. What a rollout or a hook returns is recorded with `final`.
+    single calls (`per_turn`, `discounted`) tell them apart. The reward that a rollout or a hook returns is recorded
+    with `final`.
 
     A dictionary records several numbers; `primary_key` names the one that counts, and may be left out where there is
     only one.

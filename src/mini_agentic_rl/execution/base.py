@@ -1,4 +1,4 @@
-"""The face of every strategy."""
+"""The interface of every strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ name a strategy finds what a runner was running whose process has died.
 
 
 class ExecutionStrategy(ABC):
-    """Runs one algorithm and its runners against one store."""
+    """A way to run one algorithm and its runners against one store."""
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
@@ -33,5 +33,5 @@ class ExecutionStrategy(ABC):
         """
 
     def stop(self) -> bool:
-        """Ask a run to end that has no side in this process, from another thread; False if there is none to ask."""
+        """Ask a run to end that has no role in this process, from another thread; False if there is none to ask."""
         return False

@@ -60,9 +60,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         n_runners: how many runners run here.
         graceful_timeout: seconds for a process to stop after it was asked to.
         terminate_timeout: seconds after SIGINT, and again after SIGTERM.
-        main_process: which side of `both` stays in this process, and with the role `runner`, whether runners do: as
-            tasks of one event loop, which is what a debugger wants.
-        managed_store: whether to serve the store, or to ask the server at the address; False means that the given store
+        main_process: the role that stays in this process under `both`. With the role `runner`, "runner" keeps runners
+            in this process, as tasks of one event loop, which is what a debugger wants.
+        managed_store: True serves the store, or asks the server at the address; False means that the given store
             is used as it is. None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         allowed_exit_codes: exit codes of a stopped process that are no error; minus the number of a signal.
         api_key: bearer token of the store server; None takes AGL_API_KEY.
@@ -192,24 +192,24 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         event: ExecutionEvent,
     ) -> None:
         """Run `mine` here and the processes from another thread, and end both however either ends."""
-        side = RoleThread("processes", lambda: other.run(event))
+        thread = RoleThread("processes", lambda: other.run(event))
         try:
-            side.start()
+            thread.start()
             asyncio.run(mine())
         except asyncio.CancelledError:
             event.set()
-            side.join(self.patience.total)
-            if side.error is None:
+            thread.join(self.patience.total)
+            if thread.error is None:
                 raise
         finally:
             event.set()
             try:
-                side.join(self.patience.total)
+                thread.join(self.patience.total)
             except BaseException:  # interrupted again
                 other.kill()
                 raise
-        if side.error is not None:
-            raise side.error
+        if thread.error is not None:
+            raise thread.error
 
     def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
         return RoleSetup(

@@ -21,11 +21,11 @@ class ExecutionEvent(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Take it back."""
+        """Let the run go on."""
 
     @abstractmethod
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Return True if the run is to end."""
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> bool:

@@ -1,6 +1,6 @@
-"""The process of a runner, or of the algorithm, that a strategy has started: what runs in it.
+"""The code that runs in a process that a strategy has started for one role: for a runner, or for the algorithm.
 
-It ends when its side ends, when it is told to stop, and when the process that started it is gone.
+The process ends when its role ends, when it is told to stop, and when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class RoleSetup:
-    """What a side is made of."""
+    """The role of a process, pickled."""
 
     bundle: bytes
     """Pickle of the bundle to run."""
     store: bytes
     """Pickle of the store, as it is seen from another process."""
     orphan_seconds: float
-    """How long it may take to end once the process that started it is gone."""
+    """Seconds that it may take to end once the process that started it is gone."""
     index: int = 0
     worker_label: str | None = None
 

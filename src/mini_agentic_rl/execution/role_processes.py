@@ -27,26 +27,26 @@ _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
 _GIVE_BACK_SECONDS = 10.0
 _STEADY_SECONDS = 60.0
-"""A runner that has lived this long is started again with the first delay."""
+"""Seconds after which a runner that dies is started again with the first delay."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait between the steps, in seconds."""
+    """The seconds to wait between the steps of ending a process."""
 
     graceful_timeout: float
     terminate_timeout: float
 
     @property
     def total(self) -> float:
-        """How long all four steps can take."""
+        """Seconds that all four steps can take."""
         return self.graceful_timeout + 2 * self.terminate_timeout + 5.0
 
 
 async def stop(child: Child, patience: Patience) -> int:
     """Tell it to stop, then SIGINT, then SIGTERM, then SIGKILL; the last two to everything that it has started as well.
 
-    Returns its exit code when nothing of it is left. Cancelled, it goes to the last step at once.
+    Return its exit code when nothing of it is left. When cancelled, go to the last step at once.
     """
     try:
         child.send(("stop",))
@@ -137,7 +137,7 @@ class RunnerProcesses:
             stopping.cancel()
 
     async def _watch(self, child: Child, index: int, stopping: asyncio.Future[None]) -> int:
-        """Its exit code, once it has ended and nothing is left of it."""
+        """Return the exit code of a child, once it has ended and nothing is left of it."""
         child.send(replace(self._setup, index=index))
         listening = asyncio.ensure_future(_listen(child))
         try:
@@ -162,7 +162,7 @@ class RunnerProcesses:
 
 
 class AlgorithmProcess:
-    """Runs the algorithm once. What it keeps in memory stays in its process."""
+    """The process that runs the algorithm once. What it keeps in memory stays there."""
 
     def __init__(self, setup: RoleSetup, patience: Patience) -> None:
         self._setup = setup

@@ -1,4 +1,4 @@
-"""The parts that strategies are made of: runners in this process, and a side of the run in another thread."""
+"""Roles in this process: runners as tasks of an event loop, and the other role in a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RESTART_SECONDS = 1.0
 
 async def run_here(runner: RunnerBundle, store: LightningStore, n_runners: int, event: ExecutionEvent) -> None:
     """Run `n_runners` runners as tasks of this event loop until the event is set, or all have ended by themselves."""
-    told = Throttle()
-    await asyncio.gather(*(keep_running(runner, store, index, event, told) for index in range(n_runners)))
+    throttle = Throttle()
+    await asyncio.gather(*(keep_running(runner, store, index, event, throttle) for index in range(n_runners)))
     if not event.is_set():
         logger.info("all %d runners have ended before the algorithm", n_runners)
 
 
 async def keep_running(
-    runner: RunnerBundle, store: LightningStore, index: int, event: ExecutionEvent, told: Throttle
+    runner: RunnerBundle, store: LightningStore, index: int, event: ExecutionEvent, throttle: Throttle
 ) -> None:
     """Run the runner of this number, and again when it crashes, until it returns or the event is set."""
     while not event.is_set():
@@ -37,7 +37,7 @@ async def keep_running(
             await runner(store, index, event)
             return
         except Exception as error:
-            if told.due(repr(error)):
+            if throttle.due(repr(error)):
                 logger.error(
                     "runner %d crashed and is started again in %g s: %s",
                     index,
@@ -82,7 +82,7 @@ class RoleThread:
         try:
             asyncio.run(self._main())
         except asyncio.CancelledError:
-            logger.info("the %s side was cancelled", self._name)
+            logger.info("the %s thread was cancelled", self._name)
         except BaseException as error:  # for the calling thread to deal with
             self.error = error
 

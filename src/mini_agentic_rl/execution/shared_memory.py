@@ -1,4 +1,4 @@
-"""Everything in one process: the algorithm in one event loop, all runners as tasks of another one.
+"""One process for everything: the algorithm in one event loop, all runners as tasks of another one.
 
 Runners wait far more than they work, so a hundred of them cost no more than one thread. The price: an async agent that
 blocks its event loop blocks all runners.
@@ -25,8 +25,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
     Args:
         n_runners: how many rollouts run at once.
-        main_thread: which side runs in the calling thread; Ctrl-C ends the run cleanly either way.
-        join_timeout: seconds to wait for the other side at the end; it is given up after that.
+        main_thread: the role that runs in the calling thread; Ctrl-C ends the run cleanly either way.
+        join_timeout: seconds to wait for the other role at the end; it is given up after that.
 
     Raises:
         ValueError: a setting that cannot work, by name.
@@ -49,22 +49,22 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self.join_timeout = join_timeout
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        """Run both sides to the end of the algorithm. Not callable from inside a running event loop."""
+        """Run both roles to the end of the algorithm. Not callable from inside a running event loop."""
         event = ThreadingEvent()
 
-        async def algorithm_side() -> None:
+        async def run_algorithm() -> None:
             try:
                 await algorithm(store, event)
             finally:
                 event.set()
 
-        async def runner_side() -> None:
+        async def run_runners() -> None:
             await run_here(runner, store, self.n_runners, event)
 
         if self.main_thread == "algorithm":
-            mine, other = algorithm_side, RoleThread("runners", runner_side)
+            mine, other = run_algorithm, RoleThread("runners", run_runners)
         else:
-            mine, other = runner_side, RoleThread("algorithm", algorithm_side)
+            mine, other = run_runners, RoleThread("algorithm", run_algorithm)
         try:
             other.start()
             asyncio.run(mine())

@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..http import BadRequestError, BodyTooLargeError, DrainingError, HttpError, OverloadedError
-
-__all__ = [
-    "BadRequestError",
-    "BodyTooLargeError",
-    "ContextLengthError",
-    "DrainingError",
-    "GatewayError",
-    "NotFoundError",
-    "OverloadedError",
-    "RecordingError",
-    "RolloutBudgetError",
-    "UnavailableError",
-    "UnknownModelError",
-]
-
-GatewayError = HttpError
+from ..http import BadRequestError, HttpError
 
 
 class NotFoundError(HttpError):

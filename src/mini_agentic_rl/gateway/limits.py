@@ -34,7 +34,7 @@ _ROLLOUTS: JsonDict = {"panel": "Limits of a rollout"}
 
 
 class RolloutLimits(Settings):
-    """How much one attempt of a rollout may ask of the model; a further attempt begins anew."""
+    """Bounds on what one attempt of a rollout may ask of the model; a further attempt begins anew."""
 
     max_rollout_calls: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
     """At most this many LLM calls in one attempt of a rollout; the next one is refused. Without it there is no

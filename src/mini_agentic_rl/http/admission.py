@@ -26,7 +26,7 @@ _BUSY_RETRY_SECONDS = 1.0
 
 
 class RequestLimits(Settings):
-    """Which requests are taken at all. A key's bounds are its own; without keys all clients share one set."""
+    """Bounds on the requests that are taken. A key's bounds are its own; without keys all clients share one set."""
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=1, json_schema_extra=_REQUESTS)
     """Larger request bodies are refused."""

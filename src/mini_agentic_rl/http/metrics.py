@@ -41,7 +41,7 @@ class MetricFamily:
 
 
 class RequestWatch:
-    """What is seen of one request and its response as they pass."""
+    """Observe one request and its response as they pass."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive

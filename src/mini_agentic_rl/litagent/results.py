@@ -32,7 +32,7 @@ class RolloutOutcome:
 def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> RolloutOutcome:
     """Read what the agent left: `result` is what it returned, `rollout` what it was given.
 
-    What a returned `Rollout` holds in its metadata is added to `rollout.metadata`.
+    The metadata of a returned `Rollout` are added to `rollout.metadata`.
 
     Args:
         before: `rollout.metadata` as they were before the call (a shallow copy).

@@ -33,7 +33,7 @@ class TermStreams:
     weights_S: Tensor
     """Weight of each term in the loss: its whole normalisation, so that the terms of a batch simply add up."""
     advantages_S: Tensor | None = None
-    """How much better the call that sampled the token did than was expected."""
+    """Advantages: the return of the call that sampled the token, over the expected one."""
     old_logprobs_S: Tensor | None = None
     """Log-probabilities under the learner's own weights before the first step; None takes those of the sampler."""
     correction_S: Tensor | None = None
@@ -41,11 +41,11 @@ class TermStreams:
     reference_logprobs_S: Tensor | None = None
     """Log-probabilities under the reference: the weights without the adapter."""
     rollout_S: Tensor | None = None
-    """What a loss computed from all terms of a trajectory together, at each of its terms."""
+    """A number that a loss computed from all terms of a trajectory together, repeated at each of them."""
     old_values_S: Tensor | None = None
-    """What the critic expected before the first step."""
+    """Values that the critic gave before the first step."""
     returns_S: Tensor | None = None
-    """What the critic is to expect."""
+    """Returns that the critic is trained towards."""
 
     def select(self, terms_N: Any, device: torch.device | None = None) -> TermStreams:
         """Return the streams of some terms, given by their numbers [N], on `device` or where they are."""
@@ -57,7 +57,7 @@ class TermStreams:
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss is computed from, all [S], S being the terms of one chunk."""
+    """The inputs of a loss, all [S], S being the terms of one chunk."""
 
     logprobs_S: Tensor
     """Log-probabilities under the current weights, with a gradient."""
@@ -67,14 +67,14 @@ class LossInputs:
     """Entropy (nats) of the distribution each token was drawn from, under the current weights; with a gradient only
     where `forward_backward` was asked for it."""
     streams: TermStreams
-    """What the algorithm computed before: weights, advantages, reference log-probabilities ..."""
+    """Numbers that the algorithm computed before: weights, advantages, reference log-probabilities ..."""
     values_S: Tensor | None = None
-    """The return expected from the state before each token on, with a gradient; None for a learner without a critic."""
+    """Return expected from the state before each token on, with a gradient; None for a learner without a critic."""
 
 
 @dataclass(frozen=True)
 class LossOutputs:
-    """A loss to differentiate, and figures to report; both add up over chunks."""
+    """A loss to differentiate, and metrics to report; both add up over chunks."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
@@ -84,7 +84,7 @@ Loss = Callable[[LossInputs], LossOutputs]
 
 
 class Learner:
-    """One optimizer over one adapter (or over all weights under full training)."""
+    """An optimizer over one adapter, or over all weights under full training."""
 
     def __init__(self, model: PolicyModel, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> None:
         self._model = model
@@ -117,7 +117,7 @@ class Learner:
         Args:
             streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
-            entropy_gradient: whether the entropies that the loss sees have a gradient.
+            entropy_gradient: True if the entropies that the loss sees have a gradient.
         """
         model = self._model
         sums: dict[str, float] = {}
@@ -148,7 +148,7 @@ class Learner:
 
     @torch.no_grad()
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
-        """Log-probabilities [S] of the terms under the current weights, or with the adapter off."""
+        """Return log-probabilities [S] of the terms under the current weights, or with the adapter off."""
         found_S = torch.empty(packed.term_count, device=self._model.device)
 
         def on_terms(chunk: ChunkTerms) -> None:
@@ -183,7 +183,7 @@ class Learner:
         return self._optimizer
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of optimizer step number `step`, from 0."""
+        """Return the learning rate of optimizer step number `step`, from 0."""
         settings = self.settings
         if step < settings.warmup_steps:
             return settings.learning_rate * (step + 1) / (settings.warmup_steps + 1)
@@ -206,7 +206,7 @@ class Learner:
         self._model.versions[self.adapter] = state["version"]
 
     def _values(self, chunk: ChunkTerms) -> Tensor | None:
-        """Values [N] of the states that a chunk's terms were sampled in, for a learner with a critic."""
+        """Return values [N] of the states that a chunk's terms were sampled in; None without a critic."""
         return None
 
     @property

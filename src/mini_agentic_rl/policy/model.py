@@ -189,4 +189,8 @@ class PolicyModel:
 
     def enable_checkpointing(self) -> None:
         """In training mode, recompute each layer's activations in the backward pass instead of keeping them."""
-        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        how = {"use_reentrant": False}
+        if hasattr(self.base, "activation_checkpointing_enable"):  # as newer versions call it
+            self.base.activation_checkpointing_enable(how)
+        else:
+            self.base.gradient_checkpointing_enable(how)

@@ -76,11 +76,11 @@ class ValueLearner(Learner):
 
     def optim_step(self) -> dict[str, float]:
         """Step the adapter and the head; where the weights do not change, the head does not either."""
-        figures = super().optim_step()
-        if figures["skipped"]:
+        metrics = super().optim_step()
+        if metrics["skipped"]:
             self._head_optimizer.zero_grad(set_to_none=True)
-            return figures
-        return figures | self._step_head()
+            return metrics
+        return metrics | self._step_head()
 
     def value_step(self) -> dict[str, float]:
         """Step the head alone, and forget the gradients of all else; no version is counted."""

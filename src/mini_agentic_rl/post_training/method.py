@@ -141,8 +141,8 @@ def require_trl() -> None:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Within, TRL sends no usage report to the Hub, data sets show no progress bars, and no library tells what it will
-    rename."""
+    """Keep libraries quiet for the duration of a block: TRL sends no usage report to the Hub, data sets show no
+    progress bars, and no library tells what it will rename."""
     reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     datasets.disable_progress_bars()

@@ -197,7 +197,7 @@ def load_reward_model(
 
 
 def load_for_training(settings: RewardModelSettings) -> TrainedModel:
-    """A model with a new score head; an adapter that the model is given by is where the new one starts.
+    """Load a model with a new score head; an adapter that the model is given by is where the new one starts.
 
     Raises:
         UserError: the model cannot be loaded, or not in this way.

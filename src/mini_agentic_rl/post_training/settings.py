@@ -1,4 +1,4 @@
-"""The settings of post-training: one class for each method, on what all of them share.
+"""The settings of post-training: one class for each method, on those that all of them share.
 
 As for the other commands each field is an option, and its docstring the help text.
 """
@@ -6,7 +6,7 @@ As for the other commands each field is an option, and its docstring the help te
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -22,8 +22,34 @@ _RUN: JsonDict = {"panel": "Run"}
 _JSON: JsonDict = {"panel": "Run", "option": "--json"}
 
 
+LearningRate = Annotated[
+    float,
+    Field(
+        gt=0,
+        description="Peak learning rate; full training wants about a tenth of what LoRA wants.",
+        json_schema_extra=_TRAINING,
+    ),
+]
+Beta = Annotated[
+    float,
+    Field(
+        gt=0,
+        description="How strongly the model is held to where it started: the beta of equation 7.",
+        json_schema_extra=_METHOD,
+    ),
+]
+RunPath = Annotated[
+    Path,
+    Field(
+        description="Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and "
+        "summary.",
+        json_schema_extra=_RUN,
+    ),
+]
+
+
 class PostTrainingSettings(Settings):
-    """What every method takes."""
+    """The settings that every method takes."""
 
     model: str = Field(default="embedded", json_schema_extra=_MODEL)
     """Model to start from: `embedded` (SmolLM2-135M-Instruct), a Hugging Face id, a local folder, or the folder of an
@@ -61,8 +87,7 @@ class PostTrainingSettings(Settings):
     """Examples in one forward-backward pass."""
     gradient_accumulation_steps: int = Field(default=1, ge=1, json_schema_extra=_TRAINING)
     """Passes that make up one optimizer step."""
-    learning_rate: float = Field(default=2e-4, gt=0, json_schema_extra=_TRAINING)
-    """Peak learning rate; full training wants about a tenth of what LoRA wants."""
+    learning_rate: LearningRate = 2e-4
     warmup_steps: int = Field(default=0, ge=0, json_schema_extra=_TRAINING)
     """Steps over which the learning rate rises."""
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(default="linear", json_schema_extra=_TRAINING)
@@ -76,8 +101,7 @@ class PostTrainingSettings(Settings):
     early_stopping_patience: int | None = Field(default=None, ge=1, json_schema_extra=_TRAINING)
     """Stop when the held-out loss has not improved for this many measurements, and keep the best weights."""
 
-    output_dir: Path = Field(default=Path("outputs/post-training"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    output_dir: RunPath = Path("outputs/post-training")
     seed: int = Field(default=0, ge=0, json_schema_extra=_RUN)
     """Seed of examples, their order and initial weights."""
     checkpoint_every: int | None = Field(default=None, ge=1, json_schema_extra=_RUN)
@@ -115,40 +139,33 @@ class SFTSettings(PostTrainingSettings):
 
     packing: bool = Field(default=False, json_schema_extra=_METHOD)
     """Put several conversations into one row of `max_length` tokens, none of which sees another."""
-    output_dir: Path = Field(default=Path("outputs/sft"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    output_dir: RunPath = Path("outputs/sft")
 
 
 class DPOSettings(PostTrainingSettings):
     """Direct preference optimization (Rafailov et al. 2023): raise chosen answers over rejected ones."""
 
-    beta: float = Field(default=0.1, gt=0, json_schema_extra=_METHOD)
-    """How strongly the model is held to where it started: the beta of equation 7."""
+    beta: Beta = 0.1
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust", "apo_zero"] = Field(
         default="sigmoid", json_schema_extra=_METHOD
     )
     """The loss: `sigmoid` is DPO's own."""
-    learning_rate: float = Field(default=5e-5, gt=0, json_schema_extra=_TRAINING)
-    """Peak learning rate; full training wants about a tenth of what LoRA wants."""
-    output_dir: Path = Field(default=Path("outputs/dpo"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    learning_rate: LearningRate = 5e-5
+    output_dir: RunPath = Path("outputs/dpo")
 
 
 class KTOSettings(PostTrainingSettings):
     """Kahneman-Tversky optimization (Ethayarajh et al. 2024): answers that are good or bad, each on its own."""
 
-    beta: float = Field(default=0.1, gt=0, json_schema_extra=_METHOD)
-    """How strongly the model is held to where it started: the beta of equation 7."""
+    beta: Beta = 0.1
     desirable_weight: float = Field(default=1.0, gt=0, json_schema_extra=_METHOD)
     """Weight of good answers; raise it where they are fewer."""
     undesirable_weight: float = Field(default=1.0, gt=0, json_schema_extra=_METHOD)
     """Weight of bad answers; raise it where they are fewer."""
     batch_size: int = Field(default=8, ge=2, json_schema_extra=_TRAINING)
     """Examples in one forward-backward pass, 2 or more: they estimate the KL divergence together."""
-    learning_rate: float = Field(default=5e-5, gt=0, json_schema_extra=_TRAINING)
-    """Peak learning rate; full training wants about a tenth of what LoRA wants."""
-    output_dir: Path = Field(default=Path("outputs/kto"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    learning_rate: LearningRate = 5e-5
+    output_dir: RunPath = Path("outputs/kto")
 
 
 class ORPOSettings(PostTrainingSettings):
@@ -156,10 +173,8 @@ class ORPOSettings(PostTrainingSettings):
 
     beta: float = Field(default=0.1, gt=0, json_schema_extra=_METHOD)
     """Weight of the odds ratio beside the imitation: the lambda of equation 6."""
-    learning_rate: float = Field(default=1e-4, gt=0, json_schema_extra=_TRAINING)
-    """Peak learning rate; full training wants about a tenth of what LoRA wants."""
-    output_dir: Path = Field(default=Path("outputs/orpo"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    learning_rate: LearningRate = 1e-4
+    output_dir: RunPath = Path("outputs/orpo")
 
 
 class RewardModelSettings(PostTrainingSettings):
@@ -167,9 +182,7 @@ class RewardModelSettings(PostTrainingSettings):
 
     center_rewards: float = Field(default=0.01, ge=0, json_schema_extra=_METHOD)
     """Weight of the square of the pair's summed rewards, which keeps rewards around 0; 0 leaves it out."""
-    learning_rate: float = Field(default=5e-4, gt=0, json_schema_extra=_TRAINING)
-    """Peak learning rate; full training wants about a tenth of what LoRA wants."""
+    learning_rate: LearningRate = 5e-4
     num_epochs: int = Field(default=1, ge=1, json_schema_extra=_TRAINING)
     """Passes over the pairs; more than one soon learns them by heart."""
-    output_dir: Path = Field(default=Path("outputs/reward-model"), json_schema_extra=_RUN)
-    """Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and summary."""
+    output_dir: RunPath = Path("outputs/reward-model")

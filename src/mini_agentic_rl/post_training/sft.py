@@ -20,9 +20,9 @@ def train_sft(
 
 
 def _trainer(settings: SFTSettings) -> TrlTrainer:
-    """The rows bring their labels, so TRL neither renders nor masks anything."""
     from trl import SFTConfig, SFTTrainer
 
+    # the rows bring their labels, so TRL neither renders nor masks anything
     packing = {"packing": settings.packing, "packing_strategy": "bfd", "eval_packing": False}
     return TrlTrainer(SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing})
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
 from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
@@ -14,6 +11,7 @@ from ..datasets.sql import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
 from ..types import Hook
+from ..user_code import load_object
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,10 @@ def load_recipe(name: str) -> Recipe:
         from .sql import sql_recipe
 
         return sql_recipe()
-    module_name, _, class_name = name.partition(":")
-    if not class_name:
+    if ":" not in name:
         raise UserError(f"{name!r} is unknown: give 'math', 'sql', or module:ClassName of a LitAgent", setting="agent")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the module beside which the command is run, as with `python -m`
     try:
-        found = getattr(import_module(module_name), class_name)
+        found = load_object(name)
         agent = found() if isinstance(found, type) else found
     except Exception as error:  # the user's module may fail in any way while it is imported
         raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent") from error

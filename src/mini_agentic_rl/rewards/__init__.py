@@ -4,18 +4,15 @@ Pure functions of what a model said and what was right, and reward functions mad
 and of any callable; the latter are called alike, by TRL, by `RewardHook` and by hand (`base`).
 """
 
-from .accuracy import AccuracyReward
-from .base import Reward, RewardError, RewardFunction
-from .combine import NormalisedSum, WeightedSum, weighted_sum
-from .format import FormatReward, has_answer_line, has_boxed_answer, has_thinking
+from .base import Reward, RewardError, RewardFunction, Sample, samples_of
+from .combine import NormalisedSum, WeightedSum, load_reward, load_rewards, weighted_sum
+from .extract import extract_answer
+from .format import FormatReward, LengthPenaltyReward, has_answer_line, has_boxed_answer, has_thinking, length_penalty
 from .function import FunctionReward
 from .judge import JudgeReward
-from .length import LengthPenaltyReward, length_penalty
-from .load import load_reward, load_rewards
-from .math import extract_answer, is_correct, normalise_answer, same_answer
+from .math import AccuracyReward, is_correct, normalise_answer, same_answer
 from .remote import RemoteReward
 from .rubric import Criterion, Rubric
-from .samples import Sample, samples_of
 from .steps import StepReward, count_steps
 from .symbolic import SymbolicError
 from .tool_use import ToolUseReward

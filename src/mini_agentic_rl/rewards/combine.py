@@ -1,16 +1,24 @@
-"""Several rewards in one: sums of scores, and sums of what each is worth within its group."""
+"""Several rewards in one: sums of scores, and sums of what each is worth within its group.
+
+`load_reward` and `load_rewards` make them of names, as commands and settings give them.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from .base import Reward, RewardFunction, name_of
+from ..user_code import load_object
+from .base import Reward, RewardError, RewardFunction, Sample, group_key, name_of, samples_of
+from .format import FormatReward
 from .function import FunctionReward
-from .samples import Sample, group_key, samples_of
+from .math import AccuracyReward
+from .remote import RemoteReward
+from .steps import StepReward
+from .tool_use import ToolUseReward
 
 _EPSILON = 1e-6
 """Added to a standard deviation, so that rewards which differ by rounding only stay small."""
@@ -161,3 +169,67 @@ def _counting(function: RewardFunction) -> Reward:
 def _names(functions: Sequence[RewardFunction]) -> list[str]:
     names = list(map(name_of, functions))
     return [name if names.index(name) == at else f"{name}_{at + 1}" for at, name in enumerate(names)]
+
+
+NAMES: dict[str, Callable[[], Reward]] = {
+    "accuracy": AccuracyReward,
+    "format": FormatReward,
+    "boxed": lambda: FormatReward("boxed", name="boxed"),
+    "thinking": lambda: FormatReward("thinking", name="thinking"),
+    "steps": StepReward,
+    "tool_use": ToolUseReward,
+}
+"""The rewards that need no settings."""
+
+
+def load_reward(name: str) -> Reward:
+    """One of `NAMES`, the URL of a reward service, or `module:name` of a reward function, a reward or its class.
+
+    Raises:
+        RewardError: there is no such reward.
+    """
+    if name in NAMES:
+        return NAMES[name]()
+    if name.startswith(("http://", "https://")):
+        return RemoteReward(name)
+    if ":" not in name:
+        raise RewardError(
+            f"{name!r} is unknown: give {', '.join(NAMES)}, the URL of a reward service, or module:function",
+            setting="reward",
+        )
+    try:
+        found: Any = load_object(name)
+        if isinstance(found, type):
+            found = found()
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise RewardError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="reward") from error
+    return found if isinstance(found, Reward) else FunctionReward(found)
+
+
+def load_rewards(names: Sequence[str], *, normalise: bool = False) -> WeightedSum:
+    """The sum of several rewards: names as for `load_reward`, with a weight as in "format=0.2".
+
+    Raises:
+        RewardError: there is no such reward, or a weight is no number.
+    """
+    if not names:
+        raise RewardError(f"give at least one of {', '.join(NAMES)}, a URL, or module:function", setting="reward")
+    pairs = [_weighted(name) for name in names]
+    functions, weights = [load_reward(name) for name, _ in pairs], [weight for _, weight in pairs]
+    return NormalisedSum(functions, weights) if normalise else WeightedSum(functions, weights)
+
+
+def _weighted(text: str) -> tuple[str, float]:
+    """A name and its weight. A URL may hold "=" itself, so only what reads as a number is a weight."""
+    name, separator, number = text.rpartition("=")
+    if not separator:
+        return text, 1.0
+    try:
+        weight = float(number)
+    except ValueError:
+        if "://" in text:
+            return text, 1.0
+        raise RewardError(f"{text}: the weight {number!r} is no number", setting="reward") from None
+    if not math.isfinite(weight):
+        raise RewardError(f"{text}: the weight must be finite", setting="reward")
+    return name, weight

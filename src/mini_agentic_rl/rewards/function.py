@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from numbers import Real
 from typing import Any
 
-from .base import Reward, RewardError, name_of
-from .samples import Sample
+from .base import Reward, RewardError, Sample, name_of
 
 
 class FunctionReward(Reward):

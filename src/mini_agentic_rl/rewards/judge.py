@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .base import Reward
+from .base import Reward, Sample
 from .rubric import Criterion, JudgementError, Rubric, as_rubric, judge_messages, read_judgement
-from .samples import Sample
 
 if TYPE_CHECKING:
     from openai import OpenAI

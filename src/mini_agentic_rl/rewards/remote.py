@@ -13,8 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .base import Reward
-from .samples import Conversation, Sample, as_messages, encodable
+from .base import Conversation, Reward, Sample, as_messages, encodable
 
 if TYPE_CHECKING:
     from httpx import Client, Response

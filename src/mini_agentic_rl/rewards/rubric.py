@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .samples import encodable
+from .base import encodable
 
 MAX_REPLY = 20_000
 """Characters of a judge's reply that are looked at."""

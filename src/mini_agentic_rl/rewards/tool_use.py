@@ -7,8 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .base import Reward
-from .samples import Message, Sample, message_text
+from .base import Message, Reward, Sample, message_text
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _MAX_CALLS = 200

@@ -32,12 +32,12 @@ from .workers import Heartbeat, worker_name
 logger = logging.getLogger(__name__)
 
 Isolation: TypeAlias = Literal["thread", "process"]
-"""Where a runner calls its agent."""
+"""Place where a runner calls its agent: in this process, or in one of its own."""
 
 
 @dataclass
 class _Binding:
-    """What one task runs with."""
+    """The agent, the store and the counters of one task."""
 
     runner: Runner
     agent: LitAgent[Any]
@@ -50,9 +50,9 @@ class _Binding:
     current: AttemptedRollout | None = None
     """The attempt under way."""
     attempt: AttemptRun | None = None
-    """What runs it."""
+    """The run of that attempt."""
     halt: asyncio.Future[str] | None = None
-    """Done: the attempt under way is broken off, for this reason."""
+    """Future that breaks the attempt off once it is done; its result is the reason."""
 
 
 _binding: ContextVar[_Binding | None] = ContextVar("runner_binding", default=None)
@@ -134,19 +134,19 @@ class LitAgentRunner(Runner):
 
     @property
     def worker_id(self) -> str:
-        """The worker's id in the calling task."""
+        """Id of the worker in the calling task."""
         return self._bound().worker_id
 
     def get_worker_id(self) -> str:
-        """The same as `worker_id`."""
+        """Return `worker_id`."""
         return self.worker_id
 
     def get_agent(self) -> LitAgent[Any]:
-        """The agent that the calling task runs."""
+        """Return the agent that the calling task runs."""
         return self._bound().agent
 
     def get_store(self) -> LightningStore:
-        """The store that the calling task works on."""
+        """Return the store that the calling task works on."""
         return self._bound().store
 
     async def iter(self, *, event: StopEvent | None = None) -> None:
@@ -232,7 +232,7 @@ class LitAgentRunner(Runner):
                 stop.remove_done_callback(break_off)
 
     async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
-        """Whether there may be work; False if there is none, or the run is over."""
+        """Wait until there may be work; return False if there is none, or the run is over."""
         work = asyncio.ensure_future(store.wait_for_work(self._poll_interval))
         waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
         try:
@@ -245,9 +245,9 @@ class LitAgentRunner(Runner):
         return not work.cancelled() and work.result()
 
     async def _beat(self, bound: _Binding) -> None:
-        measures = Heartbeat()
+        heartbeat = Heartbeat()
         while True:
-            stats = {"attempts": bound.attempts, "failed": bound.failed, **measures.take()}
+            stats = {"attempts": bound.attempts, "failed": bound.failed, **heartbeat.measure()}
             try:
                 await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
                 await self._look_after(bound)

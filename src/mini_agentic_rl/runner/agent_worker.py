@@ -24,7 +24,7 @@ from .forwarded_store import ForwardedStore
 from .processes import Channel, RemoteFailure
 
 _ORPHAN_SECONDS = 0.5
-"""How long the process may take to end after its runner is gone."""
+"""Seconds that the process may take to end after its runner is gone."""
 
 
 class _SentTrace(Trace):

@@ -39,7 +39,7 @@ class AttemptFailure:
 
 
 class AttemptRun:
-    """Runs one attempt. `run` raises only if the store does, or if it is cancelled.
+    """The run of one attempt. `run` raises only if the store does, or if it is cancelled.
 
     The agent and the hooks share a copy of the rollout's metadata; what they change there changes nothing in the store.
 
@@ -71,7 +71,7 @@ class AttemptRun:
         self._failure: AttemptFailure | None = None
         self._emitted = False
         self.ending = False
-        """Whether its end is being written down: there is nothing left to break off."""
+        """True once the end is being written to the store: there is nothing left to break off."""
         self._offered = {
             "agent": agent,
             "runner": runner,
@@ -81,7 +81,7 @@ class AttemptRun:
         }
 
     async def run(self) -> AttemptStatus | None:
-        """Run it; returns its status, or None if it was stopped and given back."""
+        """Run the attempt; return its status, or None if it was stopped and given back."""
         rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
         try:
             await self._store.update_attempt(
@@ -161,7 +161,7 @@ class AttemptRun:
         return read_result(result, self._rollout, before)
 
     async def _resources(self) -> NamedResources:
-        """The resources of the rollout.
+        """Return the resources of the rollout.
 
         Raises:
             LookupError: they are not in the store, or there are none and the agent asks for some.

@@ -1,4 +1,4 @@
-"""The face of every runner."""
+"""The interface of every runner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..types import Hook, NamedResources, Rollout, RolloutMode, TaskInput
 
 
 class StopEvent(Protocol):
-    """What a runner needs of the event that ends a run."""
+    """The event that ends a run, as a runner needs it."""
 
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Return True if the run is to end."""
         ...
 
     async def wait_async(self) -> None:
@@ -25,7 +25,7 @@ class StopEvent(Protocol):
 
 
 class Runner(ABC):
-    """Runs rollouts: all that come (`iter`), or one that is given (`step`). Both need an open `run_context`."""
+    """A runner of rollouts: of all that come (`iter`), or of one that is given (`step`), inside a `run_context`."""
 
     @abstractmethod
     def run_context(

@@ -27,15 +27,15 @@ _CANCEL_GRACE_SECONDS = 1.0
 
 
 class OutOfTimeError(Exception):
-    """The call took longer than it may."""
+    """Report that a call took longer than it may."""
 
 
 class StoppedError(Exception):
-    """The run ended while the call was under way."""
+    """Report that the run ended while the call was under way."""
 
 
 class ExitedError(Exception):
-    """The called code tried to end the process, or its own task."""
+    """Report that the called code tried to end the process, or its own task."""
 
 
 async def call_bounded(
@@ -46,7 +46,7 @@ async def call_bounded(
     deadline: float | None,
     stop: asyncio.Future[Any] | None,
 ) -> Any:
-    """What `func` returns; it may be sync or async.
+    """Call `func`, sync or async, and return what it returns.
 
     Args:
         deadline: time of the event loop by which it must have returned; None is no limit.
@@ -117,12 +117,12 @@ async def _in_thread(func: Callable[..., Any], args: list[Any], kwargs: dict[str
 
 
 def why_stopped(stop: asyncio.Future[Any]) -> str:
-    """What the future that ended a call says of the reason."""
+    """Return the reason that the future which ended a call gives."""
     return str(stop.result() or "the run was stopped")
 
 
 def label(func: Callable[..., Any]) -> str:
-    """What messages call a function."""
+    """Return the name of a function for messages."""
     return str(getattr(func, "__qualname__", type(func).__name__))
 
 
@@ -133,7 +133,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 @dataclass(frozen=True)
 class AgentCall:
-    """What the agent is called with, and the trace that it goes on with."""
+    """The arguments of a call of the agent, and the trace that it continues."""
 
     rollout: AttemptedRollout
     resources: NamedResources
@@ -143,7 +143,7 @@ class AgentCall:
 
 @dataclass(frozen=True)
 class AgentReturn:
-    """What a call left: its outcome, and the rollout's metadata as the agent has made them."""
+    """The outcome of a call, and the rollout's metadata as the agent has changed them."""
 
     outcome: RolloutOutcome
     metadata: dict[str, Any]

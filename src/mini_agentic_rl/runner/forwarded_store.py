@@ -1,4 +1,4 @@
-"""The store as code in an agent's own process sees it: every call travels to the runner's process and is made there."""
+"""The store in an agent's own process: every call travels to the runner's process and is made there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ForwardedStore(ForwardingStore):
         return super().otlp_traces_endpoint() if self._otlp_endpoint is None else self._otlp_endpoint
 
     async def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def resolve(self, number: int, succeeded: bool, value: Any) -> None:
         """Take the answer to a call: what it returned, or the exception that it raised. For the receiving thread."""
@@ -59,7 +59,7 @@ class ForwardedStore(ForwardingStore):
 
 
 def offered_to_agents(store: LightningStore) -> tuple[LightningStoreCapabilities, str | None]:
-    """What a `ForwardedStore` has to know of the real one."""
+    """Return what a `ForwardedStore` has to know of the real one."""
     capabilities = store.capabilities
     return capabilities, store.otlp_traces_endpoint() if capabilities["otlp_traces"] else None
 

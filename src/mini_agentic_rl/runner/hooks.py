@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class LoggingHook(Hook):
-    """Logs at level INFO. Put it last, so that it sees the rewards of the hooks before it."""
+    """Log each rollout at level INFO: its start, and at its end the reward, the duration and the number of LLM calls.
+
+    Put it last, so that it sees the rewards of the hooks before it.
+    """
 
     async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
         logger.info("%s starts", _label(rollout))
@@ -55,7 +58,7 @@ _CALLERS_OWN = ("completions", "prompts")
 
 
 class RewardHook(Hook):
-    """Scores a rollout by its messages, and emits the sum with every part of it under its name.
+    """Score a rollout by its messages, and emit the sum with every part of it under its name.
 
     The prompt is what the first LLM call was sent, the completion everything after it up to the last answer. The
     columns are the fields of the task (its `answer` also as `ground_truth`), `tools`, and `finish_reason`, which is
@@ -66,7 +69,7 @@ class RewardHook(Hook):
     """
 
     def __init__(self, *functions: RewardFunction, weights: Sequence[float] | None = None) -> None:
-        """The `functions` are summed with `weights`, 1 each by default; a single `WeightedSum` stands for itself.
+        """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` stands for itself.
 
         Raises:
             ValueError: no function, another number of weights, or a sum over groups, of which one rollout is a part.
@@ -84,11 +87,15 @@ class RewardHook(Hook):
         Raises:
             RewardError: the task lacks something that a function needs.
         """
-        said = read_conversation(spans)
-        if said is None:
+        transcript = read_transcript(spans)
+        if transcript is None:
             return
-        columns = {**_columns(rollout.input), "tools": [said.tools], "finish_reason": [said.finish_reason]}
-        lists = await asyncio.to_thread(self.reward.parts, [said.completion], [said.prompt], **columns)
+        columns = {
+            **_columns(rollout.input),
+            "tools": [transcript.tools],
+            "finish_reason": [transcript.finish_reason],
+        }
+        lists = await asyncio.to_thread(self.reward.parts, [transcript.completion], [transcript.prompt], **columns)
         parts = {name: scores[0] for name, scores in lists.items()}
         total = self.reward.combined(parts)
         if total is not None:
@@ -98,7 +105,7 @@ class RewardHook(Hook):
 
 @dataclass(frozen=True)
 class RolloutTranscript:
-    """The conversation of a rollout."""
+    """The messages of a rollout."""
 
     prompt: list[dict[str, Any]]
     completion: list[dict[str, Any]]
@@ -106,8 +113,8 @@ class RolloutTranscript:
     finish_reason: str | None
 
 
-def read_conversation(spans: Sequence[Span]) -> RolloutTranscript | None:
-    """The conversation that the last LLM call continues, from the first call that it builds on; None without a call.
+def read_transcript(spans: Sequence[Span]) -> RolloutTranscript | None:
+    """Return the conversation that the last LLM call continues, from the first call that it builds on, if any.
 
     Raises:
         ValueError: a span's messages are no JSON.
@@ -130,7 +137,7 @@ def read_conversation(spans: Sequence[Span]) -> RolloutTranscript | None:
 
 
 def _columns(task: Any) -> dict[str, list[Any]]:
-    """The fields of a task, each as a column of one row."""
+    """Return the fields of a task, each as a column of one row."""
     if not isinstance(task, Mapping):
         return {}
     columns = {str(name): [value] for name, value in task.items() if name not in _CALLERS_OWN}

@@ -1,4 +1,4 @@
-"""Running an agent in a process of its own, which can be ended whatever the agent does.
+"""An agent in a process of its own, which can be ended whatever the agent does.
 
 The process is started when there is work, kept for the calls that follow, and replaced after it was ended or has died.
 It gets the agent as it was when the run began; what the agent changes of itself stays in its process.
@@ -27,7 +27,7 @@ _TERM_SECONDS = 1.0
 _LEAVE_SECONDS = 2.0
 _ADVICE = (
     "Make it where it is used, inside the agent's method; or define the agent in a module of its own, which is then "
-    "imported there; or use isolation='thread'."
+    "imported there; or use `isolation='thread'`."
 )
 
 
@@ -51,11 +51,11 @@ class AgentProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is up and waits for a call."""
+        """True if the process is up and waits for a call."""
         return self._child is not None and self._child.running
 
     async def start(self, stop: asyncio.Future[Any] | None = None) -> Child:
-        """The process, started unless it is up; returns once the agent is there, or `stop` is done.
+        """Start the process unless it is up; return it once the agent is there, or `stop` is done.
 
         Raises:
             UserError: the agent cannot be sent, or the system offers no such processes.
@@ -88,7 +88,7 @@ class AgentProcess:
         return child
 
     async def prepare(self, stop: asyncio.Future[Any] | None) -> None:
-        """As `start`, ahead of an attempt and not on its time; what goes wrong is raised by the next call."""
+        """Start the process ahead of an attempt and not on its time; an error is raised by the next call."""
         try:
             await self.start(stop)
         except Exception as error:
@@ -103,7 +103,7 @@ class AgentProcess:
         deadline: float | None,
         stop: asyncio.Future[Any] | None,
     ) -> RolloutOutcome:
-        """Call the agent; what it has made of `rollout.metadata` is there afterwards.
+        """Call the agent; `rollout.metadata` holds its changes afterwards.
 
         Args:
             deadline: time of the event loop by which it must have returned; None is no limit.

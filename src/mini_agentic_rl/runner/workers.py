@@ -16,6 +16,8 @@ from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 
 logger = logging.getLogger(__name__)
 
+_MIB = 2**20
+
 _label: list[str] = []
 
 
@@ -25,24 +27,21 @@ def set_worker_label(label: str | None) -> None:
 
 
 def worker_name(number: int, label: str | None = None) -> str:
-    """The name of a runner under `label`, or under the one of this process."""
+    """Return the name of a runner's worker under `label`, or under the label of this process."""
     chosen = label if label is not None else (_label[0] if _label else None)
     return f"runner-{number}" if chosen is None else f"runner-{number}@{chosen}"
 
 
-_MIB = 2**20
-
-
 class Heartbeat:
-    """Takes measurements that cost well under a millisecond and wait for nothing."""
+    """The measurements of a heartbeat; they cost well under a millisecond and wait for nothing."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self.take()  # a share of processor time is measured from one call to the next
+        self.measure()  # a share of processor time is measured from one call to the next
 
-    def take(self) -> dict[str, Any]:
-        """`pid`; `cpu_percent` of one core and `memory_mib` (resident) of this process; `system_cpu_percent` of all
-        cores and `system_memory_percent` of the computer. Processor time is that since the last call.
+    def measure(self) -> dict[str, Any]:
+        """Return `pid`, `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of
+        all cores and `system_memory_percent` of the computer. Processor time is that since the last call.
         """
         return {
             "pid": os.getpid(),
@@ -57,7 +56,7 @@ async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, rea
     """End the attempt as `failed` for this reason, and queue its rollout again, which itself does not fail.
 
     The rollout stays where it is if the attempt no longer drives it. Nothing happens if the attempt has ended or was
-    declared unresponsive: then the store has seen to the rollout already. Returns whether the rollout was queued.
+    declared unresponsive: then the store has seen to the rollout already. Return True if the rollout was queued.
     """
     attempts = list(await store.query_attempts(rollout_id))
     attempt = next((one for one in attempts if one.attempt_id == attempt_id), None)

@@ -5,7 +5,7 @@
 calls one from any thread. `open_store` makes a store from one line of text, `retry_rollouts` queues failed rollouts
 again.
 
-What needs a database driver or the HTTP libraries is loaded when it is asked for, because those take long to load.
+Names that need a database driver or the HTTP libraries are loaded when they are asked for, because those load slowly.
 """
 
 from importlib import import_module

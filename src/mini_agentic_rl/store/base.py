@@ -6,7 +6,7 @@ methods that `STORE_METHODS` names.
 Rules that hold for every store:
 - The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
 - An unknown id raises ValueError in a method that changes something; a getter returns None, and a query finds nothing.
-- A change is in the store for every later call, by anybody, once the method that made it has returned.
+- A change is in the store for every later call, of any caller, once the method that made it has returned.
 - Objects that a store returns are snapshots. Treat them as read-only: a store may share them between callers
   (`capabilities["zero_copy"]`), and changing one is no way to change the store.
 """

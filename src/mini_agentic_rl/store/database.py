@@ -1,10 +1,10 @@
 """The base of every store in a database: its threads, group commit, health scans, and news of other processes.
 
-What a call has returned from is committed: it survives the death of this process at any instant. Callers may come from
+A change is committed when its call returns: it survives the death of this process at any instant. Callers may come from
 any thread and event loop: one thread writes, a few read, and a call waits for its thread. Writes that wait at the same
 time share a transaction. If anything in it goes wrong, it is rolled back as a whole and its writes are run again, each
-in a transaction of its own, so that one caller's failure is nobody else's. A call that is cancelled before its commit
-changes nothing.
+in a transaction of its own, so that one caller's failure does not reach another. A call that is cancelled before its
+commit changes nothing.
 
 The drivers are synchronous and run in these threads, though SQLAlchemy and most drivers have async forms: the ledger is
 plain synchronous code, callers come from several event loops, and a transaction in the async form changes tasks or
@@ -47,7 +47,7 @@ class DatabaseStore(LedgerStore):
     """Base of the stores that keep the data in a database that other processes may use as well.
 
     Args:
-        name: What messages call the store: a path, or a URL without its password.
+        name: Name of the store in messages: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
         arguments: Keyword arguments with which a pickled store opens the same database in another process.
@@ -84,8 +84,8 @@ class DatabaseStore(LedgerStore):
     def _foreign_writes(self) -> Generator[bool, None, None]:
         """Yield True when another process may have written since the last yield, else False every fraction of a second.
 
-        It is iterated in a thread of its own while somebody waits, and itself waits between two yields, a fraction of a
-        second at most. It starts with True. What it opens, it closes at its end. An error ends it; then it is begun
+        It is iterated in a thread of its own while a caller waits, and itself waits between two yields, a fraction of a
+        second at most. It starts with True, and closes at its end whatever it opened. An error ends it; it is started
         again after a while.
         """
 
@@ -216,7 +216,7 @@ class DatabaseStore(LedgerStore):
             write.error = explained or error
 
     def _watch(self) -> None:
-        """Announce what other processes have written, as long as anybody waits. Runs in a thread of its own."""
+        """Announce what other processes have written, as long as a caller waits. Runs in a thread of its own."""
         warned = False
         while not self._watch_ends():
             try:

@@ -1,7 +1,7 @@
 """Group commit: the writes that wait at the same moment become one transaction, and are answered after its commit.
 
-One thread writes. While it commits, others may ask; what they ask for is the next transaction. How a transaction is
-run, and what becomes of the others when one of its writes fails, is for the store to say (`database`).
+One thread writes. The writes that arrive while it commits become the next transaction. The store (`database`) defines
+how a transaction is run, and what happens to its other writes when one of them fails.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _answer(writes: Sequence[Write]) -> None:
     for write in writes:
         by_loop.setdefault(write.loop, []).append(write)
     for loop, of_loop in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so its callers do not wait any more
             loop.call_soon_threadsafe(_deliver, of_loop)
 
 

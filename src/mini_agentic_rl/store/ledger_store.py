@@ -52,7 +52,7 @@ class LedgerStore(LightningStore):
         """Run `operation` in a transaction: all of it or nothing, unseen by others until it is whole.
 
         Attempts past their limits are marked first, if that was not done a short while ago or `check_health` is set.
-        What the ledger noted in `changes` is announced after the transaction.
+        The ledger's `changes` are announced after the transaction.
         """
 
     @abstractmethod

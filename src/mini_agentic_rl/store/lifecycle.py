@@ -3,7 +3,7 @@
 An attempt: preparing → running → succeeded | failed | timeout, and unresponsive in between; a span revives it.
 A rollout follows its latest attempt; after failed, timeout or unresponsive it is queued again while its
 `retry_condition` and `max_attempts` allow, else it has failed. A rollout that is in the queue already waits for a new
-attempt: that the latest one ends badly no longer moves it. What has ended never changes its status again.
+attempt, so a bad end of the latest one no longer moves it. A final status never changes again.
 Times are seconds since the epoch.
 """
 

@@ -36,7 +36,7 @@ def open_store(
         retry_seconds: For how long a store server that cannot be reached is tried again.
 
     Raises:
-        UserError: `spec` names no store; the message says what one looks like. Or the store cannot be opened.
+        UserError: `spec` names no store (the message lists the forms that do), or the store cannot be opened.
     """
     text = str(spec)
     scheme = urlsplit(text).scheme.lower() if "://" in text else ""

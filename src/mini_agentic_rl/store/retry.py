@@ -16,8 +16,8 @@ async def retry_rollouts(store: LightningStore, rollout_ids: Sequence[str] | Non
     """Queue each failed rollout again as a new one, with the same input, mode, resources, config and metadata.
 
     Args:
-        store: Where they are.
-        rollout_ids: Which ones; None: every failed rollout that has not been queued again before.
+        store: Store of the rollouts.
+        rollout_ids: Ids of the rollouts; None: every failed rollout that has not been queued again before.
 
     Returns:
         The new rollouts, in the order of the old ones; `metadata["retry_of"]` names the old one.

@@ -20,7 +20,7 @@ FOR_EVER: Final = float("inf")
 
 @dataclass
 class Changes:
-    """Events of a transaction that somebody may wait for."""
+    """Events of a transaction for which a caller may wait."""
 
     queued: bool = False
     """True if the queue got longer."""
@@ -45,7 +45,7 @@ class Listener:
 
     def wake(self) -> None:
         """Make `wait` return; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits there any more
+        with contextlib.suppress(RuntimeError):  # its event loop is closed, so it does not wait any more
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, until: float) -> None:
@@ -98,13 +98,13 @@ class Notifier:
                 listener.wake()
 
     def missing(self) -> set[str]:
-        """Return the ids of the rollouts whose end somebody waits for."""
+        """Return the ids of the rollouts for whose end a caller waits."""
         with self._lock:
             return set().union(*(listener.missing for listener in self._listeners))
 
     @property
     def anybody(self) -> bool:
-        """True if anybody waits."""
+        """True if there is a listener."""
         return bool(self._listeners)
 
 

@@ -1,4 +1,4 @@
-"""Cutting packed trees into chunks that one forward pass can take.
+"""Chunks of packed trees, each of which one forward pass can take.
 
 A chunk is a run of packed tokens. Because trees are laid out depth first, what its tokens look at outside the chunk is
 the path from the root down to the chunk: its *context*. No token is computed twice; later chunks only read the keys
@@ -17,7 +17,7 @@ from .packing import Ints, PackedTrees
 
 @dataclass(frozen=True)
 class TreeChunk:
-    """Packed tokens `start`..`stop`."""
+    """The packed tokens `start`..`stop`, and what they look at outside."""
 
     start: int
     stop: int
@@ -29,17 +29,17 @@ class TreeChunk:
 
 
 def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
-    """All of `packed` in order, in chunks of at most `max_tokens` tokens.
+    """Yield all of `packed` in order, in chunks of at most `max_tokens` tokens.
 
-    Whole subtrees go together, evenly, as far as they fit: a chunk of nothing else is done when it is computed. Of one
-    that is too large the tokens before its first fork, which all of it looks at and which so have to wait for it, make
-    a chunk of their own; a short one, which would not be worth a pass, takes what comes next along.
+    As many whole subtrees as fit go together, evenly: such a chunk is done as soon as it is computed. Of a subtree that
+    is too large, the tokens before its first fork make a chunk of their own, because all of the subtree looks at them
+    and their backward pass has to wait for it. If these are too few to be worth a pass, the tokens behind them join.
     """
     start, total = 0, packed.token_count
     worthwhile = max(1, max_tokens // 4)
     while start < total:
         limit = min(start + max_tokens, total)
-        stop = _whole_subtrees(packed, start, limit, _share(packed, start, max_tokens))
+        stop = _whole_subtrees(packed, start, limit, _even_size(packed, start, max_tokens))
         if stop == start:
             stop = _first_fork(packed, start, limit)
             while stop < limit and stop - start < worthwhile:
@@ -50,17 +50,19 @@ def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
 
 
 def _whole_subtrees(packed: PackedTrees, start: int, limit: int, enough: int) -> int:
-    """Where the last subtree ends of those that follow each other from `start` on and end by `limit`, or the first that
-    brings them to `enough` tokens."""
+    """Return the end of the subtrees that follow each other from `start` on: of the last one that ends by `limit`, or
+    of the one that brings them to `enough` tokens."""
     stop = start
     while stop - start < enough and stop < packed.token_count and packed.end_T[stop] <= limit:
         stop = int(packed.end_T[stop])
     return stop
 
 
-def _share(packed: PackedTrees, start: int, max_tokens: int) -> int:
-    """How many tokens each chunk gets where all that is left beside `start` is spread evenly over as few as it takes:
-    a small rest costs a pass of its own, and the large ones before it would hold more memory than they must."""
+def _even_size(packed: PackedTrees, start: int, max_tokens: int) -> int:
+    """Return the tokens of each chunk if all that is left beside `start` is spread evenly over as few as possible.
+
+    Otherwise a small rest would cost a pass of its own, and the chunks before it would hold more memory than they must.
+    """
     parent = int(packed.parent_T[start])
     left = (int(packed.end_T[parent]) if parent >= 0 else packed.token_count) - start
     chunks = -(-left // max_tokens)
@@ -68,15 +70,15 @@ def _share(packed: PackedTrees, start: int, max_tokens: int) -> int:
 
 
 def _first_fork(packed: PackedTrees, start: int, limit: int) -> int:
-    """The end of the tokens from `start` on that all of its subtree looks at, `limit` at the latest."""
+    """Return the end of the tokens from `start` on that all of its subtree looks at, `limit` at the latest."""
     ends = packed.end_T[start:limit]
     others = np.flatnonzero(ends != ends[0])
     return start + int(others[0]) if others.size else limit
 
 
 def most_alive(packed: PackedTrees, max_tokens: int) -> int:
-    """The most tokens whose activations exist together when `packed` is learnt in such chunks: those of a chunk, and of
-    the earlier ones that wait for it."""
+    """Return the most tokens whose activations exist together when `packed` is learnt in such chunks: those of a chunk,
+    and of the earlier ones that wait for it."""
     waiting: list[TreeChunk] = []
     most = 0
     for chunk in cut(packed, max_tokens):
@@ -89,7 +91,7 @@ def most_alive(packed: PackedTrees, max_tokens: int) -> int:
 
 
 def _path(packed: PackedTrees, index: int) -> Ints:
-    """The ancestors of a token, from the root on."""
+    """Return the ancestors of a token, from the root on."""
     size = int(packed.positions_T[index])
     path = np.empty(size, np.int64)
     for place in range(size - 1, -1, -1):

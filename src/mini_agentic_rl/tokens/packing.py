@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PackedTrees:
-    """Trees as arrays over T packed tokens, and what is trained as arrays over S terms."""
+    """Trees as arrays over T packed tokens, and their trained tokens as arrays over S terms."""
 
     tokens_T: Ints
     """Token ids."""
@@ -33,7 +33,7 @@ class PackedTrees:
     end_T: Ints
     """Index after the last descendant."""
     tree_starts: tuple[int, ...]
-    """Where each tree begins; no attention crosses from one tree to another."""
+    """Index of the first token of each tree; no attention crosses from one tree to another."""
     token_S: Ints
     """Index into T of the sampled token of each term."""
     behaviour_logprobs_S: Floats
@@ -49,7 +49,7 @@ class PackedTrees:
 
     @property
     def token_count(self) -> int:
-        """T, the tokens that a forward pass computes."""
+        """Number T of tokens that a forward pass computes."""
         return int(self.tokens_T.size)
 
     @property

@@ -14,7 +14,7 @@ from .request import FinishReason
 
 @dataclass(frozen=True)
 class CompletionRecord:
-    """What was sampled by one call. `prompt_ids` and `output_ids` are exactly what the sampler saw and drew."""
+    """One LLM call as token ids. `prompt_ids` and `output_ids` are exactly those that the sampler saw and drew."""
 
     prompt_ids: npt.NDArray[np.int64]
     """[prompt tokens] the whole context of the call."""

@@ -58,7 +58,7 @@ Delivery = Literal["stepwise", "joined", "whole"]
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample one continuation. Log-probabilities are always taken after `temperature` and before truncation."""
+    """The sampling of one continuation. Log-probabilities are taken after `temperature` and before truncation."""
 
     temperature: float = 1.0
     """Softmax temperature; 0 is greedy (log-probabilities are then those of temperature 1)."""
@@ -103,16 +103,16 @@ class TokenRequest:
     prompt_ids: tuple[int, ...]
     """The whole context, as token ids."""
     sampling: SamplingParams = SamplingParams()
-    """How to sample."""
+    """Temperature, truncation, bounds and seed."""
     adapter: str | None = "default"
     """Named LoRA adapter to sample with; None is the base model without an adapter."""
     request_id: str = ""
     """For logs only."""
     delivery: Delivery = "stepwise"
-    """How tokens are wanted: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
+    """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
     moment for the next ones; or the `whole` in one delta at the end. The fewer deltas, the less it costs."""
     constraint: Callable[[], TokenConstraint] | None = None
-    """Makes what limits the tokens, once for each continuation; None limits nothing."""
+    """Maker of the constraint, called once for each continuation; None limits nothing."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class TokenDelta:
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id, the likeliest (id, log-probability) pairs, best first; empty unless asked for."""
     forced: tuple[bool, ...] = ()
-    """For each id, whether the constraint allowed no other; empty where that is true of none."""
+    """For each id, True if the constraint allowed no other; empty where that is true of none."""
     finish_reason: FinishReason | None = None
     """Set on the last delta: an end token was sampled, the length bound was met, or the request was cancelled."""
     version: int = 0
     """The policy version that sampled these tokens: the number of optimizer steps behind it."""
     cached_tokens: int = 0
-    """How many prompt tokens were found in the prefix cache (on the first delta)."""
+    """Number of prompt tokens that were found in the prefix cache (on the first delta)."""
     failure: str = ""
-    """On the last delta: why the request was cancelled, where its constraint could not be obeyed."""
+    """On the last delta: reason of the cancellation, where no token obeyed the constraint."""

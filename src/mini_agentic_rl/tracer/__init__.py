@@ -1,4 +1,4 @@
-"""Tracers: what an agent emits becomes spans of the attempt that is running, in the store.
+"""Tracers turn what an agent emits into spans of the running attempt, in the store.
 
 `OtelTracer` makes OpenTelemetry spans with parents; `DummyTracer` writes flat spans and costs next to nothing.
 `init` turns on OpenTelemetry tracing for the process.

@@ -1,6 +1,6 @@
 """Spans of what LangChain and LangGraph run: which agent or node was at work when, and what its tools did.
 
-LLM calls are recorded by the gateway; a span of this handler that encloses one in time says whose call it was.
+LLM calls are recorded by the gateway; a span of this handler that encloses one in time names the agent that made it.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Rollout(BaseModel):
     """A task to be run, and its progress.
 
     An agent may also make one to return it, of nothing but its input and its output: `Rollout(input=…, output=…)`. Such
-    a rollout has no id; it stands for what the agent has to say about the rollout that it was given.
+    a rollout has no id; it carries the agent's answer about the rollout that it was given.
     """
 
     rollout_id: str
@@ -197,7 +197,7 @@ class PaginatedResult(BaseModel, Sequence[T], Generic[T]):
     items: list[T]
     limit: int = Field(description="-1 means no limit.")
     offset: int
-    total: int = Field(description="How many items match in all.")
+    total: int = Field(description="Number of items that match, on all pages.")
 
     def __len__(self) -> int:
         return len(self.items)

@@ -76,7 +76,7 @@ class PromptTemplate(Resource):
 
     resource_type: Literal["prompt_template"] = "prompt_template"
     template: str = Field(description="The template's text.")
-    engine: Literal["jinja", "f-string", "poml"] = Field(default="f-string", description="How to fill it in.")
+    engine: Literal["jinja", "f-string", "poml"] = Field(default="f-string", description="Language of the template.")
 
     def format(self, **values: Any) -> str:
         """Return the template with `values` filled in.

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.constraints import ConstraintCompiler, answer_rule
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
-from mini_agentic_rl.gateway.errors import BadRequestError
 from mini_agentic_rl.gateway.render.thinking import ThinkTags
 from mini_agentic_rl.gateway.tool_formats import (
     FORMATS,
@@ -21,6 +20,7 @@ from mini_agentic_rl.gateway.tool_formats import (
     PythonicFormat,
     split_tool_calls,
 )
+from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.tokens import ConstraintError
 
 from ..samples import CALCULATOR, CALL_TEXT

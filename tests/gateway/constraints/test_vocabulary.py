@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mini_agentic_rl.gateway.constraints import ConstraintCompiler
-from mini_agentic_rl.gateway.errors import BadRequestError
+from mini_agentic_rl.http import BadRequestError
 
 from ..samples import CALCULATOR
 from .test_grammars import END, SHORT, TOKENIZER, begin, json_schema, rule_of, strict, written

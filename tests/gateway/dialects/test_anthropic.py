@@ -7,7 +7,8 @@ import json
 import pytest
 
 from mini_agentic_rl.gateway.dialects import AnthropicDialect
-from mini_agentic_rl.gateway.errors import BadRequestError, GatewayError, UnavailableError
+from mini_agentic_rl.gateway.errors import UnavailableError
+from mini_agentic_rl.http import BadRequestError, HttpError
 
 from .chunks import CALLS, REASONED, chunk, chunks, completion
 
@@ -221,7 +222,7 @@ def test_calls_whose_pieces_are_mixed_are_an_error_and_not_a_wrong_call():
     ],
 )
 def test_each_status_has_anthropics_name(status, kind):
-    error = GatewayError("it broke")
+    error = HttpError("it broke")
     error.status = status
     refused = AnthropicDialect().refusal(error)
     assert refused == {"type": "error", "error": {"type": kind, "message": "it broke"}}

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
-from mini_agentic_rl.gateway.errors import OverloadedError
+from mini_agentic_rl.http import OverloadedError
 
 from ..samples import CALL_TEXT
 from .trees import assert_one_branch, records_of, rollout_url

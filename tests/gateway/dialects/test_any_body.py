@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mini_agentic_rl.gateway.dialects import all_dialects
 from mini_agentic_rl.gateway.dialects.base import encode, json_object
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
-from mini_agentic_rl.gateway.errors import BadRequestError, GatewayError
 from mini_agentic_rl.gateway.render.messages import plain_messages
+from mini_agentic_rl.http import BadRequestError, HttpError
 
 DIALECTS = {dialect.path: dialect for dialect in all_dialects()}
 
@@ -53,7 +53,7 @@ def test_any_object_is_a_chat_request_or_an_error_of_the_client(path, body):
 def _error_of(dialect, sent):
     try:
         plain_messages(parse_chat_request(dialect.open(sent, None).chat).messages)
-    except GatewayError as error:
+    except HttpError as error:
         return error
     return None
 

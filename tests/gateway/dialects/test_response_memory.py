@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mini_agentic_rl.gateway.dialects.responses import ResponseMemory
-from mini_agentic_rl.gateway.errors import BadRequestError, NotFoundError
+from mini_agentic_rl.gateway.errors import NotFoundError
+from mini_agentic_rl.http import BadRequestError
 
 SCOPE = ("rollout", "attempt")
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from mini_agentic_rl.gateway.dialects import ResponsesDialect
-from mini_agentic_rl.gateway.errors import BadRequestError, GatewayError, UnavailableError
+from mini_agentic_rl.gateway.errors import UnavailableError
+from mini_agentic_rl.http import BadRequestError, HttpError
 
 from .chunks import CALLS, REASONED, chunk, chunks, completion
 
@@ -228,5 +229,5 @@ def test_an_error_names_the_fields_of_responses():
     refused = ResponsesDialect().refusal(BadRequestError("response_format: no", param="response_format.schema"))
     assert refused["error"]["param"] == "text.format"
     assert refused["error"]["message"] == "text.format: no"
-    same = GatewayError("it broke", code="c")
+    same = HttpError("it broke", code="c")
     assert ResponsesDialect().refusal(same) == same.body()

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from mini_agentic_rl.gateway.errors import BadRequestError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+from mini_agentic_rl.http import BadRequestError
 
 from ..samples import CALCULATOR, call_message, result_message, three_turns
 from ..small_tokenizer import (

@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import cache
 from typing import Any, Final, Literal
 
-from ..forms import Example, Form
+from ..formats import Example, Form
 from ..rows import DatasetError, Row, TaskRows, check_split, digest, split_of
 from .conversation import SQL_TOOLS, demonstration, opening, schema_text, system_prompt
 from .database import YEARS, connect_in_memory, entities
@@ -156,7 +156,7 @@ def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
         DatasetError: another form.
     """
     if form not in ("sft", "rl"):
-        raise DatasetError(f"--dataset medical has the forms sft and rl, not {form}")
+        raise DatasetError(f"medical has the forms sft and rl, not {form}", setting="dataset")
     prompt = medical_prompt()
     if form == "sft":
         return [{"messages": demonstration(row, prompt), "tools": SQL_TOOLS} for row in rows]

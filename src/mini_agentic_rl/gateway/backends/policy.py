@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import chain
 from typing import Final
 
+from ...http import BadRequestError, OverloadedError
 from ...policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ...tokens import TokenDelta, TokenRequest
-from ..errors import BadRequestError, ContextLengthError, OverloadedError
+from ..errors import ContextLengthError
 from .base import BackendLoad
 
 _APART_SECONDS: Final = 0.005

@@ -14,9 +14,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from ...http import EventStream, unless_disconnected
+from ...http import EventStream, HttpError, unless_disconnected
 from ..dialects import Exchange
-from ..errors import GatewayError
 from ..render import AnswerPiece, Thought, Tokenizer
 from ..tool_formats import ToolCall
 from .prepare import PreparedChat
@@ -131,7 +130,7 @@ class ChatStream(EventStream):
         self._service = service
         self._prepared = prepared
         self._exchange = exchange
-        self._queue: asyncio.Queue[bytes | GatewayError | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes | HttpError | None] = asyncio.Queue()
         self._first = b""
         self._head: dict[str, Any] = {}
         """What all chunks say alike."""
@@ -145,14 +144,14 @@ class ChatStream(EventStream):
         """Wait for the first event, so that an early failure is still answered with its HTTP status.
 
         Raises:
-            GatewayError: the call failed before anything was sampled.
+            HttpError: the call failed before anything was sampled.
         """
         try:
             event = await self._queue.get()
         except asyncio.CancelledError:
             self._task.cancel()
             raise
-        if isinstance(event, GatewayError):
+        if isinstance(event, HttpError):
             raise event
         if event is None:
             self._queue.put_nowait(None)
@@ -169,7 +168,7 @@ class ChatStream(EventStream):
                     if event is None:
                         await send({"type": "http.response.body", "body": body, "more_body": False})
                         return
-                    if isinstance(event, GatewayError):
+                    if isinstance(event, HttpError):
                         self.failed = True
                         event = self._exchange.failed(event)
                     body += event
@@ -185,11 +184,11 @@ class ChatStream(EventStream):
                 if self._with_usage:
                     self._put([], usage=usage(len(self._prepared.prompt_ids), self._prepared.choices))
                 self._queue.put_nowait(self._exchange.end())
-        except GatewayError as error:
+        except HttpError as error:
             self._queue.put_nowait(error)
         except Exception:  # whatever fails below must end this answer, not the server
             logger.exception("a streamed call failed")
-            self._queue.put_nowait(GatewayError("the server failed to answer; its log says why"))
+            self._queue.put_nowait(HttpError("the server failed to answer; its log says why"))
         finally:
             self._queue.put_nowait(None)
 

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...http import BadRequestError
 from ...store import LightningStore
 from ...tokens import Delivery, SamplingParams, TokenRequest
 from ...types import AttemptedRollout, Rollout
 from ..backends import Backend
 from ..constraints import ConstraintCompiler, answer_rule
 from ..dialects import ChatRequest, Scope
-from ..errors import BadRequestError, ContextLengthError, NotFoundError, UnknownModelError
+from ..errors import ContextLengthError, NotFoundError, UnknownModelError
 from ..limits import RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .read import Choice

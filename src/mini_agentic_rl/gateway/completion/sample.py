@@ -8,11 +8,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from ...http import BadRequestError
 from ...store import LightningStore
 from ...tokens import TokenDelta, TokenRequest
 from ..backends import Backend
 from ..dialects import ChatRequest, Scope
-from ..errors import BadRequestError, UnavailableError
+from ..errors import UnavailableError
 from ..limits import RolloutBudgets
 from ..render import AnswerPiece, ChatRenderer, plain_messages
 from .prepare import Preparation, PreparedChat
@@ -89,7 +90,7 @@ class ChatService:
             emit: told of everything as it comes; None collects silently.
 
         Raises:
-            GatewayError: of the backend or the recorder.
+            HttpError: of the backend or the recorder.
             asyncio.CancelledError: the client went away; what was sampled is recorded with reason "cancelled".
         """
         self.counters.requests += 1

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from ...http import BadRequestError
 from ...tokens import TokenConstraint
-from ..errors import BadRequestError
 from ..render import Tokenizer
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
 from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule, answer_grammar, schema_with_options

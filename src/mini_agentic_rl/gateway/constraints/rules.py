@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ...http import BadRequestError
 from ..dialects import ChatRequest, FunctionDefinition, ResponseFormat
-from ..errors import BadRequestError
 from ..render import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from ...http import encode
-from ..errors import GatewayError
+from ...http import HttpError, encode
 
 Json: TypeAlias = dict[str, Any]
 Scope: TypeAlias = tuple[str, str] | None
@@ -38,7 +37,7 @@ class Exchange(Protocol):
         """The events after the last chunk of a stream that is complete."""
         ...
 
-    def failed(self, error: GatewayError) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         """The events that end a stream which failed on its way."""
         ...
 
@@ -51,7 +50,7 @@ class Lookup:
     path: str
     """Ends in `{id}`."""
     answer: Callable[[str, Scope], Json]
-    """The body of the answer for that id and the scope of the URL; raises a GatewayError where there is none."""
+    """The body of the answer for that id and the scope of the URL; raises a HttpError where there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Counting:
 
     path: str
     chat: Callable[[Json, Scope], Json]
-    """The chat request of the body that was sent; raises a GatewayError where it cannot be read."""
+    """The chat request of the body that was sent; raises a HttpError where it cannot be read."""
     answer: Callable[[int], Json]
     """The body of the answer."""
 
@@ -91,16 +90,16 @@ class Dialect(Protocol):
             scope: whose request it is.
 
         Raises:
-            GatewayError: the request cannot be served; a BadRequestError names the field in `param`.
+            HttpError: the request cannot be served; a BadRequestError names the field in `param`.
         """
         ...
 
-    def refusal(self, error: GatewayError) -> Json:
+    def refusal(self, error: HttpError) -> Json:
         """The body that tells of an error."""
         ...
 
 
-def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
+def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
     """An error of the chat request in the words of a dialect.
 
     Args:
@@ -112,7 +111,7 @@ def renamed(error: GatewayError, names: Mapping[str, str]) -> GatewayError:
     told = names[field]
     path, _, rest = error.message.partition(":")
     message = f"{told}:{rest}" if path in (field, error.param) else error.message
-    new = GatewayError(message, param=told, code=error.code, kind=error.kind)
+    new = HttpError(message, param=told, code=error.code, kind=error.kind)
     new.status = error.status
     return new
 

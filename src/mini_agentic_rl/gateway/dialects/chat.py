@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...http import Body, checked
-from ..errors import BadRequestError, GatewayError
+from ...http import BadRequestError, Body, HttpError, checked
 from .base import Counting, Json, Lookup, Scope, server_sent
 
 StopString = Annotated[str, Field(min_length=1)]
@@ -208,7 +207,7 @@ class ChatExchange:
     def end(self) -> bytes:
         return DONE
 
-    def failed(self, error: GatewayError) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         return server_sent(error.body())
 
 
@@ -222,7 +221,7 @@ class ChatDialect:
     def open(self, body: Json, scope: Scope) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
 
-    def refusal(self, error: GatewayError) -> Json:
+    def refusal(self, error: HttpError) -> Json:
         return error.body()
 
 

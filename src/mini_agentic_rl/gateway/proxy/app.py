@@ -17,6 +17,7 @@ from ...http import (
     Admission,
     Endpoint,
     EventStream,
+    HttpError,
     MetricFamily,
     client_gone,
     json_object,
@@ -28,7 +29,7 @@ from ...http import (
 )
 from ...store import LightningStore
 from ..dialects import Dialect, all_dialects
-from ..errors import GatewayError, NotFoundError
+from ..errors import NotFoundError
 from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
 from ..limits import RolloutBudgets
 from .call import ProxiedCall
@@ -74,7 +75,7 @@ def create_proxy_app(
             if call.streams:
                 try:
                     sent = await unless_disconnected(call.send(upstreams), request.receive)
-                except GatewayError:
+                except HttpError:
                     await finished()
                     raise
                 return ProxiedStream(call, finished) if sent else client_gone()
@@ -128,13 +129,13 @@ class ProxiedStream(EventStream):
             async for events in self._call.stream():
                 if events:
                     yield events
-        except GatewayError as error:
+        except HttpError as error:
             self.failed = True
             yield self._call.exchange.failed(error)
         except Exception:  # a fault of ours must end this answer, not the server
             logger.exception("a streamed call failed")
             self.failed = True
-            yield self._call.exchange.failed(GatewayError("the proxy failed to answer; its log says why"))
+            yield self._call.exchange.failed(HttpError("the proxy failed to answer; its log says why"))
         finally:
             await asyncio.shield(self._finished())
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import httpx
 
-from ...http import json_object
+from ...http import BadRequestError, HttpError, json_object
 from ...store import LightningStore
 from ..completion import CallContext, RecordedAnswer, Recorder
 from ..dialects import Exchange
-from ..errors import BadRequestError, GatewayError
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer
 from .upstream import Upstream, UpstreamBrokenError, UpstreamRefusedError
@@ -76,7 +75,7 @@ class ProxiedCall:
 
         Raises:
             RolloutBudgetError: the attempt has used up what it may ask for.
-            GatewayError: no upstream answers, or the one that does refuses.
+            HttpError: no upstream answers, or the one that does refuses.
         """
         await self._budgets.begin(self.scope)
         rollout_id = None if self.scope is None else self.scope[0]
@@ -87,7 +86,7 @@ class ProxiedCall:
             self._silence = upstreams.silence(self._upstream)
             if self._response.is_error:
                 raise await self._refusal(self._upstream, self._response)
-        except GatewayError:
+        except HttpError:
             self._budgets.give_back(self.scope)
             raise
 
@@ -95,7 +94,7 @@ class ProxiedCall:
         """The upstream's answer in one piece, recorded.
 
         Raises:
-            GatewayError: it broke off, it was none, or it could not be recorded.
+            HttpError: it broke off, it was none, or it could not be recorded.
         """
         upstream, response = self._sent()
         try:
@@ -116,7 +115,7 @@ class ProxiedCall:
         """The upstream's events in the agent's dialect, one by one; the record is stored before the last one.
 
         Raises:
-            GatewayError: it broke off, or could not be recorded.
+            HttpError: it broke off, or could not be recorded.
         """
         upstream, response = self._sent()
         try:
@@ -139,7 +138,7 @@ class ProxiedCall:
         if not self._recorded and self.answer.choices:
             for choice in self.answer.choices.values():
                 choice.finish_reason = choice.finish_reason or "cancelled"
-            with suppress(GatewayError):  # logged already, and nobody is left to be told
+            with suppress(HttpError):  # logged already, and nobody is left to be told
                 await self._record(self._upstream)
         prompt, _, sampled = self.answer.tokens
         self._budgets.spend(self.scope, prompt + sampled)

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 import httpx
 
 from ...errors import UserError
-from ...http import json_object
-from ..errors import BadRequestError, GatewayError
+from ...http import BadRequestError, HttpError, json_object
 
 TokenIdFormat = Literal["vllm", "sglang"]
 """How a server is asked for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
@@ -105,25 +104,25 @@ _OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
 _SHOWN_CHARACTERS: Final = 500
 
 
-class UpstreamUnreachableError(GatewayError):
+class UpstreamUnreachableError(HttpError):
     """No server of this model could be reached."""
 
     status = 503
 
 
-class UpstreamBrokenError(GatewayError):
+class UpstreamBrokenError(HttpError):
     """The server broke off its answer, or answered what is none."""
 
     status = 502
 
 
-class UpstreamSilentError(GatewayError):
+class UpstreamSilentError(HttpError):
     """Nothing was heard of the server for as long as it may be silent."""
 
     status = 504
 
 
-class UpstreamRefusedError(GatewayError):
+class UpstreamRefusedError(HttpError):
     """The server refused the request: its own status and words, for the dialect that the agent speaks.
 
     The words say whose they are where they may be about the model list (the key, the URL or the model's name there),

@@ -21,8 +21,8 @@ from typing import Any, Final
 import httpx
 
 from ...errors import UserError
-from ...http import encode, json_object
-from ..errors import BadRequestError, UnknownModelError
+from ...http import BadRequestError, encode, json_object
+from ..errors import UnknownModelError
 from .upstream import Upstream, UpstreamSilentError, UpstreamUnreachableError
 
 DOWN_SECONDS: Final = 10.0

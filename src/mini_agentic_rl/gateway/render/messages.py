@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ..errors import BadRequestError
+from ...http import BadRequestError
 from ..tool_formats import ToolFormat, parse_arguments
 from .thinking import ThinkTags
 

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from ...http import BadRequestError
 from ...tokens import CompletionRecord
-from ..errors import BadRequestError
 from ..tool_formats import Tool, ToolFormatName
 from .messages import (
     Message,

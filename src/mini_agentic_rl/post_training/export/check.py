@@ -27,7 +27,7 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Observed:
-    """What a model sampled, and its logits."""
+    """The tokens that a model sampled, and its logits."""
 
     sequences: tuple[tuple[int, ...], ...]
     """Prompts, each with the tokens that were sampled after it."""

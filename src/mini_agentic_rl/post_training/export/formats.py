@@ -41,7 +41,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
-    """One adapter becomes the folder itself, several become folders in it, by their names."""
+    """Write one adapter as the folder itself, several as folders in it, by their names."""
     started = time.monotonic()
     folders = [found_adapter(path, _ADAPTERS) for path in settings.adapters]
     if not folders:

@@ -21,7 +21,7 @@ ExportFormat = Literal["merged", "adapter", "gguf"]
 
 
 class ResultSettings(Settings):
-    """What merging and exporting have in common."""
+    """The settings that merging and exporting have in common."""
 
     model: str | None = Field(default=None, json_schema_extra=_MODEL)
     """Base model; by default the one that the adapter says it was trained on."""
@@ -50,14 +50,14 @@ class ResultSettings(Settings):
 
 
 class MergeSettings(ResultSettings):
-    """What `merge` does."""
+    """The settings of `merge`."""
 
     adapter: list[Path] = Field(default=[], json_schema_extra=_MODEL)
     """Folder of an adapter, or of the run that trained it; give it several times to add several into one model."""
 
 
 class ExportSettings(ResultSettings):
-    """What `export` does."""
+    """The settings of `export`."""
 
     adapters: list[Path] = Field(default=[], json_schema_extra=_MODEL)
     """Folder of an adapter, or of the run that trained it; give it several times for several. Without one `--format

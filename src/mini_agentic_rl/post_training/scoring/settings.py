@@ -19,7 +19,7 @@ _SERVER: JsonDict = {"panel": "Server"}
 
 
 class TextLimits(Settings):
-    """How long a text may be."""
+    """Bounds on the length of a text."""
 
     max_length: int | None = Field(default=None, ge=2, json_schema_extra=_MODEL)
     """Tokens of one text, prompt and response; without it, what the model's positions allow."""
@@ -29,7 +29,7 @@ class TextLimits(Settings):
 
 
 class BatchSettings(Settings):
-    """How requests become batches."""
+    """Bounds on batches, and on what waits for them."""
 
     batch_size: int = Field(default=64, ge=1, json_schema_extra=_BATCHES)
     """At most this many texts in one pass through the model."""
@@ -45,7 +45,7 @@ class BatchSettings(Settings):
 
 
 class ScoreServerSettings(RequestLimits, BatchSettings, TextLimits):
-    """What `score-server` does."""
+    """The settings of `score-server`."""
 
     model: str = Field(default="", json_schema_extra=_MODEL)
     """Reward model: the output folder of `reward`, a sequence-classification checkpoint with one label, or a Hugging

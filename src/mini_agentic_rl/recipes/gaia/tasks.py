@@ -49,7 +49,9 @@ def load_gaia(
     rows = [_row(record, where, folder) for record, where in _records(folder)]
     answered = [row for row in rows if row["answer"] not in _NO_ANSWER]
     if not answered:
-        raise DatasetError(f"--data-dir {folder}: no question has an answer; give the folder of the validation split")
+        raise DatasetError(
+            f"{folder}: no question has an answer; give the folder of the validation split", setting="data_dir"
+        )
     chosen = select({"validation": answered}, split, lambda row: str(row["question"]))
     return choose([row for row in chosen if row["level"] in levels], size, seed)
 
@@ -60,8 +62,9 @@ def _folder(path: Path) -> Path:
         if (folder / "metadata.jsonl").is_file() or (folder / "metadata.parquet").is_file():
             return folder
     raise DatasetError(
-        f"--data-dir {path}: holds no metadata.jsonl or metadata.parquet, nor does {_ANSWERED} in it; give a local "
-        "copy of the data set gaia-benchmark/GAIA (accept its terms on the Hugging Face Hub, then download it)"
+        f"{path} holds no metadata.jsonl or metadata.parquet, nor does {_ANSWERED} in it; give a local "
+        "copy of the data set gaia-benchmark/GAIA (accept its terms on the Hugging Face Hub, then download it)",
+        setting="data_dir",
     )
 
 

@@ -79,9 +79,13 @@ class SqlReward:
 
     def __post_init__(self) -> None:
         if not self.execution_weight >= 1:
-            raise UserError(f"--execution-weight {self.execution_weight}: 1 or more, so that 1 means a right result")
+            raise UserError(
+                f"{self.execution_weight}: 1 or more, so that 1 means a right result", setting="execution_weight"
+            )
         if not 0 <= self.answer_weight < 1:
-            raise UserError(f"--answer-weight {self.answer_weight}: from 0 to below 1, so that 1 means a right result")
+            raise UserError(
+                f"{self.answer_weight}: from 0 to below 1, so that 1 means a right result", setting="answer_weight"
+            )
 
     def scores(
         self,

@@ -45,7 +45,7 @@ def evaluate(
         if judge is None:
             raise UserError(
                 f"task {task.id} counts assertions in natural language, which a model has to judge: name one with "
-                '--judge-model, or give the trainer a resource "judge_llm"'
+                '`judge_model`, or give the trainer a resource "judge_llm"'
             )
         exact = [kind for kind in criteria.reward_basis if kind != RewardType.NL_ASSERTION]
         task = task.model_copy(update={"evaluation_criteria": criteria.model_copy(update={"reward_basis": exact})})

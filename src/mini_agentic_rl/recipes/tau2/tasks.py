@@ -48,7 +48,7 @@ def load_tau2(
         DatasetError: an unknown domain or split, no data, or malformed data.
     """
     if domain not in DOMAINS:
-        raise DatasetError(f"--domain {domain!r} does not exist; choose {', '.join(DOMAINS)}")
+        raise DatasetError(f"{domain!r} does not exist; choose {', '.join(DOMAINS)}", setting="domain")
     folder = _data_folder(data_dir) / "tau2" / "domains" / domain
     tasks = {str(task["id"]): task for task in _read(folder / "tasks.json", list) if "id" in task}
     ids = _ids_of(split, _splits(folder, list(tasks)), domain)

@@ -30,13 +30,13 @@ HEADER: Final = struct.Struct("!Q")
 
 
 def frame(message: Any) -> bytes:
-    """The bytes of one message."""
+    """Return the bytes of one message."""
     payload: bytes = cloudpickle.dumps(message)
     return HEADER.pack(len(payload)) + payload
 
 
 class Channel:
-    """Messages to and from the process that started this one."""
+    """The messages to and from the process that started this one."""
 
     def __init__(self, connection: socket.socket, stream: BinaryIO, mark: str) -> None:
         self._connection = connection
@@ -56,7 +56,7 @@ class Channel:
             self._connection.sendall(data)
 
     def receive(self) -> Any:
-        """The next message; blocks. One thread may receive at a time.
+        """Wait for the next message and return it. One thread may receive at a time.
 
         Raises:
             EOFError: the other side is gone.
@@ -75,14 +75,14 @@ class Channel:
         end_family(os.getpid(), self._mark, grace=0)
 
     def end_all(self, grace: float) -> None:
-        """For the thread that saw the other side go: kill this process too if it has not ended in `grace` seconds."""
+        """Kill this process too if it has not ended in `grace` seconds, once the other side is seen to be gone."""
         time.sleep(grace)
         self.end_others()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def enter(connection: socket.socket, stream: BinaryIO, mark: str, entry: str, log_level: int | None) -> None:
-    """The first call in a new process: set it up as its parent is, and run `entry`, written `module:function`."""
+    """Set a new process up as its parent is, and run `entry`, written `module:function`. The first call there."""
     connection.set_inheritable(False)
     if log_level is not None:
         setup_logging(log_level, color=sys.stderr.isatty())
@@ -101,7 +101,7 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True)
 class RemoteFailure:
-    """What an exception says of itself."""
+    """An exception as text, which needs none of the sender's classes."""
 
     type_name: str
     message: str
@@ -109,11 +109,11 @@ class RemoteFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> RemoteFailure:
-        """The failure that an exception is."""
+        """Describe an exception."""
         return cls(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
 
     def as_exception(self) -> Exception:
-        """An exception whose class has the name of the one that was raised, caused by the traceback that it had."""
+        """Return an exception whose class has the name of the one that was raised, caused by its traceback."""
         kind = type(self.type_name, (Exception,), {"__module__": __name__})
         error: Exception = kind(self.message)
         error.__cause__ = RemoteTraceback(self.traceback)

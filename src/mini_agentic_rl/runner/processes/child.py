@@ -35,7 +35,7 @@ sys.modules[module].enter(connection, stream, **options)
 """
 
 _LAST_WORDS_SECONDS = 0.2
-"""How long to wait for messages of a process that has ended, while something else keeps its connection open."""
+"""Seconds to wait for messages of a process that has ended, while something else keeps its connection open."""
 
 
 class Child:
@@ -48,7 +48,7 @@ class Child:
             )
         self.name = name
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The exit code once the process has ended; minus the number of the signal that ended it."""
+        """Exit code, once the process has ended; minus the number of the signal that ended it."""
         self._mark = new_mark()
         self._reading: asyncio.Task[Any] | None = None
         self._reader: asyncio.StreamReader
@@ -84,12 +84,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is the number of its session and its process group as well."""
+        """Process id, which is the number of its session and its process group as well."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended, as far as is known."""
+        """True until the process is known to have ended."""
         return not self.exited.done()
 
     def send(self, message: Any) -> None:
@@ -103,7 +103,7 @@ class Child:
             self._writer.write(data)
 
     async def receive(self) -> Any:
-        """The next message.
+        """Return the next message.
 
         Raises:
             EOFError: the process has ended, and everything that it sent has been received.
@@ -164,7 +164,7 @@ def _retrieve(reading: asyncio.Task[Any]) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words: `exited with code 3`, `was killed by SIGSEGV`."""
+    """Say an exit code in words: `exited with code 3`, `was killed by SIGSEGV`."""
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -24,12 +24,12 @@ _KILL_SECONDS = 5.0
 
 
 def new_mark() -> str:
-    """A mark for a family that this process is about to start."""
+    """Return a mark for a family that this process is about to start."""
     return f"{os.environ.get(MARK_VARIABLE, '')}/{secrets.token_hex(8)}"
 
 
 def find_family(pid: int, mark: str) -> list[psutil.Process]:
-    """The members that run, whether or not the first process `pid` still does; never the calling process."""
+    """Return the members that run, whether or not the first process `pid` does; never the calling process."""
     descendants: set[int] = set()
     with contextlib.suppress(psutil.Error):
         descendants = {child.pid for child in psutil.Process(pid).children(recursive=True)}

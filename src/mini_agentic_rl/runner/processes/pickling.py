@@ -19,7 +19,7 @@ _DEPTH = 12
 
 
 def dumps(value: Any, name: str, advice: str) -> bytes:
-    """The pickle of `value`, called `name` in the error.
+    """Pickle `value`, which the error calls `name`.
 
     Raises:
         UserError: some part of it cannot be pickled; the message names the part and gives the `advice`.
@@ -36,7 +36,7 @@ def dumps(value: Any, name: str, advice: str) -> bytes:
 
 
 def _culprit(value: Any, path: str, seen: set[int]) -> tuple[str, Any]:
-    """The innermost part that cannot be pickled, and the way to it."""
+    """Return the innermost part that cannot be pickled, and the way to it."""
     for _ in range(_DEPTH):
         for step, part in _parts(value):
             if id(part) not in seen and not _is_picklable(part):

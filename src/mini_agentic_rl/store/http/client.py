@@ -155,7 +155,7 @@ class LightningStoreClient(ForwardingStore):
         return await self._connection.run(self._ask(route, arguments, body, waiting))
 
     async def _ask(self, route: Route, arguments: Mapping[str, Any], body: bytes, waiting: float = 0.0) -> Any:
-        """One request. Runs in the thread of the connection."""
+        """Send one request. Runs in the thread of the connection."""
         path = f"{wire.PREFIX}/{route.path_of(arguments)}"
         if route.method == "GET":
             query = urlencode(route.query_of(arguments))
@@ -194,7 +194,7 @@ class LightningStoreClient(ForwardingStore):
                 await self.update_rollout(rollout.rollout_id, status="requeuing")
 
     def _failure(self, status: int, answer: bytes) -> Exception:
-        """The error that an answer of failure stands for."""
+        """Return the error that a failed response stands for."""
         detail, error_type = _told(answer)
         if status == 401:
             return LightningStoreError(
@@ -229,7 +229,7 @@ def _checked(address: str) -> str:
 
 
 def _told(answer: bytes) -> tuple[str, str]:
-    """(what is wrong, name of the error) of an answer of failure; agent-lightning's tells it in a traceback."""
+    """Return (what is wrong, name of the error) of a failed response; agent-lightning's tells it in a traceback."""
     try:
         told = json.loads(answer)
         detail, error_type = told["detail"], str(told.get("error_type", ""))

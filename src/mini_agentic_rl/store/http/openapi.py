@@ -93,7 +93,7 @@ def _operation(
 
 
 def _fields(schema: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
-    """The schema itself, where it only names a shared one."""
+    """Return the schema itself, where it only names a shared one."""
     named = schema.get("$ref", "").removeprefix(SCHEMA_REFERENCE.format(model=""))
     return shared[named] if named else schema
 

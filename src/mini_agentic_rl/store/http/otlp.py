@@ -42,7 +42,7 @@ _REASONS_TOLD: Final = 5
 
 
 async def export_response(store: LightningStore, body: bytes) -> bytes:
-    """Store the spans of an `ExportTraceServiceRequest`; the encoded `ExportTraceServiceResponse`.
+    """Store the spans of an `ExportTraceServiceRequest`; return the encoded `ExportTraceServiceResponse`.
 
     Raises:
         ValueError: the body is no such message.
@@ -102,7 +102,7 @@ async def ingest(store: LightningStore, request: ExportTraceServiceRequest) -> l
 
 
 def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
-    """The stored form of a span; `sequence_id` 0 where the sender gives it none.
+    """Return the stored form of a span, with `sequence_id` 0 where the sender gives it none.
 
     Raises:
         ValueError: the span names no attempt, or its ids are not well formed.
@@ -153,7 +153,7 @@ def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
 
 
 def status_message(text: str) -> bytes:
-    """An encoded `google.rpc.Status` that says `text`: its field 2, a string."""
+    """Return an encoded `google.rpc.Status` that says `text`: its field 2, a string."""
     told = text.encode()
     size = len(told)
     length = bytearray()
@@ -173,7 +173,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
 
 
 def _value(proto: AnyValue) -> Any:
-    """A value of JSON's types; bytes as base64 text."""
+    """Return a value of JSON's types; bytes as base64 text."""
     kind = proto.WhichOneof("value")
     if kind is None:
         return None
@@ -193,7 +193,7 @@ def _hexadecimal(identity: bytes, size: int, what: str) -> str:
 
 
 def _sequence_id(given: Any) -> int:
-    """A positive number of at most 63 bits, or 0 if none such is given."""
+    """Return a positive number of at most 63 bits, or 0 if none such is given."""
     text = str(given)
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     return number if number < 2**63 else _TO_BE_NUMBERED

@@ -1,4 +1,4 @@
-"""One request of the store server and the method of the contract that answers it, seen from both sides.
+"""One request of the store server and the method of the contract that answers it: for the server and for the client.
 
 What the request carries is derived from the method's signature: an argument named in the path travels there, the others
 as fields of a JSON object, or in the query string of a GET. An argument that is left out or `UNSET` is not sent. The
@@ -51,11 +51,11 @@ class Route:
     call: str
     """Name of the method of `LightningStore`."""
     status: int = 200
-    """HTTP status of an answer without failure."""
+    """HTTP status of a successful response."""
     changes: bool = False
-    """Doing it twice is not the same as doing it once."""
+    """True if doing it twice is not the same as doing it once."""
     waits: bool = False
-    """It may take as long as its argument `timeout` says."""
+    """True if it may take as long as its argument `timeout` says."""
     body: str | None = None
     """The argument that is the whole body, where it is not one field of it."""
     answer: Literal["result", "sequence_id", "positions"] = "result"
@@ -84,7 +84,7 @@ class Route:
 
     @cached_property
     def request(self) -> type[BaseModel] | None:
-        """What the body, or the query string of a GET, must look like; None if it carries nothing or one argument."""
+        """Model of the body, or of the query string of a GET; None if it carries nothing or one argument."""
         hints = get_type_hints(getattr(LightningStore, self.call))
         fields: dict[str, Any] = {}
         for name, parameter in self.signature.parameters.items():
@@ -103,12 +103,12 @@ class Route:
 
     @cached_property
     def whole_body(self) -> TypeAdapter[Any]:
-        """What a body that is one argument must look like."""
+        """Reads a body that is one argument."""
         return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))[self.body or ""]))
 
     @cached_property
     def result(self) -> TypeAdapter[Any]:
-        """What the answer looks like."""
+        """Reads the response."""
         if self.answer == "sequence_id":
             return TypeAdapter(dict[Literal["sequence_id"], int])
         if self.answer == "positions":
@@ -121,10 +121,10 @@ class Route:
         fields = {} if self.request is None else self.request.model_fields
         return frozenset(name for name, field in fields.items() if _is_list(field.annotation))
 
-    # The side of the client.
+    # What the client does with it.
 
     def arguments_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call of the method, by the names under which they travel."""
+        """Return the arguments of a call of the method, by the names under which they travel."""
         given = self.signature.bind(None, *args, **kwargs).arguments
         values = {name: value for name, value in given.items() if name != "self" and value is not UNSET}
         for old, new in self.older_names.items():
@@ -134,12 +134,12 @@ class Route:
         return values
 
     def path_of(self, arguments: Mapping[str, Any]) -> str:
-        """The path of the request, below the prefix of all routes."""
+        """Return the path of the request, below the prefix of all routes."""
         parts = [_quoted(arguments[part[1:-1]]) if part.startswith("{") else part for part in self.parts]
         return "/".join(parts)
 
     def query_of(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The query string of a GET, as pairs."""
+        """Return the query string of a GET, as pairs."""
         pairs: list[tuple[str, str]] = []
         for name, value in arguments.items():
             if name not in self.in_path and value is not None:
@@ -147,7 +147,7 @@ class Route:
         return pairs
 
     def body_of(self, arguments: Mapping[str, Any]) -> bytes:
-        """The body of a POST.
+        """Return the body of a POST.
 
         Raises:
             ValueError: an argument holds something that JSON cannot express; the message names it.
@@ -158,10 +158,10 @@ class Route:
         return encode(fields, "") if fields else b""
 
     def result_of(self, answer: bytes, arguments: Mapping[str, Any]) -> Any:
-        """The result of the method, from the body of the answer.
+        """Return the result of the method, from the body of the response.
 
         Raises:
-            ValueError: that is no answer to this request.
+            ValueError: that is no response to this request.
         """
         try:
             value = decode(answer, self.result)
@@ -179,7 +179,7 @@ class Route:
     # The side of the server.
 
     def arguments_from(self, ids: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes) -> dict[str, Any]:
-        """The keyword arguments of the method, from a request.
+        """Return the keyword arguments of the method, from a request.
 
         Args:
             ids: What stands in the path.
@@ -201,7 +201,7 @@ class Route:
         return arguments
 
     def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a method that waits, with a timeout that one request may take.
+        """Return the arguments of a method that waits, with a timeout that one request may take.
 
         Raises:
             ValueError: the timeout is not a number.
@@ -214,7 +214,7 @@ class Route:
         return {**arguments, "timeout": min(timeout, HOLD_SECONDS)}
 
     def answer_of(self, result: Any, arguments: Mapping[str, Any]) -> bytes:
-        """The body of the answer, from the result of the method.
+        """Return the body of the response, from the result of the method.
 
         Raises:
             ValueError: the result holds something that JSON cannot express; the message names it.
@@ -239,14 +239,14 @@ class Route:
 
 
 def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:
-    """A rollout or attempt of agent-lightning, which writes null where there is no metadata."""
+    """Mend a rollout or attempt of agent-lightning, which writes null where there is no metadata."""
     if "rollout_id" in fields and "status" in fields and fields.get("metadata", ...) is None:
         fields["metadata"] = {}
     return fields
 
 
 def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
-    """Where in `sent` the stored spans are; of two with the same ids the first counts."""
+    """Return where in `sent` the stored spans are; of two with the same ids the first counts."""
     ids = {(span.rollout_id, span.attempt_id, span.span_id) for span in stored}
     positions = []
     for position, span in enumerate(sent):
@@ -267,7 +267,7 @@ def _quoted(part: Any) -> str:
 
 
 def _on_wire(hint: Any) -> Any:
-    """The type that stands for a type of the contract where values come from JSON."""
+    """Return the type that stands for a type of the contract where values come from JSON."""
     if hint is Rollout:
         return _ANY_ROLLOUT
     if hint is int:

@@ -1,4 +1,4 @@
-"""A store served over HTTP from a thread of its own, and a store itself meanwhile."""
+"""`LightningStoreServer`: a store served over HTTP from a thread of its own, which is a store itself meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALIVE_CHECK_SECONDS: Final = 1.0
 
 
 class LightningStoreServer(ForwardingStore):
-    """Shares a store with other processes and machines, over the routes of `wire` and OTLP.
+    """Share a store with other processes and machines, over the routes of `wire` and OTLP.
 
     In the process that made it, its methods are those of the store it shares; every async method of the contract is
     forwarded, see the end of this module. In a process forked from that one its methods ask the server over HTTP;

@@ -56,12 +56,12 @@ ROUTES: Final = (
 
 
 def route_of(call: str) -> Route:
-    """The route by which a client calls a method."""
+    """Return the route by which a client calls a method."""
     return next(route for route in ROUTES if route.call == call)
 
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """The route of a request and what stands in its path; `path` is below `PREFIX`, with its percent escapes."""
+    """Return the route of a request and its ids; `path` is below `PREFIX`, with its percent escapes."""
     parts = path.split("/")
     for route in _candidates(method, len(parts)):
         ids: dict[str, str] = {}

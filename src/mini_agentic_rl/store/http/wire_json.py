@@ -15,7 +15,7 @@ _STEP: Final = 200
 
 
 def encode(value: Any, name: str) -> bytes:
-    """JSON text.
+    """Return JSON text.
 
     Args:
         value: Built of JSON's own types and pydantic models.
@@ -27,12 +27,12 @@ def encode(value: Any, name: str) -> bytes:
     try:
         return _json(value)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
-        place, fault = _fault(value, name, error)
-        raise ValueError(f"{place or 'the value'} cannot be sent, since it is not JSON: {fault}") from None
+        path, reason = _innermost(value, name, error)
+        raise ValueError(f"{path or 'the value'} cannot be sent, since it is not JSON: {reason}") from None
 
 
 def encode_list(items: Sequence[Any]) -> bytes:
-    """JSON text of a list, in steps between which other threads get their turn.
+    """Return JSON text of a list, in steps between which other threads get their turn.
 
     Raises:
         ValueError: as for `encode`.
@@ -42,7 +42,7 @@ def encode_list(items: Sequence[Any]) -> bytes:
 
 
 def decode(text: bytes, adapter: TypeAdapter[T]) -> T:
-    """What JSON text stands for.
+    """Return the value of a JSON text.
 
     Raises:
         pydantic.ValidationError: it is no JSON, or something else than the adapter's type.
@@ -65,7 +65,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any, depth: int = 2) -> Any:
-    """`value` without the models in its outer layers: as JSON, a model writes infinities and NaN as null."""
+    """Return `value` without the models in its outer layers: as JSON, a model writes infinities and NaN as null."""
     if isinstance(value, BaseModel):
         return value.model_dump()
     if depth and isinstance(value, dict):
@@ -75,20 +75,20 @@ def _plain(value: Any, depth: int = 2) -> Any:
     return value
 
 
-def _fault(value: Any, place: str, error: Exception) -> tuple[str, Exception]:
-    """The innermost part of `value` that cannot be expressed, and why."""
+def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]:
+    """Return the innermost part of `value` that cannot be expressed, and why."""
     inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, Mapping):
-        inner = ((f"{place}.{key}" if place else str(key), part) for key, part in value.items())
+        inner = ((f"{path}.{key}" if path else str(key), part) for key, part in value.items())
     elif isinstance(value, BaseModel):
-        inner = ((f"{place}.{key}" if place else key, part) for key, part in value)
+        inner = ((f"{path}.{key}" if path else key, part) for key, part in value)
     elif isinstance(value, list | tuple):
-        inner = ((f"{place}[{index}]", part) for index, part in enumerate(value))
+        inner = ((f"{path}[{index}]", part) for index, part in enumerate(value))
     if isinstance(error, RecursionError):
-        return place, error
+        return path, error
     for name, part in inner:
         try:
             _json(part)
-        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as fault:
-            return _fault(part, name, fault)
-    return place, error
+        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as inner_error:
+            return _innermost(part, name, inner_error)
+    return path, error

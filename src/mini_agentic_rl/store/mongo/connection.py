@@ -54,8 +54,8 @@ class MongoConnection:
     Args:
         url: `mongodb://…` or `mongodb+srv://…`.
         database: Name of the database.
-        name: What messages call the store.
-        timeout_seconds: How long anything may take.
+        name: Name of the store in messages.
+        timeout_seconds: Most seconds that any operation may take.
 
     Raises:
         ValueError: the URL or the name of the database is not one.
@@ -180,7 +180,7 @@ def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], No
     Args:
         client: The connections to the server.
         body: Is given the session of the transaction; may be run several times, but is committed once.
-        timeout_seconds: How long all of it may take.
+        timeout_seconds: Most seconds for all of it.
 
     Raises:
         PyMongoError: the transaction failed. With the label `UNKNOWN_OUTCOME`, it may have been committed; else it was

@@ -8,7 +8,7 @@ the `_id` of its latest attempt.
 The collection of the state holds two documents. One has the schema version. The other is the lock: whoever writes,
 changes it first (`turn`), so that of two transactions at once the server refuses one. It has the last number given out
 in every collection, which is also the number of its documents, for none is ever removed; the end of the queue; and in
-`news` who last changed something that others may wait for.
+`news` the process that last changed something for which others may wait.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def require_transactions(hello: dict[str, Any], name: str) -> None:
 def prepare(database: Database[Any], name: str) -> None:
     """Create collections and indexes in a database that has none of ours, or check their version.
 
-    Several processes may do this at once. What other programs keep in the database is left alone.
+    Several processes may do this at once. Collections of other programs in the database are left alone.
 
     Raises:
         LightningStoreError: the database holds a store of another version.

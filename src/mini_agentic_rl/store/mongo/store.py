@@ -1,6 +1,6 @@
 """The store in MongoDB, for several machines that share a MongoDB already.
 
-What a call has returned from is committed by the majority of the replica set, in its journals. Every change is one
+When a call returns, its change is committed by the majority of the replica set, in its journals. Every change is one
 transaction that first changes the same document as every other, so a rollout is claimed once, whoever asks, and
 transactions of two processes are retried until they come one after the other. A query is a transaction as well, and
 sees one state.
@@ -8,8 +8,8 @@ sees one state.
 The server has to be a replica set (one member is enough) of MongoDB 4.4 or newer, for a standalone one has no
 transactions. A task, a span and a set of resources each fit into one document, of 16 MB.
 
-While somebody waits for work or for the end of rollouts, a change stream tells what other processes have written; what
-this one writes is announced at once.
+While a caller waits for work or for the end of rollouts, a change stream reports what other processes have written;
+writes of this process are announced at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MongoLightningStore(DatabaseStore):
             alone: those of the store are named `agl_…`.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
-        timeout_seconds: How long a call tries: to reach the server, to get its turn among those who write, to have its
+        timeout_seconds: Most seconds that a call tries to reach the server, to get its turn to write, and to have its
             commit confirmed.
 
     Raises:

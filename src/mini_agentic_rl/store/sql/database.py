@@ -18,7 +18,7 @@ class StoreDatabase(ABC):
     """One database of a `SqlLightningStore`.
 
     Args:
-        name: What messages call it.
+        name: Name of the database in messages.
         engine: Its connections. Those that write have the execution option `WRITES`; the transactions of all others
             only read, and see one state.
     """
@@ -45,7 +45,7 @@ class StoreDatabase(ABC):
 
     @abstractmethod
     def publish(self, connection: Connection, changes: Changes) -> None:
-        """Make the end of this writing transaction wake those who wait in other processes."""
+        """Make the end of this writing transaction wake the callers that wait in other processes."""
 
     @abstractmethod
     def foreign_writes(

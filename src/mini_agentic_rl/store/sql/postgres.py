@@ -2,7 +2,7 @@
 
 Every writing transaction first takes one lock of the whole database (an advisory one, which ends with the transaction),
 so that there is one writer at a time, as the ledger's rules demand, and what it reads is what the one before it left.
-Readers are never kept waiting. What a transaction lets others wait for it announces by NOTIFY.
+Readers never wait. NOTIFY announces the changes of a transaction for which other processes may wait.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PostgresDatabase(StoreDatabase):
         milliseconds = max(1, round(busy_timeout_seconds * 1000))
 
         def configure(connection: psycopg.Connection[Any], _: ConnectionPoolEntry) -> None:
-            # A writer that is stopped or cut off amid a transaction must not keep the others out for ever.
+            # A writer that is stopped or cut off amid a transaction must not lock the others out without end.
             connection.execute(f"SET lock_timeout = {milliseconds}")
             connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
 

@@ -160,7 +160,7 @@ def prepare(connection: Connection, name: str, *, alone: bool) -> None:
 
     Args:
         connection: In a transaction.
-        name: What messages call the store.
+        name: Name of the store in messages.
         alone: Refuse a database that holds other tables than a store's.
 
     Raises:

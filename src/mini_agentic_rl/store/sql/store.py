@@ -39,7 +39,7 @@ class SqlLightningStore(DatabaseStore):
             `postgresql://user:password@host:port/database`, a database that is there.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
-        busy_timeout_seconds: How long a call waits for another process to finish writing.
+        busy_timeout_seconds: Seconds that a call waits for another process to finish writing.
         synchronous: Of a SQLite file. `normal`: what was acknowledged survives the process. `full`: it survives a power
             cut as well, at the price of a disk flush for every transaction.
 

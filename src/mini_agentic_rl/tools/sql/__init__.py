@@ -14,7 +14,6 @@ A query passes four gates, each of which would do alone against most of what can
 
 from ...datasets.sql import Cell
 from .database import SqlDatabase
-from .limits import QueryLimits
-from .result import QueryError, QueryResult, SqlToolError
+from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 
 __all__ = ["Cell", "QueryError", "QueryLimits", "QueryResult", "SqlDatabase", "SqlToolError"]

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ...datasets.sql import Cell, table_names
 from .authorizer import Authorizer
-from .limits import QueryLimits
-from .result import QueryError, QueryResult, SqlToolError
+from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 from .statement import check_statement
 
 _LOOK_EVERY: Final = 1000

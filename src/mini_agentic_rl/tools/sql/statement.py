@@ -12,8 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from .limits import QueryLimits
-from .result import QueryError
+from .query import QueryError, QueryLimits
 
 _FORBIDDEN: Final = (exp.DDL, exp.DML, exp.Command, exp.Pragma, exp.Attach, exp.Detach, exp.Into, exp.Transaction)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")

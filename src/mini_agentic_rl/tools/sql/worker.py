@@ -15,8 +15,7 @@ from typing import Any
 
 from ...deadline_process import NotReadyError, serve_answers
 from .connection import ReadOnlyConnection
-from .limits import QueryLimits
-from .result import QueryError, SqlToolError
+from .query import QueryError, QueryLimits, SqlToolError
 
 
 def answer(connection: ReadOnlyConnection, sql: str) -> dict[str, Any]:

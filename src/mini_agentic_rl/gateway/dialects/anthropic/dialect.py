@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ....http import checked
-from ...errors import GatewayError
+from ....http import HttpError, checked
 from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import MessageAnswer
 from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
@@ -41,7 +40,7 @@ class MessagesExchange:
     def end(self) -> bytes:
         return _sent(self._answer.finish())
 
-    def failed(self, error: GatewayError) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         return server_sent(_refusal(error), "error")
 
 
@@ -58,7 +57,7 @@ class AnthropicDialect:
         request = checked(MessagesRequest, body)
         return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
 
-    def refusal(self, error: GatewayError) -> Json:
+    def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
 
     def _to_count(self, body: Json, scope: Scope) -> Json:
@@ -66,7 +65,7 @@ class AnthropicDialect:
         return self.open({**body, "max_tokens": 1}, scope).chat
 
 
-def _refusal(error: GatewayError) -> Json:
+def _refusal(error: HttpError) -> Json:
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": renamed(error, CHAT_FIELDS).message}}
 

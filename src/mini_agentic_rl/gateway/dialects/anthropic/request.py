@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ....http import Body
-from ...errors import BadRequestError
+from ....http import BadRequestError, Body
 from ..base import Json
 
 # Sampling options of chat completions that the messages API lacks; they pass as they are.

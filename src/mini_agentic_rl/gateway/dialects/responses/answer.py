@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ...errors import GatewayError, UnavailableError
+from ....http import HttpError
+from ...errors import UnavailableError
 from ..base import Json
 from ..chat_reader import CallDelta, ChatReader
 from .request import ResponsesRequest
@@ -213,7 +214,7 @@ class ResponseAnswer:
         self._status = "incomplete" if incomplete else "completed"
         return self._numbered([*events, {"type": f"response.{self._status}", "response": self.body()}])
 
-    def fail(self, error: GatewayError) -> list[Json]:
+    def fail(self, error: HttpError) -> list[Json]:
         """End an answer that broke off; returns its last events."""
         events = self._begin()
         self._status = "failed"

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ....http import checked, encode
-from ...errors import BadRequestError, GatewayError, NotFoundError
+from ....http import BadRequestError, HttpError, checked, encode
+from ...errors import NotFoundError
 from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
 from .answer import ResponseAnswer
 from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
@@ -55,7 +55,7 @@ class ResponsesExchange:
         self._keep()
         return _sent(events)
 
-    def failed(self, error: GatewayError) -> bytes:
+    def failed(self, error: HttpError) -> bytes:
         return _sent(self._answer.fail(renamed(error, CHAT_FIELDS)))
 
     def _keep(self) -> None:
@@ -91,7 +91,7 @@ class ResponsesDialect:
         chat = chat_body(request, body, [*instructions, *conversation])
         return ResponsesExchange(chat, request, conversation, self._memory, scope)
 
-    def refusal(self, error: GatewayError) -> Json:
+    def refusal(self, error: HttpError) -> Json:
         return renamed(error, CHAT_FIELDS).body()
 
     def _found(self, response_id: str, scope: Scope) -> Json:

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from ....http import Body
-from ...errors import BadRequestError
+from ....http import BadRequestError, Body
 from ..base import Json
 
 # Served by OpenAI from state or machinery of its own. To ignore one of them would be to answer another request.

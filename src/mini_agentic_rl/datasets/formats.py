@@ -1,5 +1,6 @@
-"""One record as an example of each form of training: imitation (sft), rewards (rl), pairs (preference), marks
-(unpaired). All are conversations in OpenAI's messages.
+"""One record as an example of each form of training: imitation, rewards, pairs, and labels.
+
+All are conversations in OpenAI's messages. The prompt of a record is found whatever its fields are called.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from .messages import (
+    CONVERSATION_FIELDS,
     Message,
     ShapeError,
     assistant,
     is_conversation,
     question_of,
     read_conversation,
+    read_prompt,
     read_tools,
+    with_system,
 )
 from .preferences import NO_PREFERENCE, read_preference
-from .prompts import CONVERSATION_FIELDS, PROMPT_FIELDS, read_prompt, with_system
 from .records import fields_of
 from .rows import digest
 
@@ -170,17 +173,3 @@ def _label(record: Mapping[str, Any]) -> bool | None:
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     return None
-
-
-__all__ = [
-    "FORMS",
-    "PROMPT_FIELDS",
-    "Example",
-    "Form",
-    "examples_of",
-    "prompt_key",
-    "sft_example",
-    "task_example",
-    "unpaired_examples",
-    "unpaired_of",
-]

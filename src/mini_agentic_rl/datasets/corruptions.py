@@ -1,6 +1,6 @@
-"""Faulty solutions, for preferences whose better answer is known: each is a right solution with one fault.
+"""Corrupted solutions, for preferences whose better answer is known: each is a right solution with one error.
 
-A fault is a function of a random generator and a `Case`; it gives None where the case has no place for it. The faults
+A corruption is a function of a random generator and a `Case`; it gives None where the case has no place for it. Those
 of `WRONG` change the answer, those of `UNFIT` leave a reader without one answer in the asked-for form.
 """
 
@@ -41,7 +41,7 @@ class Case:
         return operations(str(expression)) if expression else []
 
 
-Fault: TypeAlias = Callable[[random.Random, Case], str | None]
+Corruption: TypeAlias = Callable[[random.Random, Case], str | None]
 
 
 def wrong_operation(rng: random.Random, case: Case) -> str | None:
@@ -128,7 +128,7 @@ def rambling(rng: random.Random, case: Case) -> str | None:
     return "\n".join((*case.right.lines[:1], *[line] * rng.randrange(5, 9)))
 
 
-WRONG: dict[str, Fault] = {
+WRONG: dict[str, Corruption] = {
     "wrong_operation": wrong_operation,
     "misread_number": misread_number,
     "calculation_slip": calculation_slip,
@@ -136,23 +136,23 @@ WRONG: dict[str, Fault] = {
     "unfinished": unfinished,
     "off_topic": off_topic,
 }
-UNFIT: dict[str, Fault] = {
+UNFIT: dict[str, Corruption] = {
     "no_answer": no_answer,
     "contradictory": contradictory,
     "evasive": evasive,
     "rambling": rambling,
 }
-FAULTS: dict[str, Fault] = WRONG | UNFIT
+CORRUPTIONS: dict[str, Corruption] = WRONG | UNFIT
 
 
-def faulty(rng: random.Random, case: Case) -> tuple[str, str]:
-    """A faulty solution of the case and the name of its fault, each fault as likely as any other that has a place."""
-    names = rng.sample(list(FAULTS), len(FAULTS))
+def corrupted(rng: random.Random, case: Case) -> tuple[str, str]:
+    """Return a corrupted solution and the name of the corruption, each as likely as any other that has a place."""
+    names = rng.sample(list(CORRUPTIONS), len(CORRUPTIONS))
     for name in names:
-        text = FAULTS[name](rng, case)
+        text = CORRUPTIONS[name](rng, case)
         if text is not None and text != case.right.text and not (name in WRONG and _same_answer(text, case)):
             return text, name
-    raise ValueError(f"row {case.row.get('id')!r} has no place for any fault")
+    raise ValueError(f"row {case.row.get('id')!r} has no place for any corruption")
 
 
 def _recomputed(case: Case, steps: list[Operation], slips: Mapping[int, Fraction] | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""Which of several answers is the better one: by a verdict on two of them, or by scores."""
+"""Which of several answers is the better one: by a judgement on two of them, or by scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO_FIELDS: tuple[tuple[str, str], ...] = (
     ("human_ref_A", "human_ref_B"),
 )
 """Fields of two answers of which a verdict says which is better."""
-VERDICT_FIELDS: tuple[str, ...] = (
+JUDGEMENT_FIELDS: tuple[str, ...] = (
     "better_response_id",
     "winner",
     "preferred",
@@ -51,7 +51,7 @@ TIE = "tie"
 _TEXT_FIELDS = ("response", "text", "content", "output", "answer", "completion", "messages")
 
 
-def read_verdict(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
+def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """The better and the worse of two answers; None where the record has no two answers with a verdict.
 
     Raises:
@@ -99,7 +99,7 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
         if scores[0] == scores[1]:
             raise ShapeError(TIE)
         return scores[0] > scores[1]
-    name = next((name for name in VERDICT_FIELDS if record.get(name) is not None), None)
+    name = next((name for name in JUDGEMENT_FIELDS if record.get(name) is not None), None)
     if name is None:
         return None
     if name == "overall_preference":  # HelpSteer: below 0 the first, above 0 the second

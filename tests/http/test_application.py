@@ -1,0 +1,119 @@
+"""An application with an admission in front, as clients over HTTP see it."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mini_agentic_rl.http import (
+    Admission,
+    AdmittedEndpoint,
+    AdmittingServer,
+    BadRequestError,
+    RequestLimits,
+    RequestMetrics,
+    json_object,
+    json_response,
+    new_app,
+    openai_response,
+    read_body,
+)
+
+LIMIT = 1000
+
+
+class _Server:
+    def __init__(self) -> None:
+        self.metrics = RequestMetrics("test", "path", (0.1, 1.0))
+        admission = Admission(RequestLimits(max_body_bytes=LIMIT), ["key"])
+
+        async def echo(request: Request) -> Response:
+            body = json_object(await read_body(request, LIMIT, gzip=True))
+            if "bad" in body:
+                raise BadRequestError("bad: unwanted", param="bad")
+            if "fail" in body:
+                raise RuntimeError("a fault")
+            return json_response(body)
+
+        endpoint = AdmittedEndpoint("echo", echo, admission, self.metrics, openai_response)
+        app = new_app(
+            openai_response, routes=[Route("/echo", endpoint, methods=["POST"])], openapi=lambda: {"openapi": "3.1.0"}
+        )
+        self.server = AdmittingServer(app, admission, "127.0.0.1", 0, "test server")
+
+    def post(self, content: bytes, **headers: str) -> httpx.Response:
+        return httpx.post(f"{self.server.root}/echo", content=content, headers={"x-api-key": "key", **headers})
+
+    def counted(self, outcome: str) -> float:
+        return self.metrics.registry.get_sample_value("test_requests_total", {"path": "echo", "outcome": outcome}) or 0
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[_Server]:
+    made = _Server()
+    with made.server:
+        yield made
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_body_comes_back_however_it_was_sent(served: _Server, encoding: str) -> None:
+    body = b'{"n":1}'
+    sent = gzip.compress(body) if encoding == "gzip" else body
+    assert served.post(sent, **{"content-encoding": encoding}).json() == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "status", "said"),
+    [
+        (b"x" * (LIMIT + 1), "identity", 413, f"exceeds {LIMIT} bytes"),
+        (gzip.compress(b" " * (LIMIT + 1)), "gzip", 413, f"exceeds {LIMIT} bytes"),
+        (gzip.compress(b"{}")[:-4], "gzip", 400, "ends before its gzip stream"),
+        (b"{}", "gzip", 400, "not gzip"),
+        (b"{}", "br", 415, "content encoding 'br'"),
+        (b"[]", "identity", 400, "expected a JSON object"),
+        (b'{"bad":1}', "identity", 400, "unwanted"),
+        (b'{"fail":1}', "identity", 500, "its log says why"),
+    ],
+)
+def test_every_failure_is_an_error_object_with_its_status(
+    served: _Server, content: bytes, encoding: str, status: int, said: str
+) -> None:
+    answer = served.post(content, **{"content-encoding": encoding})
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+
+
+def test_paths_that_are_not_served_and_the_document(served: _Server) -> None:
+    unknown = httpx.get(f"{served.server.root}/nothing")
+    assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "invalid_request_error")
+    assert httpx.get(f"{served.server.root}/echo").headers["allow"] == "POST"
+    assert httpx.get(f"{served.server.root}/openapi.json").json() == {"openapi": "3.1.0"}
+
+
+def test_requests_are_counted_by_their_outcome(served: _Server) -> None:
+    before = [served.counted(outcome) for outcome in ("ok", "refused")]
+    served.post(b"{}")
+    served.post(b"{}", **{"x-api-key": "wrong"})
+    wanted = [before[0] + 1, before[1] + 1]
+    end = time.monotonic() + 5  # a request is counted just after its last byte was sent
+    while [served.counted(outcome) for outcome in ("ok", "refused")] != wanted:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_server_can_be_started_again_and_refuses_while_it_drains() -> None:
+    made = _Server()
+    with made.server:
+        assert made.post(b"{}").status_code == 200
+        made.server.admission.drain(0)
+        refused = made.post(b"{}")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    with made.server:
+        assert made.post(b"{}").status_code == 200

@@ -1,0 +1,85 @@
+"""A pass as tensors: each token is computed once, and its keys lie where every sequence that has it looks for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_engine import FakeEngine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_agentic_rl.policy.attention import Scoring
+from mini_agentic_rl.policy.kv_cache import KVPool
+from mini_agentic_rl.policy.scheduler import StepPlan
+from mini_agentic_rl.policy.step_batch import StepBatch, pack_step
+
+
+class PackingEngine(FakeEngine):
+    """Writes to the cache, as keys, which token stands at which position."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pool = KVPool(1, self.blocks, 4, 1, 2, torch.float32, torch.device("cpu"))
+        self.pool.allocate()
+        self.batches: list[StepBatch] = []
+
+    def compute(self, plan: StepPlan) -> None:
+        batch = pack_step(plan, self.pool, 4)
+        self.batches.append(batch)
+        keys_1TD = torch.stack([batch.tokens_T, batch.positions_T], -1)[None].float()
+        batch.tables.attend(0, keys_1TD, keys_1TD, keys_1TD, Scoring(1.0, None, None))
+        for segment in (*plan.prefill, *plan.decode):
+            index = batch.index_of(segment)
+            assert batch.tokens_T[index] == segment.sequence.tokens[segment.stop - 1]
+            assert batch.positions_T[index] == segment.stop - 1
+            assert self.held(segment.sequence, segment.stop) == list(enumerate(segment.sequence.tokens))[: segment.stop]
+
+    def held(self, sequence, tokens: int) -> list[tuple[int, int]]:
+        """(position, token) that the sequence finds in its slots."""
+        slots = [block * 4 + offset for block in sequence.table.blocks for offset in range(4)][:tokens]
+        return [(int(position), int(token)) for token, position in self.pool.keys[0, slots].tolist()]
+
+
+def test_prompts_come_before_tokens_that_decode():
+    engine = PackingEngine()
+    engine.add([1, 2, 3], 3)
+    engine.step()
+    engine.add([7, 8, 9, 10], 1)
+    engine.step()
+    assert engine.batches[1].positions_T.tolist() == [0, 1, 2, 3, 3]
+
+
+def test_sequences_that_begin_alike_decode_side_by_side():
+    engine = PackingEngine(budget=64)
+    for seed, prompt in enumerate([[1] * 9, [2] * 9, [1] * 9, [2] * 9]):
+        engine.add(prompt, 2, seed=seed)
+    engine.run()
+    decoding = sorted(engine.plans[1].decode, key=engine.batches[1].index_of)
+    assert [segment.sequence.tokens[0] for segment in decoding] in ([1, 1, 2, 2], [2, 2, 1, 1])
+
+
+def test_a_twin_is_not_computed_and_finds_its_keys():
+    engine = PackingEngine()
+    for _ in range(3):
+        engine.add(range(6), 4, seed=1)
+    engine.run()
+    assert [batch.tokens_T.numel() for batch in engine.batches] == [6, 1, 1, 1]
+
+
+@pytest.mark.parametrize("budget", [3, 64])
+@settings(max_examples=40, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.integers(1, 14), st.integers(1, 6), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6
+    ),
+    blocks=st.integers(5, 14),
+)
+def test_every_sequence_finds_its_own_tokens_whatever_is_shared_cut_and_preempted(budget, requests, blocks):
+    """The check is that of `PackingEngine.compute`."""
+    engine = PackingEngine(blocks=blocks, budget=budget)
+    for length, max_tokens, seed, passes in requests:
+        for _ in range(passes):
+            engine.step()
+        engine.add([5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18][:length], max_tokens, seed=seed)
+    engine.run()
+    assert engine.cache.available == engine.cache.total
