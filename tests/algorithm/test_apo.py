@@ -197,7 +197,7 @@ def test_a_client_that_the_agent_uses_too_is_one_clear_error():
 def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change(status):
     with (
         critic(lambda body: (status, {"error": {"message": "no"}})) as (client, _),
-        pytest.raises(UserError, match=r"gradient_model='gpt-5-mini'.*api_key"),
+        pytest.raises(UserError, match=r"gradient_model: the critic refuses 'gpt-5-mini'.*api_key"),
     ):
         optimise(client)
 
@@ -370,7 +370,7 @@ def test_a_search_is_not_resumed_from_another_prompt(tmp_path):
     [
         ({}, {}, "no prompt template: give Trainer"),
         ({"a": SEED_PROMPT, "b": SEED_PROMPT}, {}, "templates a, b: choose one with APO"),
-        ({"a": SEED_PROMPT}, {"prompt_name": "c"}, "prompt_name='c'"),
+        ({"a": SEED_PROMPT}, {"prompt_name": "c"}, "prompt_name: 'c'"),
     ],
 )
 def test_a_missing_or_ambiguous_prompt_is_said_with_the_setting_to_change(resources, settings, message):

@@ -14,7 +14,7 @@ def test_the_first_step_without_a_difference_is_told_and_all_are_counted():
     said = idle.after_step({**ALIKE, "rollout/truncated": 1.0})
     assert said is not None
     assert "same reward (0)" in said
-    assert "100% of them ended at max_new_tokens" in said
+    assert "100% of them ended at `max_new_tokens`" in said
     assert idle.after_step(ALIKE) is None
     assert "2 of 3 steps" in str(idle.at_the_end())
 

@@ -66,5 +66,5 @@ def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
 
 
 def test_another_backend_is_refused():
-    with pytest.raises(PolicyError, match="backend='trl' is MiniGRPO's"):
+    with pytest.raises(PolicyError, match="backend: 'trl' is MiniGRPO's"):
         MiniPPO("embedded", backend="trl")

@@ -18,8 +18,8 @@ from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
 from mini_agentic_rl.algorithm.losses.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
-from mini_agentic_rl.jobs.settings import TrainSettings
-from mini_agentic_rl.jobs.train import _algorithm
+from mini_agentic_rl.jobs.config import TrainConfig
+from mini_agentic_rl.jobs.train import make_algorithm
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.tokens import TokenTree, pack
@@ -80,11 +80,11 @@ def test_dynamic_sampling_needs_groups_that_are_compared():
 
 
 def test_the_command_takes_the_algorithms_settings_where_none_is_given():
-    given = TrainSettings(algorithm="dapo", clip_ratio_high=0.5, dynamic_sampling=False)
-    settings = _algorithm(given, None).settings
+    given = TrainConfig(algorithm="dapo", clip_ratio_high=0.5, dynamic_sampling=False)
+    settings = make_algorithm(given).settings
     assert (settings.clip_ratio, settings.clip_ratio_high, settings.dynamic_sampling) == (0.2, 0.5, False)
     assert (settings.loss_aggregation, settings.overlong_buffer) == ("token", 0.2)
-    plain = _algorithm(TrainSettings(), None).settings
+    plain = make_algorithm(TrainConfig()).settings
     assert plain.model_dump().items() >= {"policy_loss": "clip", "clip_ratio": 0.2, "normalize_advantage": True}.items()
 
 
@@ -140,7 +140,7 @@ def test_one_rollout_a_task_is_enough_without_a_baseline_and_an_error_with_one()
         figures, moved = _step(policy, settings, alone)
         assert moved > 0
         assert figures["groups/count"] == 4
-    with pytest.raises(ValidationError, match="samples_per_prompt 1 leaves nothing to compare"):
+    with pytest.raises(ValidationError, match="samples_per_prompt=1` leaves nothing to compare"):
         GRPOSettings(samples_per_prompt=1)
 
 

@@ -243,7 +243,7 @@ def test_a_warm_up_teaches_the_adapter_that_it_is_for():
     assert trained.served.policy.model.versions == {"assistant": 0, "user": 1}
     trained.close()
     assert [row for row in kept.rows if "user/sft/loss" in row]
-    with pytest.raises(PolicyError, match="'waiter', which is not among the adapters assistant, user"):
+    with pytest.raises(PolicyError, match="warm_start: 'waiter' is not among the adapters assistant, user"):
         algorithm(warm_start={"waiter": WarmStart(demonstration)})
 
 

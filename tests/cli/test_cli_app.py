@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from mini_agentic_rl import __version__
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.settings import EvalSettings, ServeSettings, TrainSettings
+from mini_agentic_rl.jobs.config import TrainConfig
+from mini_agentic_rl.jobs.settings import EvalSettings, ServeSettings
 from mini_agentic_rl.trainer.statistics import accuracy_row
 
 SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL", 150, 200)]}
@@ -29,7 +30,7 @@ def jobs(monkeypatch):
         return SUMMARY
 
     def unknown_model(settings):
-        raise UserError(f"--model {settings.model}: there is no such model")
+        raise UserError(f"--model {settings.load.model}: there is no such model")
 
     monkeypatch.setattr("mini_agentic_rl.jobs.train.train_job", job)
     monkeypatch.setattr("mini_agentic_rl.jobs.evaluate.eval_job", job)
@@ -45,7 +46,7 @@ def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(jobs, tmp_
     (tmp_path / "adapter").mkdir()
     result = _invoke("train", "--output-dir", str(tmp_path), "--samples-per-prompt", "4", "--model", "some/model")
     assert result.exit_code == 0, result.output
-    assert jobs == [TrainSettings(output_dir=tmp_path, samples_per_prompt=4, model="some/model")]
+    assert jobs == [TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model")]
     assert "75.0 %" in result.stdout
     assert f"wrote {tmp_path / 'adapter'}" in result.stdout
     assert "report.html" not in result.stdout
@@ -68,7 +69,7 @@ def test_a_port_out_of_range_is_refused():
         2,
         "error: --port 70000: input should be less than or equal to 65535\n",
     )
-    assert ServeSettings().port == 8000
+    assert ServeSettings().server.port == 8000
 
 
 def test_version_names_what_computes():

@@ -10,25 +10,24 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs.settings import TrainSettings
-from mini_agentic_rl.jobs.sql import _parts
-from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings, with_agent_defaults
+from mini_agentic_rl.jobs.config import SqlTrainConfig, TrainConfig, with_agent_defaults
+from mini_agentic_rl.jobs.sql import _components
 
 
 def test_the_sql_agent_has_the_defaults_of_its_own_command():
-    assert with_agent_defaults(TrainSettings(agent="sql")) == SqlTrainSettings()
-    given = with_agent_defaults(TrainSettings(agent="sql", difficulty=[1, 2], sft_examples=32))
-    assert given == SqlTrainSettings(difficulty=[1, 2], sft_examples=32)
-    math = TrainSettings(difficulty=[3])
+    assert with_agent_defaults(TrainConfig(agent="sql")) == SqlTrainConfig()
+    given = with_agent_defaults(TrainConfig(agent="sql", difficulty=[1, 2], sft_examples=32))
+    assert given == SqlTrainConfig(difficulty=[1, 2], sft_examples=32)
+    math = TrainConfig(difficulty=[3])
     assert with_agent_defaults(math) is math
 
 
 @pytest.mark.parametrize("role", ["algorithm", "runner"])
 def test_the_side_of_a_training_alone_meets_the_other_at_a_store_server(role, monkeypatch):
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    assert _parts(SqlTrainSettings())["strategy"] == "shm"
+    assert _components(SqlTrainConfig())["strategy"] == "shm"
     monkeypatch.setenv("AGL_CURRENT_ROLE", role)
-    assert _parts(SqlTrainSettings()) == {}
+    assert _components(SqlTrainConfig()) == {}
 
 
 @pytest.mark.parametrize("name", ["tasks.csv", "tasks.parquet"])

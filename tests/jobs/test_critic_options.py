@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mini_agentic_rl.algorithm import MiniGRPO, MiniPPO
+from mini_agentic_rl.cli.options import read_settings
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.settings import TrainSettings
-from mini_agentic_rl.jobs.train import _algorithm
+from mini_agentic_rl.jobs.config import TrainConfig
+from mini_agentic_rl.jobs.train import make_algorithm
 
 
 def test_ppo_takes_its_options_and_shares_the_others():
     options = {"gae_lambda": 0.9, "value_clip": 0.3, "value_trains_adapter": True, "kl_coef": 0.01}
-    made = _algorithm(TrainSettings(algorithm="ppo", samples_per_prompt=1, total_steps=7, **options), None)
+    made = make_algorithm(TrainConfig(algorithm="ppo", samples_per_prompt=1, total_steps=7, **options))
     assert isinstance(made, MiniPPO)
     assert (made.settings.gae_lambda, made.settings.value_clip, made.settings.total_steps) == (0.9, 0.3, 7)
     assert made.settings.value_trains_adapter
@@ -21,23 +22,23 @@ def test_ppo_takes_its_options_and_shares_the_others():
 
 
 def test_options_of_the_critic_are_refused_without_one():
-    with pytest.raises(UserError, match="--value-clip is PPO's: give --algorithm ppo"):
-        _algorithm(TrainSettings(value_clip=0.3), None)
+    with pytest.raises(UserError, match="--value-clip is PPO's: give --algorithm ppo with it"):
+        read_settings(TrainConfig, {"value_clip": 0.3})
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"algorithm": "ppo", "baseline": "group"}, "baseline group compares rollouts"),
-        ({"samples_per_prompt": 1}, "samples_per_prompt 1 leaves nothing to compare"),
+        ({"algorithm": "ppo", "baseline": "group"}, "--baseline group compares rollouts"),
+        ({"samples_per_prompt": 1}, "--samples-per-prompt 1 leaves nothing to compare"),
         ({"algorithm": "rloo", "backend": "trl"}, "baseline='leave_one_out'"),
-        ({"algorithm": "ppo", "backend": "trl"}, "backend='trl' is MiniGRPO's"),
+        ({"algorithm": "ppo", "backend": "trl"}, "backend: 'trl' is MiniGRPO's"),
     ],
 )
 def test_what_cannot_go_together_is_one_line(options, complaint):
     with pytest.raises(UserError, match=complaint):
-        _algorithm(TrainSettings(**options), None)
+        make_algorithm(read_settings(TrainConfig, options))
 
 
 def test_trl_is_an_option_of_the_others():
-    assert type(_algorithm(TrainSettings(backend="trl"), None)) is MiniGRPO
+    assert type(make_algorithm(TrainConfig(backend="trl"))) is MiniGRPO

@@ -12,15 +12,16 @@ import pytest
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
 from mini_agentic_rl.algorithm.loop import loop
 from mini_agentic_rl.jobs import train
-from mini_agentic_rl.jobs.settings import TrainSettings
+from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
+from mini_agentic_rl.trainer import recorded_run
 from warm import WarmProcess, run_warm
 
 
 def _settings(model, folder, **changes):
     values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "tasks_per_step": 2}
     values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "loggers": ["jsonl"], **changes}
-    return TrainSettings(model=model, output_dir=folder, **values)
+    return TrainConfig(model=model, output_dir=folder, **values)
 
 
 def _checkpoints(folder):
@@ -70,7 +71,7 @@ def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_pa
         train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_2": 2}
     assert len(updates) == 2
-    train.train_job(settings.model_copy(update={"resume": True}))
+    train.train_job(settings.changed(resume=True))
     assert len(updates) == 4
 
 
@@ -90,11 +91,11 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
 
     settings = _settings(tiny_folder, tmp_path / "run", sft_examples=12, total_steps=1)
     with monkeypatch.context() as patch:
-        patch.setattr(train, "make_logger", lambda *_, **__: Interrupts())
+        patch.setattr(recorded_run, "make_logger", lambda *_, **__: Interrupts())
         with pytest.raises(KeyboardInterrupt):
             train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {}
-    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
 
 
@@ -114,6 +115,6 @@ def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_tw
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_3": 3}
     trained = len(updates)
     monkeypatch.setattr(loop, "evaluate", evaluate)
-    summary = train.train_job(settings.model_copy(update={"resume": True}))
+    summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after RL"]
     assert len(updates) == trained

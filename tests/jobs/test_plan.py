@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.plan import apply_preset, plan_job, read_size
-from mini_agentic_rl.jobs.settings import PlanSettings, TrainSettings
+from mini_agentic_rl.jobs.settings import PlanSettings
 from tiny import tiny_model
 
 
@@ -37,7 +38,7 @@ def test_sizes_are_read_as_people_write_them(text, size):
 
 @pytest.mark.parametrize("text", ["", "GB", "4 lots", "-4GB", "4", "400KB"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match="--vram"):
+    with pytest.raises(UserError, match="vram"):
         read_size(text)
 
 
@@ -57,18 +58,18 @@ def test_the_plan_adds_up_and_names_the_options_of_train(model):
 
 
 def test_what_cannot_fit_is_one_clear_line(model):
-    with pytest.raises(UserError, match="--vram 1MB: the smallest settings need"):
+    with pytest.raises(UserError, match="vram: 1MB: the smallest settings need"):
         plan_job(PlanSettings(model=model, vram="1MB"))
 
 
 def test_a_preset_only_saves_more_than_was_asked_for(model):
-    asked = TrainSettings(
+    asked = TrainConfig(
         model=model, device="cpu", preset="4gb", gradient_checkpointing=True, max_batch_tokens=200, cache_mib=64
     )
     chosen = apply_preset(asked)
-    assert chosen.gradient_checkpointing
-    assert chosen.max_batch_tokens <= 200
-    assert chosen.cache_mib <= 64
-    assert apply_preset(asked.model_copy(update={"preset": "none"})).preset == "none"
-    with pytest.raises(UserError, match="--full-finetune"):
-        apply_preset(TrainSettings(model=model, device="cpu", preset="4gb", full_finetune=True))
+    assert chosen.learner.checkpointing
+    assert chosen.learner.max_batch_tokens <= 200
+    assert chosen.engine.cache_mib <= 64
+    assert apply_preset(asked.changed(preset="none")).preset == "none"
+    with pytest.raises(UserError, match="full_finetune"):
+        apply_preset(TrainConfig(model=model, device="cpu", preset="4gb", full_finetune=True))

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.http import RequestLimits
 from mini_agentic_rl.jobs import serve
+from mini_agentic_rl.jobs.settings import ServeSettings
 from mini_agentic_rl.policy import EngineSettings
 
 
@@ -23,11 +24,11 @@ def _invoke(*arguments):
 @pytest.fixture
 def opened(monkeypatch):
     """What the server was opened with; it is not waited for."""
-    seen = {}
+    seen = []
 
     @contextmanager
-    def open_server(**options):
-        seen.update(options)
+    def open_server(settings):
+        seen.append(settings)
         raise KeyboardInterrupt
         yield
 
@@ -38,31 +39,24 @@ def opened(monkeypatch):
 def test_keys_come_from_options_and_from_a_file(opened, tmp_path):
     (tmp_path / "keys").write_text("three\n\n  four  \n", encoding="utf-8")
     _invoke("--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
-    assert opened["api_keys"] == ["one", "two", "three", "four"]
+    server = opened[0].server
+    assert serve.accepted_keys(server.api_key, server.api_key_file) == ["one", "two", "three", "four"]
 
 
 def test_the_bounds_of_requests_are_options(opened):
     _invoke("--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
-    assert opened["limits"] == GatewayLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
-    assert opened["api_keys"] == []
+    assert opened[0].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
+    assert opened[0].server.api_key == []
 
 
 def test_the_cache_and_the_queue_are_options(opened):
     _invoke("--cache-mib", 64, "--max-waiting", 3)
-    assert opened["engine"] == EngineSettings(cache_mib=64, max_waiting=3)
+    assert opened[0].engine == EngineSettings(cache_mib=64, max_waiting=3)
 
 
 def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_folder):
-    with serve.open_server(
-        model=tiny_folder,
-        adapter=None,
-        host="127.0.0.1",
-        port=0,
-        dtype="float32",
-        device="cpu",
-        quantization="none",
-        engine=EngineSettings(max_waiting=1, max_running=1),
-    ) as server:
+    settings = ServeSettings(model=tiny_folder, port=0, dtype="float32", device="cpu", max_waiting=1)
+    with serve.open_server(settings.changed(engine={"max_running": 1})) as server:
         body = {"model": tiny_folder, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
         ask = partial(httpx.post, f"{server.endpoint}/chat/completions", json=body, timeout=120)
         with ThreadPoolExecutor(24) as pool:
@@ -81,7 +75,7 @@ def test_a_file_without_keys_lets_nobody_in_by_mistake(tmp_path, content, compla
         path.write_text(content, encoding="utf-8")
     result = _invoke("--api-key-file", path)
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: --api-key-file ")
+    assert result.stderr.startswith("error: --api-key-file: ")
     assert complaint in result.stderr
 
 

@@ -14,7 +14,7 @@ from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
+from mini_agentic_rl.jobs.config import SqlTrainConfig
 from mini_agentic_rl.recipes import load_tasks
 from mini_agentic_rl.recipes.sql import sql_recipe
 from mini_agentic_rl.recipes.sql.agent import SqlAgent
@@ -88,9 +88,9 @@ async def test_what_is_imitated_is_token_by_token_what_the_agent_asks(agent, tas
 
 def test_the_examples_of_the_data_set_are_what_its_training_imitates():
     recipe = sql_recipe()
-    defaults = SqlTrainSettings()
-    tasks = load_tasks(defaults.dataset, "train", None, defaults.seed, defaults.difficulty)
-    examples = load_examples("medical:1", "sft", max_samples=defaults.sft_examples)
+    defaults = SqlTrainConfig()
+    tasks = load_tasks(defaults.tasks.dataset, "train", None, defaults.loop.seed, defaults.tasks.difficulty)
+    examples = load_examples("medical:1", "sft", max_samples=defaults.warm_start.examples)
     assert [row["messages"] for row in examples] == list(map(recipe.demonstrations.demonstrate, tasks[: len(examples)]))
     assert examples[0]["tools"] == recipe.demonstrations.tools
     recipe.agent.database.close()

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs.sql_settings import SqlTrainSettings
+from mini_agentic_rl.jobs.config import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from mini_agentic_rl.store.open import open_store
 from warm import WarmProcess, run_warm
@@ -76,7 +76,7 @@ def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_pat
     used = json.loads((tmp_path / "run" / "config.json").read_text())
     given = ("model", "max_new_tokens", "cache_mib", "json_output", "total_steps", "tasks_per_step", "output_dir")
     given += ("samples_per_prompt", "eval_size", "sft_examples", "max_samples")
-    usual = SqlTrainSettings().model_dump(mode="json")
+    usual = SqlTrainConfig().flat()
     assert {name: used[name] for name in usual if name not in given} == {
         name: value for name, value in usual.items() if name not in given
     }

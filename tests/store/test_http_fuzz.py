@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, reject, seed, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.store import LightningStore, LightningStoreServer, route, wire
+from mini_agentic_rl.store import LightningStore, LightningStoreServer
+from mini_agentic_rl.store.http import route, wire
 
 from .conftest import make_store
 from .test_contract import span_of

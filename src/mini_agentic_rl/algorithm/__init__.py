@@ -24,10 +24,11 @@ from .rollouts import cancel_leftovers
 if TYPE_CHECKING:
     from .apo import APO, APOSettings
     from .grpo import Backend, GRPOSettings, MiniGRPO
-    from .loop import ReinforcementLearning, WarmStart, WarmStartSettings, read_progress
+    from .loop import ReinforcementLearning, WarmStart, read_progress
     from .losses import LOSSES, PRESETS, PolicyLossName, PresetName
     from .measure import Evaluation, Measure, peak_memory_bytes
     from .ppo import MiniPPO, PPOSettings
+    from .settings import RolloutSettings, WarmStartSettings
     from .verl import VERL
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "PresetName",
     "ReinforcementLearning",
     "ResultKind",
+    "RolloutSettings",
     "WarmStart",
     "WarmStartSettings",
     "algo",
@@ -64,10 +66,11 @@ __all__ = [
 _LATER = {
     "apo": ("APO", "APOSettings"),
     "grpo": ("Backend", "GRPOSettings", "MiniGRPO"),
-    "loop": ("ReinforcementLearning", "WarmStart", "WarmStartSettings", "read_progress"),
+    "loop": ("ReinforcementLearning", "WarmStart", "read_progress"),
     "losses": ("LOSSES", "PRESETS", "PolicyLossName", "PresetName"),
     "measure": ("Evaluation", "Measure", "peak_memory_bytes"),
     "ppo": ("MiniPPO", "PPOSettings"),
+    "settings": ("RolloutSettings", "WarmStartSettings"),
     "verl": ("VERL",),
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings, TrainSettings
-from ..jobs.sql_settings import with_agent_defaults
+from ..jobs.config import TrainConfig, with_agent_defaults
+from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import settings_command, with_errors
@@ -36,8 +36,8 @@ add_data_commands(app)
 add_model_commands(app)
 
 
-@settings_command(app, "train", TrainSettings)
-def train(settings: TrainSettings) -> None:
+@settings_command(app, "train", TrainConfig)
+def train(settings: TrainConfig) -> None:
     """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
     from ..jobs.train import train_job
     from ..trainer.run_folder import RunFolder
@@ -49,7 +49,7 @@ def train(settings: TrainSettings) -> None:
     if settings.json_output:
         _print_json(summary)
         return
-    folder = RunFolder(settings.output_dir)
+    folder = RunFolder(settings.run.output_dir)
     show_result(
         Console(), summary, written=[folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
     )

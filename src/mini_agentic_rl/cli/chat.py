@@ -15,7 +15,9 @@ from openai import OpenAI, OpenAIError
 from rich.console import Console
 
 from ..errors import UserError
-from ..jobs.settings import ChatSettings
+from ..gateway import ServerSettings
+from ..jobs.settings import ChatSettings, ServeSettings
+from ..policy import AdaptedModelSettings
 from ..recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 _HELP = "Type a message. /new starts over, /quit (or Ctrl-D) ends. Ctrl-C stops a reply."
@@ -123,15 +125,8 @@ def chat(settings: ChatSettings) -> None:
     from ..jobs.serve import open_server
 
     console = Console()
-    with open_server(
-        model=settings.model,
-        adapter=settings.adapter,
-        host="127.0.0.1",
-        port=0,
-        dtype=settings.dtype,
-        device=settings.device,
-        quantization=settings.quantization,
-    ) as server:
+    load = settings.model_dump(include=set(AdaptedModelSettings.model_fields))
+    with open_server(ServeSettings(load=AdaptedModelSettings(**load), server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
             model=server.model_name,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..jobs.data_settings import ConvertSettings, DatasetSettings
+from ..jobs.settings import ConvertSettings, DatasetSettings
 from .options import settings_command
 
 

@@ -20,7 +20,7 @@ def add_model_commands(app: typer.Typer) -> None:
     @settings_command(app, "score-server", ScoreServerSettings)
     def score_server(settings: ScoreServerSettings) -> None:
         """Serve a reward model, which scores and compares answers, until Ctrl-C."""
-        from ..jobs.score import score_job
+        from ..jobs.serve import score_job
 
         score_job(settings)
 

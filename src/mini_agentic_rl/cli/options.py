@@ -1,6 +1,6 @@
-"""Commands from settings: every field of a `Settings` class becomes an option, so that nothing is written twice.
+"""Commands from settings: every setting of a class becomes an option, so that nothing is written twice.
 
-The option's name is the field's, its help the field's docstring, its type and default the field's; a field marked
+The option's name is the setting's, its help the field's docstring, its type and default the field's; a field marked
 "argument" is given by its place. Bounds are checked by the settings class, and its complaint is told in terms of the
 option. What a command may raise is turned here, in one place, into what a person sees: a `UserError` is one line and
 exit code 2, Ctrl-C is exit code 130.
@@ -9,63 +9,89 @@ exit code 2, Ctrl-C is exit code 130.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
-from ..config import Settings
+from ..config import Setting, Settings, extra_of
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
+from .config_file import as_yaml, read_config
 
 S = TypeVar("S", bound=Settings)
 
 USER_ERROR = 2
 INTERRUPTED = 130
 
+_QUOTED = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
+
 
 def settings_command(
-    app: typer.Typer, name: str, settings_class: type[S], *, log_level: str = "INFO"
+    app: typer.Typer,
+    name: str,
+    kind: type[S],
+    *,
+    log_level: str = "INFO",
+    panel: str | None = None,
+    has_file: bool = True,
 ) -> Callable[[Callable[[S], None]], None]:
-    """Add a command whose options are the fields of `settings_class`, plus `--debug`.
+    """Add a command whose options are the settings of a class, plus `--debug`, `--config` and `--print-config`.
 
-    The decorated function gets the checked settings, of which `model_fields_set` are those that the person gave; its
-    docstring is the help of the command. Log records of at least
-    `log_level` (with `--debug`: all) go to standard error.
+    The decorated function gets the checked settings, of which `model_fields_set` are those that the person gave, on the
+    command line or in the file; its docstring is the help of the command.
+
+    Args:
+        kind: the class of the settings.
+        log_level: log records from this level on go to standard error; with `--debug` all do.
+        panel: the group of the command on the help page.
+        has_file: False leaves `--config` and `--print-config` out.
 
     Raises:
-        TypeError: a field has a type that no option can have, or no default.
+        TypeError: a setting has a type that no option can have, or no default.
     """
 
     def decorate(run: Callable[[S], None]) -> None:
-        def command(context: typer.Context, debug: bool, **values: Any) -> None:
+        def command(
+            context: typer.Context, debug: bool, config: Path | None = None, print_config: bool = False, **values: Any
+        ) -> None:
             given = {name: value for name, value in values.items() if _is_given(context, name)}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
-            with_errors(lambda: run(read_settings(settings_class, given)), debug=debug, settings_class=settings_class)
 
-        parameters = [_parameter(field_name, field) for field_name, field in settings_class.model_fields.items()]
+            def work() -> None:
+                settings = read_settings(kind, given, config)
+                if print_config:
+                    typer.echo(as_yaml(settings), nl=False)
+                else:
+                    run(settings)
+
+            with_errors(work, debug=debug, kind=kind)
+
+        parameters = [_parameter(kind, setting) for setting in kind.settings().values()]
         parameters += [
-            _debug_parameter(),
+            *(_file_parameters() if has_file else ()),
+            _parameter_of_command("debug", False, bool, "Show debug messages, and the traceback of an error."),
             inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__doc__ = run.__doc__
-        app.command(name)(command)
+        app.command(name, rich_help_panel=panel)(command)
 
     return decorate
 
 
-def with_errors(run: Callable[[], None], *, debug: bool, settings_class: type[Settings] = Settings) -> None:
+def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = Settings) -> None:
     """Call `run`; tell a `UserError` in one line on standard error.
 
     Args:
-        settings_class: the settings of the command, whose options stand for their fields in the message.
+        kind: the settings of the command, whose options stand for their names in the message.
 
     Raises:
         typer.Exit: code 2 after a `UserError`, 130 after Ctrl-C.
@@ -76,7 +102,7 @@ def with_errors(run: Callable[[], None], *, debug: bool, settings_class: type[Se
     except UserError as error:
         if debug:
             raise
-        message = error.spelled(lambda name: _spelling(settings_class, name))
+        message = error.spelled(lambda name: spelling(kind, name))
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
@@ -84,57 +110,45 @@ def with_errors(run: Callable[[], None], *, debug: bool, settings_class: type[Se
         raise typer.Exit(INTERRUPTED) from None
 
 
-def read_settings(settings_class: type[S], values: dict[str, Any]) -> S:
-    """The settings with these values.
+def read_settings(kind: type[S], values: Mapping[str, Any], file: Path | None = None) -> S:
+    """Return the settings with these values, and where there are none with those of the file.
 
     Raises:
-        UserError: a value breaks a rule of its field; the message names the option.
+        UserError: a value breaks a rule of its setting; the message names the option, or the file and the setting.
     """
+    found = {} if file is None else read_config(file, kind)
     try:
-        return settings_class(**values)
+        return kind(**{**found, **values})
     except ValidationError as error:
-        raise UserError("; ".join(_complaint(settings_class, problem) for problem in error.errors())) from None
+        raise UserError("; ".join(_complaint(kind, problem, values, file) for problem in error.errors())) from None
 
 
-def option_name(field_name: str, field: FieldInfo) -> str:
-    """The option of a field: `--field-name`, or what its "option" says; the name of an argument."""
-    if _is_argument(field):
-        return field_name.upper()
-    return str(_extra(field).get("option", "--" + field_name.replace("_", "-")))
+def option_name(setting: Setting) -> str:
+    """Return the option of a setting: `--its-name`, or what its "option" says; the name of an argument."""
+    if extra_of(setting.field).get("argument"):
+        return setting.name.upper()
+    return str(extra_of(setting.field).get("option", "--" + setting.name.replace("_", "-")))
 
 
-def _spelling(settings_class: type[Settings], name: str) -> str | None:
-    field = settings_class.model_fields.get(name)
-    return None if field is None else option_name(name, field)
+def spelling(kind: type[Settings], name: str) -> str | None:
+    """Return the option for the name of a setting, or for that of its field in a group; None where there is none."""
+    if name in ("config", "print_config"):
+        return "--" + name.replace("_", "-")
+    named = kind.settings().get(name)
+    fields = [one for one in kind.settings().values() if one.path[-1] == name]
+    found = named or (fields[0] if fields else None)
+    return None if found is None else option_name(found)
 
 
-def _complaint(settings_class: type[Settings], problem: Any) -> str:
-    path = [str(part) for part in problem["loc"]]
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if not path:
+def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], file: Path | None) -> str:
+    message = UserError(str(problem["msg"]).removeprefix("Value error, ")).spelled(lambda name: spelling(kind, name))
+    path = tuple(map(str, problem["loc"]))
+    setting = kind.setting_at(path)
+    if setting is None and (not path or problem["type"] == "value_error"):
         return message
-    field = settings_class.model_fields.get(path[0])
-    name = path[0] if field is None else option_name(path[0], field)
-    return f"{name} {problem['input']}: {message[:1].lower()}{message[1:]}"
-
-
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    if _is_argument(field):
-        return _argument(name, field)
-    if field.is_required():
-        raise TypeError(f"setting {name!r} needs a default to become an option")
-    default = field.get_default(call_default_factory=True)
-    option = option_name(name, field)
-    refusable = default is True or (default is None and bool in get_args(field.annotation))
-    declaration = f"{option}/--no-{option.removeprefix('--')}" if refusable else option
-    information = typer.Option(
-        declaration,
-        help=" ".join((field.description or "").split()),
-        metavar=_choices(field.annotation),
-        rich_help_panel=_extra(field).get("panel"),
-    )
-    annotation = Annotated[_option_type(name, field.annotation), information]  # type: ignore[valid-type]  # built here
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    in_file = file is not None and (setting is None or setting.name not in values)
+    name = ".".join(path) if setting is None else setting.name if in_file else option_name(setting)
+    return f"{f'{file}: ' if in_file else ''}{name} {problem['input']}: {message[:1].lower()}{message[1:]}"
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
@@ -142,26 +156,56 @@ def _is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _argument(name: str, field: FieldInfo) -> inspect.Parameter:
-    information = typer.Argument(help=" ".join((field.description or "").split()), show_default=False)
-    annotation = Annotated[_option_type(name, field.annotation), information]  # type: ignore[valid-type]  # built here
-    default = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+def _parameter(kind: type[Settings], setting: Setting) -> inspect.Parameter:
+    name = setting.name
+    annotation: Any = setting.field.annotation
+    about = _QUOTED.sub(lambda quoted: _quoted_option(kind, quoted), setting.help)
+    if extra_of(setting.field).get("argument"):
+        information: Any = typer.Argument(help=about, show_default=False)
+        default = inspect.Parameter.empty if setting.field.is_required() else setting.default
+        return _keyword(name, default, _option_type(name, annotation), information)
+    if setting.field.is_required():
+        raise TypeError(f"setting {name!r} needs a default to become an option")
+    if setting.is_open:
+        annotation = Union[annotation, None]  # noqa: UP007  # made at run time
+    option = option_name(setting)
+    refusable = setting.default is True or (setting.default is None and bool in get_args(annotation))
+    information = typer.Option(
+        f"{option}/--no-{option.removeprefix('--')}" if refusable else option,
+        help=about,
+        metavar=_choices(annotation),
+        rich_help_panel=setting.panel,
+    )
+    return _keyword(name, setting.default, _option_type(name, annotation), information)
+
+
+def _quoted_option(kind: type[Settings], quoted: re.Match[str]) -> str:
+    """Return a name in backticks as the option that it stands for, if it does."""
+    option = spelling(kind, quoted[1])
+    if option is None:
+        return quoted[0]
+    return f"`{option}`" if quoted[2] is None else f"`{option} {quoted[2]}`"
+
+
+def _file_parameters() -> list[inspect.Parameter]:
+    about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
+    return [
+        _parameter_of_command("config", None, Path | None, about),
+        _parameter_of_command("print_config", False, bool, "Print the settings as YAML, and do nothing else."),
+    ]
+
+
+def _parameter_of_command(name: str, default: Any, kind: Any, about: str) -> inspect.Parameter:
+    return _keyword(name, default, kind, typer.Option("--" + name.replace("_", "-"), help=about))
+
+
+def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, information]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _is_argument(field: FieldInfo) -> bool:
-    return bool(_extra(field).get("argument"))
-
-
-def _debug_parameter() -> inspect.Parameter:
-    information = typer.Option("--debug", help="Show debug messages, and the traceback of an error.")
-    return inspect.Parameter(
-        "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, information]
-    )
-
-
 def _option_type(name: str, annotation: Any) -> Any:
-    """The annotation in a form that typer reads. Choices become strings: the settings check them."""
+    """Return the annotation in a form that typer reads. Choices become strings: the settings check them."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
@@ -178,11 +222,7 @@ def _option_type(name: str, annotation: Any) -> Any:
 
 
 def _choices(annotation: Any) -> str | None:
-    """The choices of a field, or of the items of a list, as the placeholder of its option."""
+    """Return the choices of a setting, or of the items of a list, as the placeholder of its option."""
     if get_origin(annotation) is Literal:
         return f"[{'|'.join(map(str, get_args(annotation)))}]"
     return next((shown for shown in map(_choices, get_args(annotation)) if shown), None)
-
-
-def _extra(field: FieldInfo) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}

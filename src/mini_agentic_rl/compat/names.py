@@ -1,4 +1,4 @@
-"""Where the modules are that users import by older names."""
+"""The table of modules that have moved: the older names that users import, and the names now."""
 
 from __future__ import annotations
 

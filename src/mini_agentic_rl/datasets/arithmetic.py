@@ -53,7 +53,7 @@ class ArithmeticDataset(TaskRows):
 
 
 def split_of_operands(operands: Sequence[Operand]) -> Split:
-    """The split that problems with these operands belong to, in whatever order the operands appear."""
+    """Return the split that problems with these operands belong to, in whatever order the operands appear."""
     return split_of(" ".join(sorted(map(str, operands))))
 
 

@@ -34,19 +34,19 @@ class Dropped:
     place: int
     """Its line, or its number in .json and .parquet files; from 1 on."""
     detail: str
-    """What is special about it; "" where the reason says it all."""
+    """Detail of this record; "" where the reason says it all."""
 
 
 @dataclass
 class ConversionReport:
-    """What became of the records."""
+    """Counts of the records that were written and left out."""
 
     read: int = 0
     written: int = 0
     shapes: Counter[str] = field(default_factory=Counter)
-    """How many of those written had which of `preferences.SHAPES`."""
+    """Number of written records by their shape in `preferences.SHAPES`."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """How many were left out, by reason."""
+    """Number of records left out, by reason."""
     examples: dict[str, list[Dropped]] = field(default_factory=dict)
     """The first of those, by reason."""
 
@@ -134,7 +134,7 @@ def _identity(pair: Preference) -> tuple[bytes, bool]:
 
 @contextmanager
 def _written_whole(target: Path) -> Iterator[IO[str]]:
-    """A file that takes its name once it is complete, and is removed if it does not come to that.
+    """Yield a file that takes its name once it is complete, and is removed if it does not come to that.
 
     Raises:
         DatasetError: it cannot be written.

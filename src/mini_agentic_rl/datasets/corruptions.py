@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from ..rewards.values import parse_number, plain
+from ..rewards import parse_number, plain_number
 from .worked import Operation, Worked, operations, plan_of, results, working
 
 _SWAPPED = {"+": "-", "-": "+", "*": "+", "/": "*"}
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def steps(self) -> list[Operation]:
-        """The operations of the solution; none where the row has no expression."""
+        """Return the operations of the solution; none where the row has no expression."""
         expression = self.row.get("expression")
         return operations(str(expression)) if expression else []
 
@@ -45,7 +45,7 @@ Corruption: TypeAlias = Callable[[random.Random, Case], str | None]
 
 
 def wrong_operation(rng: random.Random, case: Case) -> str | None:
-    """One operation is another one, and the rest follows from it."""
+    """Replace one operation by another; the rest follows from it."""
     steps = case.steps
     if not steps:
         return None
@@ -56,7 +56,7 @@ def wrong_operation(rng: random.Random, case: Case) -> str | None:
 
 
 def misread_number(rng: random.Random, case: Case) -> str | None:
-    """A number of the problem is read with one digit wrong, and the rest follows from it."""
+    """Read a number of the problem with one digit wrong; the rest follows from it."""
     steps = case.steps
     places = [(place, side) for place, step in enumerate(steps) for side in ("left", "right")
               if isinstance(getattr(step, side), Fraction)]  # fmt: skip
@@ -73,7 +73,7 @@ def misread_number(rng: random.Random, case: Case) -> str | None:
 
 
 def calculation_slip(rng: random.Random, case: Case) -> str | None:
-    """One result has a wrong digit, and the rest follows from it."""
+    """Put a wrong digit into one result; the rest follows from it."""
     steps = case.steps
     if not steps:
         return _slip_in_text(rng, case)
@@ -82,48 +82,48 @@ def calculation_slip(rng: random.Random, case: Case) -> str | None:
 
 
 def wrong_final_answer(rng: random.Random, case: Case) -> str | None:
-    """The working is right, the answer another number than it gives."""
+    """Keep the right working, and give another number as the answer."""
     number = parse_number(case.right.answer)
-    return None if number is None else Worked(case.right.lines, plain(_misread(rng, number.value))).text
+    return None if number is None else Worked(case.right.lines, plain_number(_misread(rng, number.value))).text
 
 
 def unfinished(rng: random.Random, case: Case) -> str | None:
-    """The last step is missing: an intermediate result is given as the answer."""
+    """Leave out the last steps: an intermediate result is given as the answer."""
     steps = case.steps
     if len(steps) < 2:
         return None
     kept = steps[: rng.randrange(1, len(steps))]
     values = results(kept)
-    return Worked((*plan_of(case.row), *working(kept)), plain(values[-1])).text
+    return Worked((*plan_of(case.row), *working(kept)), plain_number(values[-1])).text
 
 
 def off_topic(rng: random.Random, case: Case) -> str | None:
-    """The solution of another problem."""
+    """Return the solution of another problem."""
     return case.other.text
 
 
 def no_answer(rng: random.Random, case: Case) -> str | None:
-    """The working stops before there is an answer."""
+    """Stop the working before there is an answer."""
     lines = case.right.lines[: max(1, len(case.right.lines) - rng.randrange(1, 3))]
     return "\n".join(lines) if lines and lines != case.right.lines else None
 
 
 def contradictory(rng: random.Random, case: Case) -> str | None:
-    """Two different answers."""
+    """Give two different answers."""
     number = parse_number(case.right.answer)
     if number is None:
         return None
-    other = plain(_misread(rng, number.value))
+    other = plain_number(_misread(rng, number.value))
     return f"{case.right.text}\nNo, wait.\nAnswer: {other}"
 
 
 def evasive(rng: random.Random, case: Case) -> str | None:
-    """Words in place of a solution."""
+    """Return words in place of a solution."""
     return rng.choice(_EVASIONS)
 
 
 def rambling(rng: random.Random, case: Case) -> str | None:
-    """The same line again and again, and no answer."""
+    """Repeat one line again and again, without an answer."""
     line = rng.choice(case.right.lines) if case.right.lines else "Let me think."
     return "\n".join((*case.right.lines[:1], *[line] * rng.randrange(5, 9)))
 
@@ -163,7 +163,7 @@ def _recomputed(case: Case, steps: list[Operation], slips: Mapping[int, Fraction
         return None
     if any(value.denominator not in (1, 2, 4, 5, 10, 20, 25, 50, 100) for value in values):
         return None
-    return Worked((*plan_of(case.row), *lines), plain(values[-1])).text
+    return Worked((*plan_of(case.row), *lines), plain_number(values[-1])).text
 
 
 def _same_answer(text: str, case: Case) -> bool:
@@ -171,8 +171,8 @@ def _same_answer(text: str, case: Case) -> bool:
 
 
 def _misread(rng: random.Random, value: Fraction) -> Fraction:
-    """The number with another digit at one place; its first digit does not become 0."""
-    text = plain(value)
+    """Return the number with another digit at one place; its first digit does not become 0."""
+    text = plain_number(value)
     places = [at for at, character in enumerate(text) if character.isdigit()]
     at = rng.choice(places)
     leading = at == places[0] and len(places) > 1
@@ -181,10 +181,10 @@ def _misread(rng: random.Random, value: Fraction) -> Fraction:
 
 
 def _slip_in_text(rng: random.Random, case: Case) -> str | None:
-    """The last number of a worked solution, and the answer with it, gets a wrong digit."""
+    """Put a wrong digit into the last number of a worked solution, and into the answer with it."""
     number = parse_number(case.right.answer)
     if number is None or not case.right.lines:
         return None
-    wrong = plain(_misread(rng, number.value))
+    wrong = plain_number(_misread(rng, number.value))
     last = _FINAL_NUMBER.sub(wrong, case.right.lines[-1], count=1)
     return Worked((*case.right.lines[:-1], last), wrong).text

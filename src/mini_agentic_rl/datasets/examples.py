@@ -33,18 +33,18 @@ INSTRUCTION = 'Solve the problem step by step. End with a line "Answer: N".'
 
 
 def task_prompt(row: Row) -> list[Message]:
-    """What the model is asked."""
+    """Return the prompt of a task."""
     return [system(INSTRUCTION), user(str(row["question"]))]
 
 
 def is_worked(record: Mapping[str, Any]) -> bool:
-    """Whether a record is a task with its worked solution in the manner of GSM8K, which ends in "#### 42"."""
+    """Return True if a record is a task with its worked solution in the manner of GSM8K, which ends in "#### 42"."""
     texts = (record.get("answer"), record.get("solution"))
     return isinstance(record.get("question"), str) and any(isinstance(text, str) and "####" in text for text in texts)
 
 
 def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
-    """One example a row; two of `unpaired`, a right one and a wrong one.
+    """Return one example a row; two of `unpaired`, a right one and a wrong one.
 
     Raises:
         ValueError: a preference is asked for of a row whose answer is no number and that has no working.
@@ -146,7 +146,8 @@ def load_examples(
 
 
 def divide_examples(rows: Sequence[RowT], eval_fraction: float, seed: int = 0) -> tuple[list[RowT], list[RowT]]:
-    """Rows to train on, and rows to evaluate on: by the hash of their questions and the seed, equal questions together.
+    """Return rows to train on, and rows to evaluate on: by the hash of their questions and the seed, equal questions
+    together.
 
     Where both are possible, neither side is empty. A fraction of 0 evaluates nothing.
 
@@ -186,7 +187,7 @@ def _drawn(examples: list[Example], max_samples: int | None, seed: int) -> list[
 
 
 def _called(name: str, form: Form, split: str, max_samples: int | None, seed: int) -> list[Example]:
-    """What a function of the user's gives."""
+    """Return the rows of a user's function."""
     try:
         return [dict(row) for row in load_object(name)(form=form, split=split, max_samples=max_samples, seed=seed)]
     except DatasetError:

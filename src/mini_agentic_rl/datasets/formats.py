@@ -30,13 +30,13 @@ Form: TypeAlias = Literal["sft", "rl", "preference", "unpaired"]
 FORMS: tuple[Form, ...] = ("sft", "rl", "preference", "unpaired")
 
 ANSWER_FIELDS: tuple[str, ...] = ("completion", "response", "output", "solution", "answer", "chosen", "target")
-"""Where the answer to imitate stands, the first that a record has."""
+"""Fields with the answer to imitate, the first that a record has."""
 TRUTH_FIELDS: tuple[str, ...] = ("ground_truth", "answer", "final_answer", "target", "solution")
-"""Where the right answer stands, the first that a record has; verl's `reward_model.ground_truth` comes before them."""
+"""Fields with the right answer, the first that a record has; verl's `reward_model.ground_truth` comes before them."""
 
 
 def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[Example]:
-    """The examples that a record gives: one, or for `unpaired` up to two.
+    """Return the examples that a record gives: one, or for `unpaired` up to two.
 
     Raises:
         ShapeError: the record is none of the known shapes of this form.
@@ -117,7 +117,7 @@ def unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
 
 
 def unpaired_of(pair: Example) -> list[Example]:
-    """Both answers of a preference, each on its own."""
+    """Return both answers of a preference, each on its own."""
     return [
         {"prompt": pair["prompt"], "completion": pair["chosen"], "label": True},
         {"prompt": pair["prompt"], "completion": pair["rejected"], "label": False},
@@ -125,8 +125,10 @@ def unpaired_of(pair: Example) -> list[Example]:
 
 
 def prompt_key(example: Mapping[str, Any]) -> str:
-    """What decides the split of an example: the question that it begins with, so that two examples of one question
-    are never in two splits."""
+    """Return the text that decides the split of an example: the question that it begins with.
+
+    So two examples of one question are never in two splits.
+    """
     messages = example.get("prompt", example.get("messages"))
     if isinstance(messages, list) and is_conversation(messages):
         return question_of(messages)
@@ -137,7 +139,7 @@ def prompt_key(example: Mapping[str, Any]) -> str:
 
 
 def _joined(prompt: list[Message], answer: Any, field: str) -> list[Message]:
-    """The prompt and an answer given as text or messages; whole conversations stand for themselves."""
+    """Return the prompt and an answer given as text or messages; whole conversations stand for themselves."""
     if isinstance(answer, str):
         if not answer.strip():
             raise ShapeError(f"{field} is empty")

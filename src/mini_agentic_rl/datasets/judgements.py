@@ -1,4 +1,4 @@
-"""Which of several answers is the better one: by a judgement on two of them, or by scores."""
+"""The better of several answers: by a judgement on two of them, or by scores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JUDGEMENT_FIELDS: tuple[str, ...] = (
     "overall_preference",
 )
 LIST_FIELDS: tuple[str, ...] = ("completions", "responses", "answers", "candidates", "outputs", "generations")
-"""Where a list of answers stands: texts, or objects with a text and a score."""
+"""Fields with a list of answers: texts, or objects with a text and a score."""
 SCORE_FIELDS: tuple[str, ...] = (
     "fine-grained_score",
     "overall_score",
@@ -52,7 +52,7 @@ _TEXT_FIELDS = ("response", "text", "content", "output", "answer", "completion",
 
 
 def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """The better and the worse of two answers; None where the record has no two answers with a verdict.
+    """Return the better and the worse of two answers; None where the record has no two answers with a verdict.
 
     Raises:
         ShapeError: a tie, or a verdict that names neither.
@@ -66,7 +66,7 @@ def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """The best and the worst of a list of answers; None where the record has no such list with scores.
+    """Return the best and the worst of a list of answers; None where the record has no such list with scores.
 
     Answers without a score take no part.
 
@@ -90,7 +90,7 @@ def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | None:
-    """Whether the first answer is better; None without a verdict."""
+    """Return True if the first answer is better; None without a verdict."""
     if first == "human_ref_A" and "labels" in record:  # SHP: 1 stands for A
         return bool(record["labels"])
     left, right = _ending(first), _ending(second)
@@ -117,7 +117,7 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
 
 
 def _ending(field: str) -> str:
-    """What tells a field from its counterpart: "a" of response_a, "1" of response1."""
+    """Return the character that tells a field from its counterpart: "a" of response_a, "1" of response1."""
     return field[-1].lower()
 
 
@@ -128,7 +128,7 @@ def _word(value: Any) -> str:
 
 
 def _scores(record: Mapping[str, Any], answers: list[Any]) -> list[float | None] | None:
-    """A score for each answer, higher is better; None without any."""
+    """Return a score for each answer, higher is better; None without any."""
     for names, sign in ((SCORE_LIST_FIELDS, 1.0), (RANK_LIST_FIELDS, -1.0)):
         values = next((record[name] for name in names if isinstance(record.get(name), list)), None)
         if values is not None:
@@ -143,7 +143,7 @@ def _scores(record: Mapping[str, Any], answers: list[Any]) -> list[float | None]
 
 
 def _own_score(answer: Mapping[str, Any]) -> float | None:
-    """The score in an answer; without one the mean of its ratings, as UltraFeedback gives them by aspect."""
+    """Return the score in an answer; without one the mean of its ratings, as UltraFeedback gives them by aspect."""
     for name in SCORE_FIELDS:
         if (score := _number(answer.get(name))) is not None:
             return score
@@ -168,7 +168,7 @@ def _text(answer: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also out of its text."""
+    """Return a finite number, also out of its text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

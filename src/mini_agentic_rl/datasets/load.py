@@ -19,13 +19,14 @@ from .tasks import load_tasks_of
 
 HUB_NAME = "openai/gsm8k:main"
 LOCAL = "./gsm8k"
-"""Where a copy is looked for, in the working directory."""
+"""Folder of a local copy, below the working directory."""
 
 
 def load_gsm8k(
     split: str = "train", size: int | None = None, seed: int = 0, *, path: str | Path | None = None
 ) -> TaskRows:
-    """Rows of GSM8K: "test" is the published test set, "val" a tenth of the published training set, "train" the rest.
+    """Return rows of GSM8K: "test" is the published test set, "val" a tenth of the published training set, "train" the
+    rest.
 
     `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it that is `LOCAL`,
     if there is such a folder, and else the Hub is asked.
@@ -50,8 +51,8 @@ _MAX_BATCHES_WITHOUT_NEW = 50
 
 
 def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> TaskRows:
-    """`size` different problems of one split, at difficulty 1.0, the only one that the generator supports. A row's
-    `solution` is the worked one.
+    """Return `size` different problems of one split, at difficulty 1.0, the only one that the generator supports. A
+    row's `solution` is the worked one.
 
     Raises:
         DatasetError: an unknown split, a negative size or seed, or a size beyond what the generator has to offer.
@@ -103,7 +104,7 @@ DEFAULT_SIZE = 1000
 def load_task_dataset(
     name_or_path: str | Path, split: str = "train", size: int | None = None, seed: int = 0
 ) -> TaskRows:
-    """Rows with `id`, `question` and `answer`.
+    """Return rows with `id`, `question` and `answer`.
 
     `name_or_path` is one of `NAMES` or `MEDICAL` (`arithmetic:1,2` has problems of these levels only), a file (.jsonl,
     .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the Hugging Face Hub.

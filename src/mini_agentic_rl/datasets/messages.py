@@ -45,22 +45,22 @@ class ShapeError(ValueError):
 
 
 def user(text: str) -> Message:
-    """What somebody asks."""
+    """Return a user message."""
     return {"role": "user", "content": text}
 
 
 def assistant(text: str) -> Message:
-    """What the model is to answer."""
+    """Return an assistant message."""
     return {"role": "assistant", "content": text}
 
 
 def system(text: str) -> Message:
-    """What holds for the whole conversation."""
+    """Return a system message."""
     return {"role": "system", "content": text}
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether a value is a list of messages or of ShareGPT turns (of which not even one has to be right)."""
+    """Return True if a value is a list of messages or of ShareGPT turns (of which not even one has to be right)."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -69,7 +69,7 @@ def is_conversation(value: Any) -> bool:
 
 
 def read_conversation(value: Any, field: str = "messages") -> list[Message]:
-    """OpenAI messages out of messages or ShareGPT turns. `field` is the name that an error gives the value.
+    """Return OpenAI messages, read from messages or ShareGPT turns. `field` is the name that an error gives the value.
 
     A turn of the role `function_call` becomes a message with tool calls; tool results without an id get that of the
     call that they answer.
@@ -96,7 +96,7 @@ def read_conversation(value: Any, field: str = "messages") -> list[Message]:
 
 
 def read_history(value: Any, field: str = "history") -> list[Message]:
-    """Earlier turns: a list of [question, answer] pairs, or messages.
+    """Return earlier turns: a list of [question, answer] pairs, or messages.
 
     Raises:
         ShapeError: neither of these.
@@ -119,12 +119,12 @@ def read_history(value: Any, field: str = "history") -> list[Message]:
 
 
 def is_transcript(value: Any) -> bool:
-    """Whether a value is a text in which Human and Assistant take turns."""
+    """Return True if a value is a text in which Human and Assistant take turns."""
     return isinstance(value, str) and value.lstrip().startswith("Human:") and "\n\nAssistant:" in value
 
 
 def read_transcript(text: str) -> list[Message]:
-    """The turns of a transcript; a mark of the same speaker again belongs to what that speaker says."""
+    """Return the turns of a transcript; a mark of the same speaker again belongs to what that speaker says."""
     text = text.strip("\n")
     marks = list(_SPEAKER.finditer(text))
     messages: list[Message] = []
@@ -139,7 +139,7 @@ def read_transcript(text: str) -> list[Message]:
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """The text of a message, "" where it has none. Parts that are no text are left out."""
+    """Return the text of a message, "" where it has none. Parts that are no text are left out."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -150,13 +150,13 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def question_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The text of the first user message; without one, all texts."""
+    """Return the text of the first user message; without one, all texts."""
     first = next((message for message in messages if message.get("role") == "user"), None)
     return message_text(first) if first is not None else "\n".join(map(message_text, messages))
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """Tools that a record offers, from a list or its JSON text; None without any.
+    """Return tools that a record offers, from a list or its JSON text; None without any.
 
     Raises:
         ShapeError: neither of these.
@@ -227,14 +227,14 @@ def _call(call: Any, field: str, number: int) -> dict[str, Any]:
 
 
 PROMPT_FIELDS: tuple[str, ...] = ("prompt", "question", "query", "instruction", "problem", "input", "post")
-"""Where a question stands as text, the first that a record has; Alpaca's `input` is joined to its `instruction`."""
+"""Fields with the question as text, the first that a record has; Alpaca's `input` is joined to its `instruction`."""
 CONVERSATION_FIELDS: tuple[str, ...] = ("messages", "conversations", "conversation", "context", "context_messages")
-"""Where a conversation stands as a list of messages."""
+"""Fields with the conversation as a list of messages."""
 SYSTEM_FIELDS: tuple[str, ...] = ("system", "system_prompt")
 
 
 def read_prompt(record: Mapping[str, Any]) -> list[Message]:
-    """The messages before the answer: system prompt, earlier turns, question.
+    """Return the messages before the answer: system prompt, earlier turns, question.
 
     Raises:
         ShapeError: the record has none, or it is empty.
@@ -246,7 +246,7 @@ def read_prompt(record: Mapping[str, Any]) -> list[Message]:
 
 
 def with_system(record: Mapping[str, Any], messages: Sequence[Message]) -> list[Message]:
-    """The messages behind the record's system prompt, if it has one and they do not."""
+    """Return the messages after the record's system prompt, if it has one and they do not."""
     text = next((record[name] for name in SYSTEM_FIELDS if record.get(name)), None)
     if not isinstance(text, str) or not text.strip() or any(message["role"] == "system" for message in messages):
         return list(messages)

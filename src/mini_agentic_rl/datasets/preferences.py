@@ -65,7 +65,7 @@ class Preference:
     """The better answer: messages of the assistant (and of tools), the last one the assistant's."""
     rejected: list[Message]
     shape: str = "pair"
-    """Which of `SHAPES` it was read from."""
+    """Key in `SHAPES` of the shape it was read from."""
     tools: list[dict[str, Any]] | None = None
     """The tools that the prompt offers."""
 
@@ -85,7 +85,7 @@ class PreferenceFields:
 
 
 def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None = None) -> Preference:
-    """The preference that a record states.
+    """Return the preference that a record states.
 
     Raises:
         ShapeError: no known shape, an empty or equal answer, a tie, or a malformed conversation.
@@ -165,7 +165,7 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
 
 
 def _answer(value: Any, name: str) -> list[Message]:
-    """An answer as messages, with the conversation before it if the record has it there."""
+    """Return an answer as messages, with the conversation before it if the record has it there."""
     if isinstance(value, Mapping) and not ("role" in value or "from" in value):
         text = next((value[key] for key in ("response", "text", "content", "full_text") if key in value), None)
         value = text if text is not None else value
@@ -188,7 +188,7 @@ def _is_whole(messages: list[Message]) -> bool:
 
 
 def _shared(left: list[Message], right: list[Message]) -> int:
-    """How many messages both begin with."""
+    """Return the number of messages that both begin with."""
     count = 0
     for one, other in zip(left, right, strict=False):
         if one != other:

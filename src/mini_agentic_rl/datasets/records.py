@@ -37,7 +37,7 @@ class BadRecord:
     reason: str
     """The same words for all such places."""
     detail: str = ""
-    """What is special about this one."""
+    """Detail of this record."""
 
 
 Record: TypeAlias = dict[str, Any]
@@ -47,12 +47,12 @@ Located: TypeAlias = tuple[str, Record]
 
 
 def is_data_file(path: Path) -> bool:
-    """Whether the name is one of a data file."""
+    """Return True if the name is one of a data file."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def stem(path: Path) -> str:
-    """The name of a file without its suffixes."""
+    """Return the name of a file without its suffixes."""
     name = path.name
     return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
 
@@ -60,7 +60,7 @@ def stem(path: Path) -> str:
 def read_records(
     path: Path, *, setting: str = "dataset", progress: Progress | None = None
 ) -> Iterator[tuple[int, Record | BadRecord]]:
-    """Each record with its place: its line from 1 on, in .json and .parquet files its number from 1 on.
+    """Yield each record with its place: its line from 1 on, in .json and .parquet files its number from 1 on.
 
     `progress` is told from time to time which part of the file was read, from 0 to 1.
 
@@ -107,7 +107,7 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRe
 
 
 def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
-    """A list of records, one under the only key of an object, or after all JSON Lines under the wrong name."""
+    """Yield the records of a list, or of the only list in an object; JSON Lines under the wrong name are read too."""
     text = path.read_text(encoding="utf-8-sig")
     try:
         found = json.loads(text)
@@ -151,7 +151,7 @@ def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, 
 
 
 def _cell(text: str) -> Any:
-    """A cell; one that holds the JSON text of messages or of other objects comes as these."""
+    """Return a cell; one that holds the JSON text of messages or of other objects comes as these."""
     if text[:1] not in ("[", "{"):
         return text
     try:
@@ -187,7 +187,7 @@ def _parsed(line: str) -> Record | BadRecord:
 
 
 def _checked(record: Any, suspicious: bool) -> Record | BadRecord:
-    """A record, if it is an object. In `suspicious` text there are surrogates, which may not come in pairs."""
+    """Return a record, if it is an object. In `suspicious` text there are surrogates, which may not come in pairs."""
     if not isinstance(record, dict):
         return _no_object(record)
     if suspicious:
@@ -204,13 +204,13 @@ def _no_object(item: Any) -> BadRecord:
 
 
 def fields_of(record: Mapping[str, Any]) -> str:
-    """The names of a record's fields, as an error shows them."""
+    """Return the names of a record's fields, as an error shows them."""
     names = ", ".join(list(map(str, record))[:12])
     return f"its fields are {names}" if names else "it has no fields"
 
 
 def located(path: Path) -> list[Located]:
-    """The records of a file.
+    """Return the records of a file.
 
     Raises:
         DatasetError: the file or a record cannot be read, or it holds none.
@@ -229,17 +229,17 @@ def located(path: Path) -> list[Located]:
 
 
 _FOLDERS = ("", "data", "main", "default")
-"""Where the files of a copy may lie in its folder."""
+"""Subfolders in which the files of a copy may lie."""
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name has the form of one on the Hub: "owner/name", or "owner/name:configuration"."""
+    """Return True if a name has the form of one on the Hub: "owner/name", or "owner/name:configuration"."""
     return bool(_HUB_NAME.fullmatch(name))
 
 
 def load_hub(name: str) -> dict[str, list[Located]]:
-    """The records of each published split.
+    """Return the records of each published split.
 
     Raises:
         DatasetError: it cannot be had: no such data set, no access, or no network.
@@ -264,7 +264,7 @@ def load_hub(name: str) -> dict[str, list[Located]]:
 
 
 def load_folder(folder: Path) -> dict[str, list[Located]]:
-    """The records of each split of a folder: files named for their split, such as train.jsonl and
+    """Return the records of each split of a folder: files named for their split, such as train.jsonl and
     validation-00000-of-00002.parquet, in the folder itself or in its data, main or default.
 
     Raises:

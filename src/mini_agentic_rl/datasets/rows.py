@@ -1,4 +1,4 @@
-"""What every task data set gives: rows with a question and an answer, each in one split.
+"""Rows of every task data set: rows with a question and an answer, each in one split.
 
 A split that was published is taken as it is. Any other is a tenth of the questions of what there is, chosen by the
 hash of the question, so that a question is in one split only, whatever the order of the rows.
@@ -40,12 +40,12 @@ class TaskRows(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """The row at an integer, or the `TaskRows` of a slice."""
+        """Return the row at an integer, or the `TaskRows` of a slice."""
         return TaskRows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
 
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """The known name that is near, as the end of a complaint; nothing where none is."""
+    """Return the known name that is near, as the end of a complaint; nothing where none is."""
     near = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -68,12 +68,12 @@ def digest(text: str) -> str:
 
 
 def split_of(key: str) -> Split:
-    """The split that everything with this key belongs to: 8 of 10 keys are for training, 1 each for the others."""
+    """Return the split of everything with this key: 8 of 10 keys are for training, 1 each for the others."""
     return _SHARES[int(digest(key), 16) % len(_SHARES)]
 
 
 def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
-    """`size` of the rows, drawn without replacement; all of them in their order when `size` is None.
+    """Return `size` of the rows, drawn without replacement; all of them in their order when `size` is None.
 
     Where there are fewer than `size`, all of them, shuffled; the log says so.
 
@@ -96,13 +96,13 @@ SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "val": ("validation", "val", "valid", "dev", "eval"),
     "test": ("test",),
 }
-"""What the splits are called by those who publish them."""
+"""Names of the splits as published data sets have them."""
 
 ALL = "all"
 
 
 def select(parts: Mapping[str, Sequence[T]], split: str, key: Callable[[T], str], *, ending: str = "") -> list[T]:
-    """The rows of "train", "val" or "test" out of the published parts, or those of all parts for "all".
+    """Return the rows of "train", "val" or "test" out of the published parts, or those of all parts for "all".
 
     A data set of one part is divided 8 : 1 : 1, with at least one question for val and test from three on. Otherwise
     what was not published is taken out of the part for training.
@@ -137,7 +137,7 @@ def select(parts: Mapping[str, Sequence[T]], split: str, key: Callable[[T], str]
 
 
 def divided(keys: Collection[str], split: Split) -> set[str]:
-    """The keys of one split: a tenth each for val and test (at least one from three on), else train."""
+    """Return the keys of one split: a tenth each for val and test (at least one from three on), else train."""
     ordered = sorted(keys, key=digest)
     held_out = max(1, len(ordered) // 10) if len(ordered) >= 3 else 0
     parts: dict[Split, list[str]] = {

@@ -37,19 +37,19 @@ class Story:
 
 
 def numbers(*ranges: tuple[int, int]) -> Draw:
-    """Independent integers, each between its two bounds, both included."""
+    """Return independent integers, each between its two bounds, both included."""
     return lambda rng: tuple(rng.randint(low, high) for low, high in ranges)
 
 
 def larger_first(first: tuple[int, int], *rest: tuple[int, int]) -> Draw:
-    """Integers of which the first exceeds the sum of the others, given bounds that make it so."""
+    """Return integers of which the first exceeds the sum of the others, given bounds that make it so."""
     if first[0] <= sum(high for _, high in rest):
         raise ValueError("the first range has to lie above the sum of the others")
     return numbers(first, *rest)
 
 
 def priced(price: tuple[int, int], *rest: tuple[int, int]) -> Draw:
-    """A price in dollars and cents (bounds in cents), then integers."""
+    """Return a price in dollars and cents (bounds in cents), then integers."""
 
     def draw(rng: random.Random) -> tuple[Operand, ...]:
         return Decimal(rng.randint(*price)) / 100, *(rng.randint(low, high) for low, high in rest)
@@ -58,7 +58,7 @@ def priced(price: tuple[int, int], *rest: tuple[int, int]) -> Draw:
 
 
 def divisible(quotient: tuple[int, int], divisor: tuple[int, int], *rest: tuple[int, int]) -> Draw:
-    """A dividend and a divisor that divides it, then integers."""
+    """Return a dividend and a divisor that divides it, then integers."""
 
     def draw(rng: random.Random) -> tuple[Operand, ...]:
         by = rng.randint(*divisor)

@@ -17,7 +17,7 @@ from .rows import DatasetError, Row, TaskRows, choose, select
 
 
 def load_jsonl(path: str | Path) -> list[Row]:
-    """Every row of a file, in order. Blank lines are skipped; a row without `id` is called after its line.
+    """Return every row of a file, in order. Blank lines are skipped; a row without `id` is called after its line.
 
     Raises:
         DatasetError: the file is missing, unreadable or empty, a line is no JSON object, or a row lacks its question or
@@ -57,7 +57,7 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
 
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with a question and an answer that it has under other names, where it has them."""
+    """Return the record with a question and an answer that it has under other names, where it has them."""
     try:
         example = task_example(record, "")
     except ShapeError:
@@ -74,7 +74,7 @@ def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:
 
 
 def load_tasks_of(source: str | Path, split: str, size: int | None, seed: int) -> TaskRows:
-    """Rows with `id`, `question` and `answer` of one split, or of all.
+    """Return rows with `id`, `question` and `answer` of one split, or of all.
 
     Raises:
         DatasetError: there is no such file, folder or data set, or a record is no task.
@@ -83,7 +83,7 @@ def load_tasks_of(source: str | Path, split: str, size: int | None, seed: int) -
 
 
 def load_parts(source: str | Path) -> dict[str, list[Located]]:
-    """The records of a file, of a folder's files or of a data set on the Hub, by split.
+    """Return the records of a file, of a folder's files or of a data set on the Hub, by split.
 
     Raises:
         DatasetError: there is no such thing, or it cannot be read.
@@ -99,7 +99,7 @@ def load_parts(source: str | Path) -> dict[str, list[Located]]:
 
 
 def task_rows(parts: Mapping[str, Sequence[Located]], name: str) -> dict[str, list[Row]]:
-    """Each record as a task; one without `id` is called after `name`, or after its split, and its place.
+    """Return each record as a task; one without `id` is called after `name`, or after its split, and its place.
 
     Raises:
         DatasetError: a record is no task.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..rewards.values import plain
+from ..rewards import plain_number
 
 SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -46,7 +46,8 @@ class Worked:
 
 
 def worked_solution(row: Mapping[str, Any]) -> Worked:
-    """The solution of a row: step by step where it has an `expression`, else out of its `solution`, else the answer.
+    """Return the solution of a row: step by step where it has an `expression`, else out of its `solution`, else the
+    answer.
 
     "<<48/2=24>>" in a solution, GSM8K's mark for a calculator, and its last line "#### 42" are left out.
     """
@@ -59,12 +60,12 @@ def worked_solution(row: Mapping[str, Any]) -> Worked:
 
 
 def plan_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The line that says what to do, where the row has one."""
+    """Return the line that says what to do, where the row has one."""
     return (str(row["thought"]),) if row.get("thought") else ()
 
 
 def operations(expression: str) -> list[Operation]:
-    """The operations of an expression over numbers, in the order in which they are computed.
+    """Return the operations of an expression over numbers, in the order in which they are computed.
 
     Raises:
         ValueError: it holds something else than numbers, + - * / and parentheses, or no operation.
@@ -87,7 +88,7 @@ def operations(expression: str) -> list[Operation]:
 
 
 def results(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = None) -> list[Fraction]:
-    """What each operation gives. `slips` replaces the results at some places; what builds on them follows.
+    """Return the result of each operation. `slips` replaces the results at some places; what builds on them follows.
 
     Raises:
         ZeroDivisionError: a division by zero.
@@ -100,18 +101,22 @@ def results(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = N
 
 
 def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = None) -> tuple[str, ...]:
-    """A line for each operation, as in "12 * 30 = 360".
+    """Return a line for each operation, as in "12 * 30 = 360".
 
     Raises:
         ZeroDivisionError: a division by zero.
     """
     values = results(steps, slips)
+
+    def shown(side: Fraction | int) -> str:
+        return plain_number(operand(side, values))
+
     return tuple(
-        f"{plain(operand(step.left, values))} {step.symbol} {plain(operand(step.right, values))} = {plain(value)}"
+        f"{shown(step.left)} {step.symbol} {shown(step.right)} = {plain_number(value)}"
         for step, value in zip(steps, values, strict=True)
     )
 
 
 def operand(given: Fraction | int, values: Sequence[Fraction]) -> Fraction:
-    """The number that an operand stands for, with the results so far."""
+    """Return the number that an operand stands for, with the results so far."""
     return values[given] if isinstance(given, int) else given

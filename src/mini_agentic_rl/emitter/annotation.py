@@ -83,30 +83,13 @@ class OperationContext:
             raise TypeError(f"operation cannot decorate the generator function {func.__name__}: use it in a with block")
         signature = inspect.signature(func)
 
-        def fresh() -> OperationContext:
-            return OperationContext(self.name or func.__name__, self._attributes, self._propagate)
-
-        if inspect.iscoroutinefunction(func):
-
-            @functools.wraps(func)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with fresh() as op:
-                    op.set_input(**signature.bind(*args, **kwargs).arguments)
-                    result = await func(*args, **kwargs)
-                    op.set_output(result)
-                    return result
-
-            return call_async  # type: ignore[return-value]  # same signature as func
-
-        @functools.wraps(func)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with fresh() as op:
+        @contextmanager
+        def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
+            with OperationContext(self.name or func.__name__, self._attributes, self._propagate) as op:
                 op.set_input(**signature.bind(*args, **kwargs).arguments)
-                result = func(*args, **kwargs)
-                op.set_output(result)
-                return result
+                yield op.set_output
 
-        return call  # type: ignore[return-value]  # same signature as func
+        return wrap_calls(func, recorded)
 
     def _open(self) -> SpanRecordingContext:
         if self._recording is None:
@@ -149,6 +132,36 @@ def operation(
     """
     context = OperationContext(name, described(additional_attributes, links, tags), propagate)
     return context if fn is None else context(fn)
+
+
+def wrap_calls(
+    func: FuncT, around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Callable[[Any], None]]]
+) -> FuncT:
+    """Wrap a function, sync or async, so that each call runs inside a context.
+
+    Args:
+        func: the function.
+        around: makes the context from the arguments of the call; its value is called with the result.
+    """
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with around(args, kwargs) as take_result:
+                result = await func(*args, **kwargs)
+                take_result(result)
+            return result
+
+        return call_async  # type: ignore[return-value]  # same signature as func
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs) as take_result:
+            result = func(*args, **kwargs)
+            take_result(result)
+        return result
+
+    return call  # type: ignore[return-value]  # same signature as func
 
 
 class _Unrecorded(SpanRecordingContext):

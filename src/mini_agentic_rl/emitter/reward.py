@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_REWARD, LightningSpanAttributes
 from ..types import Attributes, SpanCoreFields
-from .annotation import operation
+from .annotation import operation, wrap_calls
 from .emit import Links, Tags, described, emit
 from .readers import (
     WHOLE_ROLLOUT,
@@ -93,29 +92,17 @@ def reward(
     number that counts of a function that returns several by name; `final` is that of `emit_reward`.
     """
 
-    def emitted(value: Any) -> Any:
-        if value is not None:
-            emit_reward(value, primary_key=primary_key, final=final)
-        return value
+    @contextmanager
+    def emitting(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
+        results: list[Any] = []
+        with operation(name=AGL_REWARD):
+            yield results.append
+        for value in results:
+            if value is not None:
+                emit_reward(value, primary_key=primary_key, final=final)
 
     def decorate(func: FuncT) -> FuncT:
-        if inspect.iscoroutinefunction(func):
-
-            @functools.wraps(func)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with operation(name=AGL_REWARD):
-                    value = await func(*args, **kwargs)
-                return emitted(value)
-
-            return call_async  # type: ignore[return-value]  # same signature as func
-
-        @functools.wraps(func)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with operation(name=AGL_REWARD):
-                value = func(*args, **kwargs)
-            return emitted(value)
-
-        return call  # type: ignore[return-value]  # same signature as func
+        return wrap_calls(func, emitting)
 
     return decorate if fn is None else decorate(fn)
 

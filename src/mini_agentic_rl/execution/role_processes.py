@@ -119,7 +119,9 @@ class RunnerProcesses:
                 started = time.monotonic()
                 child = await Child.start(f"runner-{index}", f"{__package__}.role_main:run_runner")
                 self._children[index] = child
-                code = await self._watch(child, index, stopping)
+                code, listening = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
+                if not listening.cancelled():
+                    listening.result()
                 died = code != 0 and not event.is_set()
                 logger.log(logging.ERROR if died else logging.INFO, "runner %d %s", index, describe_exit(code))
                 if code != 0:
@@ -135,19 +137,6 @@ class RunnerProcesses:
                 delay = min(2 * delay, _LONGEST_DELAY)
         finally:
             stopping.cancel()
-
-    async def _watch(self, child: Child, index: int, stopping: asyncio.Future[None]) -> int:
-        """Return the exit code of a child, once it has ended and nothing is left of it."""
-        child.send(replace(self._setup, index=index))
-        listening = asyncio.ensure_future(_listen(child))
-        try:
-            await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            listening.cancel()
-            code = await stop(child, self._patience)
-        if listening.done() and not listening.cancelled():
-            listening.result()
-        return code
 
     async def _give_back(self, index: int, code: int) -> None:
         worker_id = worker_name(index, self._setup.worker_label)
@@ -180,15 +169,8 @@ class AlgorithmProcess:
         stopping = asyncio.ensure_future(event.wait_async())
         try:
             self._child = child = await Child.start("algorithm", f"{__package__}.role_main:run_algorithm")
-            child.send(self._setup)
-            listening = asyncio.ensure_future(_listen(child))
-            try:
-                await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                stopped = not listening.done()
-            finally:
-                listening.cancel()
-                self.exit_code = await stop(child, self._patience)
-            if stopped:
+            self.exit_code, listening = await _watch(child, self._setup, stopping, self._patience)
+            if listening.cancelled():
                 return
             listening.result()
             if self.exit_code != 0:
@@ -201,6 +183,23 @@ class AlgorithmProcess:
         """End it at once, from any thread."""
         if self._child is not None:
             self._child.end(0)
+
+
+async def _watch(
+    child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience
+) -> tuple[int, asyncio.Future[None]]:
+    """Let a process play its role until it ends or is to stop; return its exit code once nothing of it is left.
+
+    The future holds what the process sent: an error, or nothing; it is cancelled where the process was stopped.
+    """
+    child.send(setup)
+    listening = asyncio.ensure_future(_listen(child))
+    try:
+        await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listening.cancel()  # nothing, where it is done
+        code = await stop(child, patience)
+    return code, listening
 
 
 async def _listen(child: Child) -> None:

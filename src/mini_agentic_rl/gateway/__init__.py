@@ -17,7 +17,7 @@ One chat request, from its arrival to its answer:
 10. Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
     complete at the agent (`completion/record.py`).
 11. It is remembered, so that the next call goes on from its ids (`completion/remember.py`).
-12. It is answered, in one piece or as server-sent events (`completion/answer.py`), in the words of its dialect.
+12. It is answered, whole or as server-sent events (`completion/answer.py`), in the words of its dialect.
 
 Text stops at the backend: what stands below knows token ids only. `ServedPolicy` is a policy behind this server.
 `LLMProxy` (`proxy/`) is the same endpoint over servers of others: it shares 1 to 3, 10 and the dialects, and hands the
@@ -45,11 +45,14 @@ if TYPE_CHECKING:
         with_policy,
     )
     from .served_policy import ServedPolicy, load_tokenizer
+    from .settings import AddressSettings, AnswerSettings, ServerSettings
     from .tool_formats import Tool, ToolFormatName
 
 __all__ = [
     "LLM_RESOURCE",
     "MAIN_LLM_RESOURCE",
+    "AddressSettings",
+    "AnswerSettings",
     "Backend",
     "BackendLoad",
     "ChatRenderer",
@@ -60,6 +63,7 @@ __all__ = [
     "PolicyBackend",
     "RolloutLimits",
     "ServedPolicy",
+    "ServerSettings",
     "ThinkingName",
     "Tokenizer",
     "Tool",
@@ -85,6 +89,7 @@ _MODULES = {
         "with_policy",
     ),
     "served_policy": ("ServedPolicy", "load_tokenizer"),
+    "settings": ("AddressSettings", "AnswerSettings", "ServerSettings"),
     "tool_formats": ("Tool", "ToolFormatName"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

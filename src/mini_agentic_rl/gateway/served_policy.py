@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer that was given (an object, a folder or a hub id), or the one beside the model.
+    """Return the tokenizer that was given (an object, a folder or a hub id), or the one beside the model.
 
     Raises:
         ModelNotFoundError: there is none.
@@ -53,7 +53,7 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
 
 
 def _tokenizer_beside(model: str) -> str:
-    """Where the tokenizer of a model is; that of an adapter is its own where it has one, else that of its base."""
+    """Return where a model's tokenizer is: an adapter's own where it has one, else that of its base."""
     adapter = adapter_folder(model)
     if adapter is not None and (adapter / "tokenizer_config.json").is_file():
         return str(adapter)
@@ -94,7 +94,7 @@ class ServedPolicy:
         return {self.name: adapters[0], **{adapter: adapter for adapter in adapters}}
 
     def resources(self, initial: NamedResources, sampling_parameters: dict[str, Any]) -> NamedResources:
-        """What agents find: `initial`, the model that is trained as "llm" and "main_llm", and each adapter under its
+        """Return what agents find: `initial`, the trained model as "llm" and "main_llm", and each adapter under its
         name, unless it is the one without a name of its own.
 
         Raises:
@@ -174,7 +174,7 @@ class ServedPolicy:
         self._proxy = proxy
 
     def prompts(self) -> dict[str, int]:
-        """How many prompts so far continued a conversation, began one or forked, and why they forked; see
+        """Count the prompts so far that continued a conversation, began one or forked, and why they forked; see
         `mini_agentic_rl.gateway.completion.remember`.
 
         Raises:
@@ -185,7 +185,7 @@ class ServedPolicy:
         return self.server.service.memory.prompt_counters.counts()
 
     async def learn_async(self, job: Callable[[], T]) -> T:
-        """`Policy.learn_async`, while the server holds what arrives."""
+        """Run `Policy.learn_async` while the server holds what arrives."""
         if self.server is None:
             return await self.policy.learn_async(job)
         self.server.pause()

@@ -14,7 +14,7 @@ from ..atomic_files import write_json, write_text
 from ..datasets import PreferenceFields, convert_preferences, load_examples
 from ..errors import UserError
 from ..metrics import shared_console
-from .data_settings import ConvertSettings, DatasetSettings
+from .settings import ConvertSettings, DatasetSettings
 
 
 def convert_job(settings: ConvertSettings) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def convert_job(settings: ConvertSettings) -> dict[str, Any]:
         UserError: a path is missing, a file cannot be read or written, or no record is a preference.
     """
     if settings.input is None or settings.output is None:
-        raise UserError(f"--{'input' if settings.input is None else 'output'} is needed: give the path of a file")
+        raise UserError(f"`{'input' if settings.input is None else 'output'}` is needed: give the path of a file")
     fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
     with _progress(f"converting {settings.input.name}") as progress:
         report = convert_preferences(
@@ -52,7 +52,7 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
             seed=settings.seed,
         )
     except ImportError as error:
-        raise UserError(f"--dataset {settings.dataset}: {error}") from error
+        raise UserError(f"{settings.dataset}: {error}", setting="dataset") from error
     if settings.output is not None:
         settings.output.parent.mkdir(parents=True, exist_ok=True)
         write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))

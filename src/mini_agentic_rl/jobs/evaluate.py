@@ -13,11 +13,10 @@ from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..recipes import load_recipe, load_tasks
-from ..trainer import Trainer
-from ..trainer.statistics import accuracy_row, mean_pass_at_k
-from .pieces import transcripts, versions
+from ..trainer import Trainer, accuracy_row, mean_pass_at_k
+from .config import SqlTrainConfig
 from .settings import EvalSettings
-from .sql_settings import SqlTrainSettings
+from .summary import transcripts, versions
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:
@@ -26,30 +25,22 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work.
     """
-    recipe = load_recipe(settings.agent)
+    recipe = load_recipe(settings.tasks.agent)
     settings = _with_defaults_of_agent(settings)
-    split = "all" if is_data_file(Path(settings.dataset)) and settings.split == "test" else settings.split
-    tasks = load_tasks(settings.dataset, split, settings.size, settings.seed, settings.difficulty)
+    load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
+    split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
+    tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
     if len(tasks) == 0:
-        raise UserError(f"--dataset {settings.dataset} has no tasks in the split {settings.split}")
+        raise UserError(f"{asked.dataset} has no tasks in the split {settings.split}", setting="dataset")
     temperature = settings.temperature
     if temperature is None:
         temperature = 0.0 if settings.samples == 1 else 1.0
     algorithm = Measure(
-        settings.model,
+        load.model,
         samples=settings.samples,
         temperature=temperature,
-        max_new_tokens=settings.max_new_tokens,
-        seed=settings.seed,
-        rollout_timeout=settings.rollout_timeout,
-        tool_format=settings.tool_format,
-        thinking=settings.thinking,
-        load_options={
-            "adapter": settings.adapter,
-            "dtype": settings.dtype,
-            "device": settings.device,
-            "quantization": settings.quantization,
-        },
+        **rollouts.model_dump(),
+        load_options=load.model_dump(exclude={"model"}),
     )
     with ConsoleLogger() as logger:
         Trainer(algorithm=algorithm, hooks=recipe.hooks, n_runners=settings.n_runners, logger=logger).fit(
@@ -63,10 +54,10 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         "seconds": algorithm.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "versions": versions(),
-        "seed": settings.seed,
-        "model": settings.model,
-        "adapter": None if settings.adapter is None else str(settings.adapter),
-        "dataset": settings.dataset,
+        "seed": rollouts.seed,
+        "model": load.model,
+        "adapter": None if load.adapter is None else str(load.adapter),
+        "dataset": asked.dataset,
     }
     if settings.output is not None:
         answers = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
@@ -75,13 +66,11 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
 
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """The settings with the tasks that the agent is trained on, where none were given."""
-    if settings.agent != "sql":
+    """Return the settings with the tasks that the agent is trained on, where none were given."""
+    if settings.tasks.agent != "sql":
         return settings
-    usual = SqlTrainSettings()
-    tasks = {"dataset": usual.dataset, "difficulty": usual.difficulty}
-    given = settings.model_fields_set
-    return settings.model_copy(update={name: value for name, value in tasks.items() if name not in given})
+    usual = SqlTrainConfig().tasks.model_dump(exclude={"agent"})
+    return settings.changed(tasks={**usual, **settings.tasks.model_dump(exclude_unset=True)})
 
 
 def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -21,7 +21,8 @@ from ..policy import (
     resolve_dtype,
     resolve_model,
 )
-from .settings import PlanSettings, TrainSettings
+from .config import TrainConfig
+from .settings import PlanSettings
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,10 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     Raises:
         UserError: there is no such model, or nothing fits into `vram`.
     """
-    on_cpu = _on_cpu(settings.device, settings.vram)
-    shape = _shape(settings.model)
-    work = PlannedWork(
-        settings.tasks_per_step, settings.samples_per_prompt, settings.prompt_tokens, settings.max_new_tokens
-    )
+    on_cpu = _on_cpu(settings.load.device, settings.vram)
+    loop = settings.loop
+    shape = _shape(settings.load.model)
+    work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, settings.prompt_tokens, loop.max_new_tokens)
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
     if settings.vram is None:
         plan = plan_memory(shape, work, asked, on_cpu=on_cpu)
@@ -51,18 +51,19 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         plan = fitting_plan(shape, work, asked, limit, on_cpu=on_cpu, quantizes=not on_cpu)
         if plan.peak > limit:
             raise UserError(
-                f"--vram {settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
-                "shorten --prompt-tokens or --max-new-tokens, or choose a smaller --model"
+                f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
+                "shorten `prompt_tokens` or `max_new_tokens`, or choose a smaller `model`",
+                setting="vram",
             )
     return {
-        "model": settings.model,
+        "model": settings.load.model,
         "peak_bytes": plan.peak,
         "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
         "options": _options(settings, plan),
     }
 
 
-def apply_preset(settings: TrainSettings) -> TrainSettings:
+def apply_preset(settings: TrainConfig) -> TrainConfig:
     """The settings with those of its preset that save memory.
 
     Raises:
@@ -71,28 +72,28 @@ def apply_preset(settings: TrainSettings) -> TrainSettings:
     if settings.preset == "none":
         return settings
     if settings.full_finetune:
-        raise UserError(f"--preset {settings.preset} trains an adapter: leave --full-finetune out")
-    on_cpu = resolve_device(settings.device).type == "cpu"
+        raise UserError(f"{settings.preset} trains an adapter: leave `full_finetune` out", setting="preset")
+    on_cpu = resolve_device(settings.load.device).type == "cpu"
     limit = _PRESETS[settings.preset] - (0 if on_cpu else _CONTEXT_BYTES)
     quantizes = not on_cpu and importlib.util.find_spec("bitsandbytes") is not None
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=quantizes)
-    work = PlannedWork(settings.tasks_per_step, settings.samples_per_prompt, _PROMPT_TOKENS, 2 * settings.call_tokens)
-    plan = fitting_plan(_shape(settings.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
+    loop = settings.loop
+    work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, _PROMPT_TOKENS, 2 * loop.max_new_tokens)
+    plan = fitting_plan(_shape(settings.load.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
     if plan.peak > limit:
         raise UserError(
-            f"--preset {settings.preset}: --model {settings.model} needs {plan.peak / 1e9:.2f} GB even with the "
+            f"{settings.preset}: `model={settings.load.model}` needs {plan.peak / 1e9:.2f} GB even with the "
             f"smallest settings{'' if quantizes or on_cpu else ' (bitsandbytes would allow 4 bits)'}; "
-            "choose a smaller model"
+            "choose a smaller model",
+            setting="preset",
         )
     chosen = plan.settings
     logger.info("preset %s: %s; planned peak %.2f GB", settings.preset, _changes(chosen), plan.peak / 1e9)
-    return settings.model_copy(
-        update={
-            "quantization": chosen.quantization,
-            "gradient_checkpointing": chosen.checkpointing,
-            "max_batch_tokens": chosen.max_batch_tokens,
-            "cache_mib": chosen.cache_mib,
-        }
+    return settings.changed(
+        quantization=chosen.quantization,
+        gradient_checkpointing=chosen.checkpointing,
+        max_batch_tokens=chosen.max_batch_tokens,
+        cache_mib=chosen.cache_mib,
     )
 
 
@@ -104,21 +105,23 @@ def read_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG]I?)B?)?\s*", text.upper())
     if found is None:
-        raise UserError(f"--vram {text!r} is no size: write 4GB, 3500MB or 4GiB")
+        raise UserError(f"{text!r} is no size: write 4GB, 3500MB or 4GiB", setting="vram")
     size = int(float(found[1]) * _UNITS[found[2] or ""])
     if size < 10**6:
-        raise UserError(f"--vram {text} is {size:,} bytes, less than any model needs: write the unit, as in 4GB")
+        raise UserError(
+            f"{text} is {size:,} bytes, less than any model needs: write the unit, as in 4GB", setting="vram"
+        )
     return size
 
 
-def _asked(settings: PlanSettings | TrainSettings, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
+def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
     return PlannedSettings(
-        dtype=_dtype(settings.dtype, on_cpu=on_cpu),
-        quantization=settings.quantization,
-        lora_r=settings.lora_r,
-        checkpointing=settings.gradient_checkpointing,
-        max_batch_tokens=settings.max_batch_tokens,
-        cache_mib=settings.cache_mib,
+        dtype=_dtype(settings.load.dtype, on_cpu=on_cpu),
+        quantization=settings.load.quantization,
+        lora_r=settings.lora.r,
+        checkpointing=settings.learner.checkpointing,
+        max_batch_tokens=settings.learner.max_batch_tokens,
+        cache_mib=settings.engine.cache_mib,
         optimizer_8bit=bitsandbytes,
     )
 
@@ -128,7 +131,7 @@ def _shape(model: str) -> ModelShape:
         return ModelShape.of(resolve_model(model))
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UserError(f"--model {model!r} cannot be planned: {first}") from error
+        raise UserError(f"{model!r} cannot be planned: {first}", setting="model") from error
 
 
 def _on_cpu(device: str, vram: str | None) -> bool:
@@ -153,8 +156,9 @@ def _changes(chosen: PlannedSettings) -> str:
 
 
 def _options(settings: PlanSettings, plan: MemoryPlan) -> str:
+    loop = settings.loop
     return (
-        f"--model {settings.model} --lora-r {settings.lora_r} --tasks-per-step {settings.tasks_per_step} "
-        f"--samples-per-prompt {settings.samples_per_prompt} --max-new-tokens {settings.max_new_tokens} "
+        f"--model {settings.load.model} --lora-r {settings.lora.r} --tasks-per-step {loop.tasks_per_step} "
+        f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
         + _changes(plan.settings)
     )

@@ -1,56 +1,46 @@
-"""`serve`, and the server that `chat` talks to."""
+"""`serve` and `score-server`: a model, or a reward model, behind HTTP until it is told to stop."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
-from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy, ThinkingName, ToolFormatName
+from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
 from ..http import RequestLimits
-from ..policy import Dtype, EngineSettings, LoraSettings, Quantization
+from ..policy import LoraSettings, TorchThread
+from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
 from .settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_server(
-    *,
-    model: str,
-    adapter: Path | None,
-    host: str,
-    port: int,
-    dtype: Dtype,
-    device: str,
-    quantization: Quantization,
-    api_keys: Sequence[str] = (),
-    limits: GatewayLimits | None = None,
-    tool_format: ToolFormatName = "auto",
-    thinking: ThinkingName = "auto",
-    engine: EngineSettings | None = None,
-) -> Iterator[MiniLLMServer]:
-    """A running server on an in-process policy, stopped at the end of the block.
+def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
+    """Yield a running server on an in-process policy; it is stopped at the end of the block.
 
     Raises:
-        UserError: the model or the adapter cannot be loaded, or the port cannot be had.
+        UserError: the model, the adapter or the file of keys cannot be read, or the port cannot be had.
     """
+    server, load = settings.server, settings.load
+    keys = accepted_keys(server.api_key, server.api_key_file)
     served = ServedPolicy.load(
-        model,
-        adapter=adapter,
+        **load.model_dump(),
         # A fresh adapter changes nothing, and gives the model a name of its own beside its base.
-        lora=None if adapter is not None else LoraSettings(),
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        engine=engine,
+        lora=None if load.adapter is not None else LoraSettings(),
+        engine=settings.engine,
     )
     try:
         yield served.serve(
-            host=host, port=port, api_keys=api_keys, limits=limits, tool_format=tool_format, thinking=thinking
+            host=server.host,
+            port=server.port,
+            api_keys=keys,
+            limits=GatewayLimits(**settings.limits.model_dump()),
+            **settings.answers.model_dump(),
         )
     finally:
         served.close()
@@ -60,28 +50,62 @@ def serve_job(settings: ServeSettings) -> None:
     """Serve until interrupted.
 
     Raises:
-        UserError: the file of keys cannot be read, or holds none.
+        UserError: see `open_server`.
     """
-    with open_server(
-        model=settings.model,
-        adapter=settings.adapter,
-        host=settings.host,
-        port=settings.port,
-        dtype=settings.dtype,
-        device=settings.device,
-        quantization=settings.quantization,
-        api_keys=accepted_keys(settings.api_key, settings.api_key_file),
-        limits=GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields}),
-        tool_format=settings.tool_format,
-        thinking=settings.thinking,
-        engine=EngineSettings(cache_mib=settings.cache_mib, max_waiting=settings.max_waiting),
-    ):
+    with open_server(settings):
         logger.info("Ctrl-C stops it")
         threading.Event().wait()
 
 
+@contextmanager
+def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
+    """Yield a running server of scores; it is drained and stopped at the end of the block.
+
+    Raises:
+        UserError: the model cannot be loaded, the file of keys cannot be read, or the port cannot be had.
+    """
+    keys = accepted_keys(settings.api_key, settings.api_key_file)
+    batches = BatchSettings(**{name: getattr(settings, name) for name in BatchSettings.model_fields})
+    texts = TextLimits(**{name: getattr(settings, name) for name in TextLimits.model_fields})
+    limits = GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields})
+    thread = TorchThread()
+    try:
+        model = thread.call(
+            lambda: load_scorer(settings.model, device=settings.device, dtype=settings.dtype, limits=texts)
+        )
+        server = ScoreServer(
+            model,
+            thread=thread,
+            host=settings.host,
+            port=settings.port,
+            batches=batches,
+            limits=limits,
+            api_keys=keys,
+        )
+        with server:
+            yield server
+    finally:
+        thread.close()
+
+
+def score_job(settings: ScoreServerSettings) -> None:
+    """Serve scores until interrupted or terminated; requests under way are finished first.
+
+    Raises:
+        UserError: see `open_score_server`.
+    """
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        with open_score_server(settings):
+            logger.info("Ctrl-C stops it")
+            stop.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
-    """The API keys of a server: those given, and those in the file of `--api-key-file`.
+    """Return the API keys of a server: those given, and those in a file.
 
     Raises:
         UserError: the file cannot be read, or holds none.
@@ -91,8 +115,8 @@ def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--api-key-file {file} cannot be read: {error}") from error
+        raise UserError(f"{file} cannot be read: {error}", setting="api_key_file") from error
     found = [key for line in lines if (key := line.strip())]
     if not found:
-        raise UserError(f"--api-key-file {file} holds no key: write one on each line")
+        raise UserError(f"{file} holds no key: write one on each line", setting="api_key_file")
     return [*given, *found]

@@ -11,20 +11,22 @@ from ..gateway import GatewayLimits, LLMProxy
 from ..recipes import Recipe
 from ..recipes.sql import sql_recipe
 from ..rewards import RemoteReward
-from .roles import current_role
-from .sql_settings import SqlTrainSettings
+from .checks import current_role
+from .config import SqlTrainConfig
 
 logger = logging.getLogger(__name__)
 
 
-def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, Recipe, dict[str, Any]]:
+def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
     """(the settings, smaller where they ask for it; the agent; store, strategy and proxy of the trainer).
 
     Raises:
         UserError: a setting cannot work.
     """
-    if settings.agent != "sql":
-        raise UserError(f"--agent {settings.agent}: this trains the SQL agent; others are trained by `train`")
+    if settings.tasks.agent != "sql":
+        raise UserError(
+            f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
+        )
     settings = _sized(settings)
     recipe = sql_recipe(
         settings.database,
@@ -32,45 +34,46 @@ def prepare_sql(settings: SqlTrainSettings) -> tuple[SqlTrainSettings, Recipe, d
         answer_weight=settings.answer_weight,
         reward_model=_reward_model(settings.reward_model_url),
     )
-    return settings, recipe, _parts(settings)
+    return settings, recipe, _components(settings)
 
 
-def _sized(settings: SqlTrainSettings) -> SqlTrainSettings:
+def _sized(settings: SqlTrainConfig) -> SqlTrainConfig:
+    loop = settings.loop
     changes: dict[str, Any] = {}
     if settings.ci_fast:
         changes = {
             "total_steps": 1,
             "total_epochs": None,
-            "tasks_per_step": min(2, settings.tasks_per_step),
-            "samples_per_prompt": min(2, settings.samples_per_prompt),
-            "sft_examples": min(4, settings.sft_examples),
-            "eval_size": min(4, settings.eval_size),
+            "tasks_per_step": min(2, loop.tasks_per_step),
+            "samples_per_prompt": min(2, loop.samples_per_prompt),
+            "sft_examples": min(4, settings.warm_start.examples),
+            "eval_size": min(4, loop.eval_size or 4),
             "n_runners": min(2, settings.n_runners),
         }
     if settings.max_samples is not None:
-        changes["eval_size"] = min(settings.max_samples, changes.get("eval_size", settings.eval_size))
-    return settings.model_copy(update=changes)
+        most = settings.max_samples
+        changes["eval_size"] = min(most, changes.get("eval_size", loop.eval_size or most))
+    return settings.changed(**changes) if changes else settings
 
 
-def _parts(settings: SqlTrainSettings) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
+def _components(settings: SqlTrainConfig) -> dict[str, Any]:
+    components: dict[str, Any] = {}
     if settings.llm_proxy:
-        limits = GatewayLimits(
-            max_rollout_calls=settings.max_rollout_calls, max_rollout_tokens=settings.max_rollout_tokens
-        )
-        parts["llm_proxy"] = LLMProxy(limits=limits)  # without models: the trained one is put behind it
+        limits = GatewayLimits(**settings.limits.model_dump())
+        components["llm_proxy"] = LLMProxy(limits=limits)  # without models: the trained one is put behind it
     if settings.external_store_address is not None:
         if not settings.external_store_address.startswith(("http://", "https://")):
             raise UserError(
-                f"--external-store-address {settings.external_store_address}: give the address of a store server, as "
-                "http://localhost:9999 (agl store --port 9999)"
+                f"{settings.external_store_address} is no address of a store server, as http://localhost:9999 is "
+                "(agl store --port 9999)",
+                setting="external_store_address",
             )
-        parts["store"] = settings.external_store_address
+        components["store"] = settings.external_store_address
     elif _unmanaged() and not _server_named() and current_role() == "both":
-        logger.info("no store server is named (--external-store-address): the store is a file in the output folder")
-        parts["store"] = str(settings.output_dir / "rollouts.db")
-        parts["strategy"] = "shm"
-    return parts
+        logger.info("no store server is named (`external_store_address`): the store is a file in the output folder")
+        components["store"] = str(settings.run.output_dir / "rollouts.db")
+        components["strategy"] = "shm"
+    return components
 
 
 def _unmanaged() -> bool:
@@ -86,4 +89,4 @@ def _reward_model(url: str | None) -> RemoteReward | None:
     try:
         return None if url is None else RemoteReward(url)
     except ValueError as error:
-        raise UserError(f"--reward-model-url {url}: {error}") from error
+        raise UserError(f"{url}: {error}", setting="reward_model_url") from error

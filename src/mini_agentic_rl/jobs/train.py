@@ -6,46 +6,26 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from ..algorithm import MiniGRPO, MiniPPO, ReinforcementLearning, WarmStart, peak_memory_bytes
+from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart, read_progress
+from ..datasets import TaskRows
 from ..errors import UserError
 from ..gateway import GatewayLimits
-from ..metrics import MetricsLogger, make_logger, read_metrics
-from ..policy import EngineSettings, LearnerSettings, LoraSettings, adapter_folder
+from ..metrics import MetricsLogger, read_metrics
+from ..policy import adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks
-from ..trainer import Trainer
-from ..trainer.parts import asks_for_processes
-from ..trainer.report import write_report
-from ..trainer.run_folder import RunFolder
-from ..trainer.statistics import accuracy_row
-from .pieces import check_model, transcripts, versions, warm_start
+from ..trainer import RunFolder, Trainer, asks_for_processes, write_report
+from ..trainer.recorded_run import Checkpoint, RecordedRun, record_run
+from .checks import check_model, current_role
+from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset
-from .roles import current_role
-from .settings import TrainSettings
 from .sql import prepare_sql
-from .sql_settings import SqlTrainSettings, with_agent_defaults
+from .summary import training_summary, transcripts
 
 _TRANSCRIPTS = 6
 _PROCESSES = 4
 
-_OF_ALGORITHM = (
-    "dynamic_sampling",
-    "baseline",
-    "normalize_advantage",
-    "advantage_normalization",
-    "policy_loss",
-    "clip_ratio",
-    "clip_ratio_high",
-    "loss_aggregation",
-    "importance_correction",
-    "kl_in_reward",
-    "overlong_buffer",
-)
-"""Settings that the algorithm decides where they are not given."""
 
-
-def train_job(settings: TrainSettings) -> dict[str, Any]:
+def train_job(config: TrainConfig) -> dict[str, Any]:
     """Run the job and return its summary.
 
     Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
@@ -54,160 +34,112 @@ def train_job(settings: TrainSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
-    settings = with_agent_defaults(settings)
-    parts: dict[str, Any] = {}
-    if isinstance(settings, SqlTrainSettings):
-        settings, recipe, parts = prepare_sql(settings)
+    config = with_agent_defaults(config)
+    components: dict[str, Any] = {}
+    if isinstance(config, SqlTrainConfig):
+        config, recipe, components = prepare_sql(config)
     else:
-        recipe = load_recipe(settings.agent)
+        recipe = load_recipe(config.tasks.agent)
     if current_role() == "runner":
-        return _run_agent(settings, recipe, parts)
-    check_model(settings.model, settings.device)
-    settings = apply_preset(settings)
-    train = load_tasks(settings.dataset, "train", settings.max_samples, settings.seed, settings.difficulty)
-    held_out = load_tasks(settings.dataset, "test", settings.eval_size, 0, settings.difficulty)
-    algorithm = _algorithm(settings, warm_start(recipe, train, settings.sft_examples, settings.sft_learning_rate))
-    folder = RunFolder(settings.output_dir)
-    state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
-    if state == "finished":
-        return folder.read_summary()
-    latest = folder.latest_checkpoint() if state == "resumed" else None
-    resume_step = _logged_before(latest) if state == "resumed" else None
-    started = time.perf_counter()
-    with make_logger(settings.loggers, folder.path, resume_step=resume_step) as logger:
+        return _run_agent(config, recipe, components)
+    check_model(config.load.model, config.load.device)
+    config = apply_preset(config)
+    tasks, loop = config.tasks, config.loop
+    train = load_tasks(tasks.dataset, "train", config.max_samples, loop.seed, tasks.difficulty)
+    held_out = load_tasks(tasks.dataset, "test", loop.eval_size, 0, tasks.difficulty)
+    algorithm = make_algorithm(config, warm_start=_warm_start(config, recipe, train))
+
+    def fit(run: RecordedRun) -> dict[str, Any]:
+        started = time.perf_counter()
         trainer = Trainer(
             algorithm=algorithm,
             hooks=recipe.hooks,
-            n_runners=_runners(settings, parts),
-            output_dir=settings.output_dir,
-            logger=logger,
-            resume=state == "resumed",
-            **parts,
+            n_runners=_runners(config, components),
+            output_dir=run.folder.path,
+            logger=run.logger,
+            resume=run.is_resumed,
+            **components,
         )
         trainer.fit(recipe.agent, train, val_dataset=held_out)
-    summary = _summary(algorithm, settings, time.perf_counter() - started)
-    with folder.writing(folder.report_path):
-        write_report(
-            folder,
-            summary=summary,
-            metrics_rows=read_metrics(folder.metrics_path),
-            transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+        summary = {
+            **training_summary(algorithm, seconds=time.perf_counter() - started, seed=loop.seed),
+            "model": config.load.model,
+            "dataset": tasks.dataset,
+        }
+        with run.folder.writing(run.folder.report_path):
+            write_report(
+                run.folder,
+                summary=summary,
+                metrics_rows=read_metrics(run.folder.metrics_path),
+                transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+            )
+        return summary
+
+    return record_run(RunFolder(config.run.output_dir), config.run, config.flat(), fit, last_logged=last_logged)
+
+
+def make_algorithm(
+    config: TrainConfig, *, model: str | None = None, warm_start: WarmStart | None = None
+) -> ReinforcementLearning[Any]:
+    """Return the algorithm that a configuration asks for.
+
+    Args:
+        model: the model in place of that of the configuration.
+        warm_start: what is imitated first.
+
+    Raises:
+        UserError: settings contradict each other.
+    """
+    load = config.load
+    if config.full_finetune and adapter_folder(load.model) is not None:
+        raise UserError(
+            f"`full_finetune` trains whole weights, but {load.model} is an adapter: merge it into its base first",
+            setting="model",
         )
-    folder.write_summary(summary)  # last: it marks the run as finished
-    return summary
+    if config.full_finetune and load.quantization != "none":
+        raise UserError(
+            "quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune"
+        )
+    kind: type[ReinforcementLearning[Any]] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
+    return kind(
+        load.model if model is None else model,
+        settings=config.loop,
+        engine=config.engine,
+        lora=None if config.full_finetune else config.lora,
+        learner=config.learner,
+        warm_start=warm_start,
+        limits=GatewayLimits(**config.limits.model_dump()),
+        backend=config.backend,
+        load_options=load.model_dump(exclude={"model"}),
+    )
 
 
-def _run_agent(settings: TrainSettings, recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The side of the runners. The output folder is the algorithm's, who may use it at the same time."""
+def last_logged(checkpoint: Checkpoint | None) -> int:
+    """Return the last metrics row that a run resumed from a checkpoint keeps."""
+    return -1 if checkpoint is None else read_progress(checkpoint[1]).logged - 1
+
+
+def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent for an algorithm elsewhere, whose output folder this is: nothing is written to it."""
     trainer = Trainer(
-        hooks=recipe.hooks, n_runners=_runners(settings, parts), store=parts.get("store"), logger=MetricsLogger()
+        hooks=recipe.hooks,
+        n_runners=_runners(config, components),
+        store=components.get("store"),
+        logger=MetricsLogger(),
     )
     trainer.fit(recipe.agent)
     return {}
 
 
-def _runners(settings: TrainSettings, parts: Mapping[str, Any]) -> int:
-    """How many runners there are; not too many, where each is a process of its own."""
-    in_this_process = parts.get("strategy") == "shm" or not asks_for_processes()
-    return settings.n_runners if in_this_process else min(_PROCESSES, settings.n_runners)
+def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
+    """Return the number of runners: not too many, where each is a process of its own."""
+    in_this_process = components.get("strategy") == "shm" or not asks_for_processes()
+    return config.n_runners if in_this_process else min(_PROCESSES, config.n_runners)
 
 
-def _algorithm(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
-    if settings.full_finetune and adapter_folder(settings.model) is not None:
-        raise UserError(
-            f"--full-finetune trains whole weights, but --model {settings.model} is an adapter: "
-            "merge it into its base first"
-        )
-    if settings.full_finetune and settings.quantization != "none":
-        raise UserError("--full-finetune cannot train quantised weights: use --quantization none, or LoRA")
-    try:
-        return _made(settings, imitation)
-    except ValidationError as error:
-        raise UserError("; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())) from None
-
-
-def _made(settings: TrainSettings, imitation: WarmStart | None) -> ReinforcementLearning[Any]:
-    kind: type[ReinforcementLearning[Any]] = MiniGRPO
-    own: dict[str, Any] = {"preset": settings.algorithm}
-    if settings.algorithm == "ppo":
-        kind, own = MiniPPO, settings.critic_options()
-    elif settings.critic_options():
-        option = "--" + next(iter(settings.critic_options())).replace("_", "-")
-        raise UserError(f"{option} is PPO's: give --algorithm ppo with it")
-    return kind(
-        settings.model,
-        settings=kind.settings_class(
-            **own,
-            **_given(settings),
-            total_steps=settings.total_steps,
-            total_epochs=settings.total_epochs,
-            tasks_per_step=settings.tasks_per_step,
-            samples_per_prompt=settings.samples_per_prompt,
-            temperature=settings.temperature,
-            max_new_tokens=settings.call_tokens,
-            credit=settings.credit,
-            credit_discount=settings.credit_discount,
-            max_sampling_rounds=settings.max_sampling_rounds,
-            curriculum=settings.curriculum,
-            max_trajectory_tokens=settings.max_trajectory_tokens,
-            importance_cap=settings.importance_cap,
-            kl_coef=settings.kl_coef,
-            kl_estimator=settings.kl_estimator,
-            entropy_coef=settings.entropy_coef,
-            mask_truncated=settings.mask_truncated,
-            overlong_penalty=settings.overlong_penalty,
-            epochs_per_batch=settings.epochs_per_batch,
-            eval_size=settings.eval_size,
-            eval_every=settings.eval_every,
-            checkpoint_every=settings.checkpoint_every,
-            rollout_timeout=settings.rollout_timeout,
-            on_failure=settings.on_failure,
-            max_attempts=settings.max_attempts,
-            tool_format=settings.tool_format,
-            thinking=settings.thinking,
-            seed=settings.seed,
-            deterministic=settings.deterministic,
-        ),
-        engine=EngineSettings(cache_mib=settings.cache_mib),
-        lora=None if settings.full_finetune else LoraSettings(r=settings.lora_r, alpha=settings.lora_alpha),
-        learner=LearnerSettings(
-            learning_rate=settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
-            schedule=settings.lr_schedule,
-            checkpointing=settings.gradient_checkpointing,
-            max_batch_tokens=settings.max_batch_tokens,
-        ),
-        warm_start=imitation,
-        limits=GatewayLimits(
-            max_rollout_calls=settings.max_rollout_calls, max_rollout_tokens=settings.max_rollout_tokens
-        ),
-        backend=settings.backend,
-        load_options={"dtype": settings.dtype, "device": settings.device, "quantization": settings.quantization},
-    )
-
-
-def _given(settings: TrainSettings) -> dict[str, Any]:
-    """What was chosen against the algorithm's defaults."""
-    return {name: value for name in _OF_ALGORITHM if (value := getattr(settings, name)) is not None}
-
-
-def _logged_before(latest: Any) -> int:
-    """Last metrics row that a resumed run keeps: what was logged after its checkpoint is done again."""
-    from ..algorithm import read_progress
-
-    return -1 if latest is None else read_progress(latest[1]).logged - 1
-
-
-def _summary(algorithm: ReinforcementLearning[Any], settings: TrainSettings, seconds: float) -> dict[str, Any]:
-    found = algorithm.summary
-    return {
-        "accuracy": [accuracy_row(row["name"], row["correct"], row["count"]) for row in found["accuracy"]],
-        "seconds": {**found["seconds"], "this process": seconds},
-        "steps": found["steps"],
-        "untrained": found["untrained"],
-        "peak_memory_bytes": peak_memory_bytes(),
-        "versions": versions(),
-        "seed": settings.seed,
-        "model": settings.model,
-        "dataset": settings.dataset,
-    }
+def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
+    """Return the imitation of tasks done well; None where there is nothing to imitate."""
+    found = recipe.demonstrations
+    if found is None or config.warm_start.examples == 0 or found.needs not in tasks[0]:
+        return None
+    return WarmStart(found.demonstrate, found.tools, config.warm_start)

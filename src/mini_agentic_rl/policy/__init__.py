@@ -52,6 +52,7 @@ from .model_files import (
     resolve_model,
 )
 from .settings import (
+    AdaptedModelSettings,
     Dtype,
     EngineSettings,
     LearnerSettings,
@@ -85,6 +86,7 @@ __all__ = [
     "ADAPTER_CONFIG",
     "ATTENTION_NAME",
     "DEFAULT_ADAPTER",
+    "AdaptedModelSettings",
     "AdapterMismatchError",
     "CacheFullError",
     "Dtype",

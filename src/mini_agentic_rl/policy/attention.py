@@ -52,6 +52,7 @@ def _forward(
 ) -> tuple[Tensor, None]:
     if attention_tables is None:
         raise RuntimeError("this model's attention runs through the policy's engine and learner; call those instead")
+    # Architectures that scale their scores otherwise say so.
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: int = module.layer_idx  # type: ignore[assignment]  # transformers numbers every attention module
     out_THD = attention_tables.attend(layer, query[0], key[0], value[0], Scoring(scale, sliding_window, softcap))
@@ -75,6 +76,7 @@ def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tenso
     else:
         scores = q_1HRD @ k_HKD.transpose(-1, -2) * scoring.scale
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+        # The mask after the cap: capped, minus infinity would be a number that still has weight.
         out = scores.float().masked_fill(~mask_RK, float("-inf")).softmax(-1).to(v_HKD.dtype) @ v_HKD
     return out.view(heads, tokens, size)
 

@@ -72,7 +72,7 @@ class _FrozenHead(torch.autograd.Function):
         rest_R = torch.zeros_like(top_R)
         rest_logits_R = torch.zeros_like(top_R)
         rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
-        # The same two sums with every term times (logit - top).
+        # The same sums with every term times (logit - top): relative to the top, so that they do not cancel.
         gaps_R = torch.zeros_like(top_R)
         gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
         logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
@@ -84,6 +84,7 @@ class _FrozenHead(torch.autograd.Function):
             block_top_R, block_token_R = logits_RV.max(-1)
             new_R = torch.maximum(top_R, block_top_R)
             rises_R = block_top_R > top_R
+            # Older sums are of exp(logit - old top).
             shrink_R = torch.exp(top_R - new_R)
             exp_RV = torch.exp(logits_RV - new_R[:, None])
             # The top token is kept out of all sums (see above).
@@ -101,6 +102,7 @@ class _FrozenHead(torch.autograd.Function):
             rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
             old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
             rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
+            # The product in the head's type, which is what makes it fast; the sum over blocks in float32.
             if differentiate:
                 rest_weights_RM.mul_(shrink_R[:, None])
                 rest_weights_RM.addcmul_(weight_VM[top_token_R].float(), joins_R[:, None])

@@ -135,6 +135,7 @@ class Learner:
                     values_S=self._values(chunk),
                 )
             )
+            # Off the graph: a metric that kept it would keep the activations of every chunk.
             for name, value in {"loss": outputs.loss, **outputs.metrics}.items():
                 sums[name] = sums.get(name, 0.0) + float(value.detach())
             return outputs.loss if gradient else None
@@ -151,6 +152,7 @@ class Learner:
         """Return log-probabilities [S] of the terms under the current weights, or with the adapter off."""
         found_S = torch.empty(packed.term_count, device=self._model.device)
 
+        # Chunks come in the order of the trees, and each holds the terms that it predicts.
         def on_terms(chunk: ChunkTerms) -> None:
             found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = chunk.logprobs_N
 
@@ -167,19 +169,22 @@ class Learner:
         """
         rate = self.learning_rate(self.steps)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
+        # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
+            # The turn that runs this job sees the new version, and invalidates the keys of the old one.
             self._model.versions[self.adapter] += 1
         self._optimizer.zero_grad(set_to_none=True)
+        # A skipped step counts too: a run of so many steps ends, and its schedule goes on.
         self.steps += 1
         return {"grad_norm": norm, "learning_rate": rate, "skipped": 0.0 if finite else 1.0}
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """For another library's trainer that takes the steps; it must count them in `steps`."""
+        """Optimizer for another library's trainer that takes the steps; it must count them in `steps`."""
         return self._optimizer
 
     def learning_rate(self, step: int) -> float:

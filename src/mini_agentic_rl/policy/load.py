@@ -96,6 +96,7 @@ def load_model(
         base = model
     _check_names([*trained, *fixed], base)
     base.eval()
+    # After the base is loaded, which may draw numbers too.
     if seed is not None:
         torch.manual_seed(seed)
     if lora is None and all(folder is None for folder in trained.values()):
@@ -121,6 +122,7 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
         model.base.save_pretrained(folder)
         return
     model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
+    # peft writes a model card full of blanks.
     readme = folder / "README.md"
     readme.unlink(missing_ok=True)
     if adapter != DEFAULT_ADAPTER:  # peft puts any other into a folder of its name
@@ -152,6 +154,7 @@ def _load_base(
 ) -> PreTrainedModel:
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if quantization != "none":
+        # bitsandbytes quantises while it loads onto the device; such a model cannot be moved afterwards.
         options["quantization_config"] = quantization_config(quantization, dtype)
         options["device_map"] = {"": device}
     try:
@@ -191,6 +194,7 @@ def _check_names(names: Sequence[str], base: PreTrainedModel) -> None:
     """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names."""
     if not names:
         raise PolicyError("name at least one adapter to train", setting="adapters")
+    # peft finds an adapter's weights by its name within a parameter's, and a ModuleDict refuses names of its methods.
     taken = {part for name, _ in base.named_parameters() for part in name.split(".")}
     taken |= {"base_layer", "base_model", *dir(torch.nn.ModuleDict())}
     for name in names:

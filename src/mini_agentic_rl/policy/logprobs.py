@@ -43,6 +43,7 @@ def read_logprobs(
     Logits exist for `rows` positions at a time. The entropies have a gradient only where `entropy_gradient` asks for
     it, which costs time.
     """
+    # Sorted by row, the terms of a block of rows stand together.
     order = torch.argsort(targets.row_S)
     sorted_rows = targets.row_S[order]
     frozen = model.frozen_head
@@ -61,6 +62,7 @@ def read_logprobs(
             )
         else:
             block = (model, hidden_RM, temperature_R, row_S, token_S, entropy_gradient)
+            # Logits of one block at a time also in the backward pass, at the price of computing them again.
             in_backward_too = torch.is_grad_enabled()
             logprob, entropy = checkpoint(_block, *block, use_reentrant=False) if in_backward_too else _block(*block)
         logprobs.append(logprob)

@@ -56,12 +56,13 @@ class ModelShape:
 
     @classmethod
     def of(cls, path: str, *, trust_remote_code: bool = False) -> ModelShape:
-        """Read from the configuration of a model; no weight is loaded.
+        """Read the shape from the configuration of a model; no weight is loaded.
 
         Raises:
             OSError: there is no such model.
         """
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        # Built without memory: counting parameters of the real classes fits architectures with odd layers too.
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         head = model.get_output_embeddings()
@@ -132,7 +133,7 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes at the worst moment."""
+        """Bytes at the worst moment: sampling and learning take turns."""
         return self._sum("always") + max(self._sum("sampling"), self._sum("learning"))
 
     def _sum(self, phase: Phase) -> int:
@@ -144,6 +145,7 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     item = settings.dtype.itemsize
     lora = settings.lora_r * shape.lora_ends
     per_moment = 1 if settings.optimizer_8bit else 4
+    # Adapters, their gradients and AdamW's two moments are in float32 whatever the base is in.
     parts = [
         MemoryPart("weights", _weight_bytes(shape, settings), "always"),
         MemoryPart("adapter and its gradients", 2 * 4 * lora, "always"),
@@ -169,7 +171,7 @@ def fitting_plan(
     """Return the plan of the fastest settings whose peak is at most `limit` bytes; where none fits, the smallest plan.
 
     Args:
-        settings: where to begin; only what saves memory is changed.
+        settings: those to begin with; only what saves memory is changed.
         quantizes: True if 4-bit weights can be used.
     """
     plans = [plan_memory(shape, work, candidate, on_cpu=on_cpu) for candidate in _candidates(settings, quantizes)]
@@ -177,7 +179,10 @@ def fitting_plan(
 
 
 def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedSettings]:
-    """Yield settings from the fastest to the smallest."""
+    """Yield settings from the fastest to the smallest.
+
+    A smaller cache costs least, then smaller chunks, then computing activations twice, and 4-bit weights cost accuracy.
+    """
     quantizations: list[Quantization] = [settings.quantization]
     if quantizes and settings.quantization == "none":
         quantizations.append("4bit")
@@ -212,17 +217,20 @@ def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings
 
 
 def _sampling_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
+    # Sampling keeps nothing for a backward pass, so one layer's tensors at a time.
     widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
     logits = 3 * 4 * shape.vocab * min(work.sampled_sequences, 256)
     return item * widest * min(_ENGINE_TOKENS, work.tasks_per_step * work.prompt_tokens + 1) + logits
 
 
 def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
+    # The tokens of a chunk, and of those that wait for later ones' gradients.
     alive = _alive(work, settings)
     of_layer = alive * _saved_per_token(shape, settings)
     # One layer's gradients, beside what is kept for all.
     gradients = 4 * settings.max_batch_tokens * (shape.intermediate + shape.hidden) * settings.dtype.itemsize
     if settings.checkpointing:
+        # Each layer's input, the keys and values that later chunks look at, and one layer computed again.
         kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
         return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
     return shape.layers * of_layer + gradients

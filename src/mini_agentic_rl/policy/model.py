@@ -43,6 +43,7 @@ class PolicyModel:
         """
         self.base = model
         self.peft_model = peft_model
+        # The keys live in our cache, and transformers would keep a second one.
         self.base.config.use_cache = False
         self.base.set_attn_implementation(ATTENTION_NAME)
         self.backbone: nn.Module = getattr(model, model.base_model_prefix)
@@ -54,6 +55,7 @@ class PolicyModel:
         self.head: nn.Module = head
         config = model.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        # Cohere multiplies its logits, Granite divides them; `logits` has to do here what their own heads do.
         self._logit_scale = float(getattr(config, "logit_scale", None) or 1.0)
         self._logit_scale /= float(getattr(config, "logits_scaling", None) or 1.0)
         self.layers: int = config.num_hidden_layers
@@ -65,12 +67,14 @@ class PolicyModel:
         """Adapters that are trained; a request for the model's own name gets the first one."""
         self.versions: dict[str, int] = dict.fromkeys((*adapters, *fixed_adapters), 0)
         self._active: str | None = self.adapters[0]
+        # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base)
 
     @property
     def device(self) -> torch.device:
+        """Device of the embeddings, where token ids have to be."""
         device: torch.device = self.base.get_input_embeddings().weight.device
         return device
 
@@ -81,7 +85,7 @@ class PolicyModel:
         return dtype
 
     def version(self, adapter: str | None) -> int:
-        """Optimizer steps behind `adapter`; the base model without one is always 0."""
+        """Return the optimizer steps behind `adapter`; the base model without one is always 0."""
         return 0 if adapter is None else self.versions[adapter]
 
     def activate(self, adapter: str | None) -> None:

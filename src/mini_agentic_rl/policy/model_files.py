@@ -57,6 +57,7 @@ def resolve_model(name: str) -> str:
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelNotFoundError(f"no model folder at {name!r}", setting="model")
+    # Asked once here, because the Hub's client would try each file for half a minute.
     if not ask_hub() and not cached(name, "config.json"):
         raise ModelNotFoundError(
             f"there is no folder {name!r}, and the Hugging Face Hub does not answer "
@@ -189,11 +190,13 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _publish(converted: Path, target: Path) -> None:
+    # On disk before it has its name: a crash must not leave a model that looks whole.
     for path in converted.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
     if target.exists():
         shutil.rmtree(target)
+    # Another process may have published the same model meanwhile, which is as good.
     with contextlib.suppress(FileExistsError):
         converted.rename(target)
     if not embedded_is_pulled():

@@ -41,6 +41,7 @@ class _Pack:
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         if self.b_RN is not None:
+            # The product also computed A x, as its last rows.
             y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
             y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
         return (
@@ -91,6 +92,7 @@ class PackedLinears:
         self, group: Sequence[Any], layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         pack = self._packs.get(group[0])
+        # Blocked weights have no gradient: with gradients on, somebody else computes with this model.
         if pack is None or torch.is_grad_enabled():
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
@@ -126,6 +128,7 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     """Return plain linear layers, and the wrappers of those that have adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    # A wrapper holds its base layer and the matrices of each adapter, which are linear layers too.
     with_adapters = [module for module in base.modules() if isinstance(module, BaseTunerLayer)]
     inside = {id(part) for module in with_adapters for part in module.modules()}
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
@@ -138,11 +141,13 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
     biases = [linear.bias for linear in linears]
     with_adapter = [n for n, layer in enumerate(group) if layer is not linears[n] and adapter in layer.lora_A]
     b_RN = None
+    # float32 holds W + s B A as exactly as the learner's two products; the sum is one product less a layer.
     if weights[0].dtype == torch.float32:
         for n in with_adapter:
             weights[n] = group[n].get_delta_weight(adapter).add_(weights[n])
     elif with_adapter:
         small = [group[n].lora_A[adapter].weight.detach() for n in with_adapter]
+        # Zeros outside a layer's own rows and columns: what one layer's A gives must not reach another's outputs.
         b_RN = torch.zeros(sum(a_RK.shape[0] for a_RK in small), sum(sizes), dtype=weights[0].dtype)
         row = 0
         for n, a_RK in zip(with_adapter, small, strict=True):

@@ -42,10 +42,12 @@ class Draw:
 
 def uniform(seed: int, position: int) -> float:
     """Return a number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
+    # Made from the two alone, and not by a generator that each draw advances: a preempted sequence draws the same.
     z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
     z ^= z >> 31
+    # 53 bits are all that a double holds; the half keeps 0 out, at which a token of probability 0 could be drawn.
     return ((z >> 11) + 0.5) / (1 << 53)
 
 
@@ -74,6 +76,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
 
     `logits_BV` may be overwritten.
     """
+    # In 16 bits the log-sum-exp over a vocabulary would no longer be the learner's.
     logits_BV = logits_BV.float()
     _adjust(logits_BV, rows)
     temperatures = [row.sampling.temperature for row in rows]
@@ -88,12 +91,12 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     if greedy:
         tokens_B[greedy] = choices_BV[greedy].argmax(-1)
     if drawn:
-        probs = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn])
+        probs_NV = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn])
         params = [rows[i].sampling for i in drawn]
         if any(p.top_p < 1 or p.top_k > 0 or p.min_p > 0 for p in params):
-            probs = _truncate(probs, params)
+            probs_NV = _truncate(probs_NV, params)
         u = [uniform(rows[i].seed, len(rows[i].sampled)) for i in drawn]
-        tokens_B[drawn] = _inverse_cdf(probs, torch.tensor(u, dtype=torch.float64, device=probs.device))
+        tokens_B[drawn] = _inverse_cdf(probs_NV, torch.tensor(u, dtype=torch.float64, device=probs_NV.device))
     logprobs = logits_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
     tops = _top_logprobs(logits_BV, rows)
     return [Draw(*parts) for parts in zip(tokens_B.tolist(), logprobs, tops, forced, strict=True)]
@@ -105,6 +108,7 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         for token, bias in params.logit_bias.items():
             logits_BV[i, token] += bias
         if (params.presence_penalty or params.frequency_penalty) and row.sampled:
+            # Of the answer alone: a prompt may repeat what it likes.
             for token, count in Counter(row.sampled).items():
                 logits_BV[i, token] -= params.presence_penalty + params.frequency_penalty * count
 
@@ -140,30 +144,36 @@ def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
     last tokens.
     """
     batch, vocab = probs_BV.shape
-    padded = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
-    buckets = padded.sum(-1).double().cumsum(-1)
-    target = u_B * buckets[:, -1]
-    bucket = torch.searchsorted(buckets, target[:, None]).clamp_(max=buckets.shape[1] - 1)
-    before = torch.where(bucket > 0, buckets.gather(1, (bucket - 1).clamp(min=0)), torch.zeros_like(target[:, None]))
-    inside = padded.gather(1, bucket[:, :, None].expand(-1, -1, _BUCKET))[:, 0].double()
-    offset = torch.searchsorted(inside.cumsum(-1), (target[:, None] - before)).clamp_(max=_BUCKET - 1)
-    chosen = (bucket * _BUCKET + offset)[:, 0]
+    padded_BUO = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
+    # Doubles, because u has 53 bits.
+    mass_BU = padded_BUO.sum(-1).double().cumsum(-1)
+    target_B = u_B * mass_BU[:, -1]
+    bucket_B1 = torch.searchsorted(mass_BU, target_B[:, None]).clamp_(max=mass_BU.shape[1] - 1)
+    before_B1 = torch.where(
+        bucket_B1 > 0, mass_BU.gather(1, (bucket_B1 - 1).clamp(min=0)), torch.zeros_like(target_B[:, None])
+    )
+    inside_BO = padded_BUO.gather(1, bucket_B1[:, :, None].expand(-1, -1, _BUCKET))[:, 0].double()
+    offset_B1 = torch.searchsorted(inside_BO.cumsum(-1), (target_B[:, None] - before_B1)).clamp_(max=_BUCKET - 1)
+    chosen_B = (bucket_B1 * _BUCKET + offset_B1)[:, 0]
     # Rounding may land on a token of probability 0 at the end of a bucket; the likeliest of the bucket takes its place.
-    zero = inside.gather(1, offset)[:, 0] <= 0
-    return torch.where(zero, bucket[:, 0] * _BUCKET + inside.argmax(-1), chosen)
+    zero_B = inside_BO.gather(1, offset_B1)[:, 0] <= 0
+    return torch.where(zero_B, bucket_B1[:, 0] * _BUCKET + inside_BO.argmax(-1), chosen_B)
 
 
 def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
-    ordered, index = probs_BV.sort(-1, descending=True)
-    rank = torch.arange(ordered.shape[1], device=ordered.device)[None, :]
-    vocab = ordered.shape[1]
-    k = torch.tensor([min(p.top_k or vocab, vocab) for p in params], device=ordered.device)[:, None]
-    p = torch.tensor([q.top_p for q in params], device=ordered.device)[:, None]
-    floor = torch.tensor([q.min_p for q in params], device=ordered.device)[:, None]
-    before = ordered.cumsum(-1) - ordered
-    keep = (rank < k) & ((before < p) | (rank == 0)) & (ordered >= floor * ordered[:, :1])
-    return torch.zeros_like(probs_BV).scatter_(1, index, ordered * keep)
+    """Set to zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
+    ordered_BV, index_BV = probs_BV.sort(-1, descending=True)
+    rank_1V = torch.arange(ordered_BV.shape[1], device=ordered_BV.device)[None, :]
+    vocab = ordered_BV.shape[1]
+    top_k_B1 = torch.tensor([min(p.top_k or vocab, vocab) for p in params], device=ordered_BV.device)[:, None]
+    top_p_B1 = torch.tensor([p.top_p for p in params], device=ordered_BV.device)[:, None]
+    floor_B1 = torch.tensor([p.min_p for p in params], device=ordered_BV.device)[:, None]
+    # Mass before a token, and not with it: the nucleus includes the token that passes top-p.
+    before_BV = ordered_BV.cumsum(-1) - ordered_BV
+    keep_BV = (
+        (rank_1V < top_k_B1) & ((before_BV < top_p_B1) | (rank_1V == 0)) & (ordered_BV >= floor_B1 * ordered_BV[:, :1])
+    )
+    return torch.zeros_like(probs_BV).scatter_(1, index_BV, ordered_BV * keep_BV)
 
 
 def _top_logprobs(logprobs_BV: Tensor, rows: Sequence[Row]) -> list[tuple[tuple[int, float], ...]]:

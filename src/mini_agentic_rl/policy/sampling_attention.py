@@ -78,6 +78,7 @@ class PagedTables:
 
 
 def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
+    """Return [new, slots], True where a new token sees a key: itself, and those before it within the window."""
     total = slots.numel()
     key = torch.arange(total, device=slots.device)[None, :]
     query = torch.arange(total - new, total, device=slots.device)[:, None]
@@ -205,6 +206,7 @@ class DecodeTables:
         [B, K, G]."""
         mask = self._own_mask(scoring.window, q_BKGD.dtype)
         batch, width = self._own_BC.shape
+        # A GPU gathers all at once: many small kernels would cost more than the memory.
         rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
         parts = []
         for start in range(0, batch, rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -26,14 +27,21 @@ class ModelSettings(Settings):
     """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
 
 
+class AdaptedModelSettings(ModelSettings):
+    """Which model, and with which adapter."""
+
+    adapter: Path | None = None
+    """Folder of a trained adapter; without it the model is taken as it is."""
+
+
 class LoraSettings(Settings):
     """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
 
-    r: int = Field(default=8, ge=1)
-    """Rank of the adapter."""
-    alpha: int = Field(default=16, ge=1)
-    """Scale of the adapter, divided by the rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    r: int = Field(default=8, ge=1, json_schema_extra={"option": "--lora-r"})
+    """Rank of the LoRA adapter."""
+    alpha: int = Field(default=16, ge=1, json_schema_extra={"option": "--lora-alpha"})
+    """Scale of the LoRA adapter: its output is multiplied by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1, json_schema_extra={"option": "--lora-dropout"})
     """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Which layers get an adapter."""
@@ -45,13 +53,13 @@ class EngineSettings(Settings):
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
     cache_mib: int = Field(default=768, ge=1)
-    """Size of the key/value cache in MiB."""
+    """Size of the sampler's key/value cache in MiB; it is given back while learning."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """At most this many tokens in one forward pass."""
     max_running: int = Field(default=256, ge=1)
     """At most this many sequences at once."""
     max_waiting: int = Field(default=4096, ge=1)
-    """At most this many requests wait for their turn; more are refused."""
+    """At most this many requests wait for their turn; more are refused with 429 and told when to come again."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
@@ -60,7 +68,7 @@ class LearnerSettings(Settings):
     """The optimizer and what bounds its memory."""
 
     learning_rate: float = Field(default=5e-4, gt=0)
-    """Peak learning rate; LoRA wants about ten times that of full training."""
+    """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -68,15 +76,15 @@ class LearnerSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly from 0."""
-    schedule: Schedule = "constant"
-    """How the learning rate falls after the warm-up, to 0 at `total_steps`."""
+    """Steps over which the learning rate rises."""
+    schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--lr-schedule"})
+    """How the learning rate falls over the steps."""
     total_steps: int = Field(default=0, ge=0)
     """Optimizer steps of the whole run; needed for a schedule that falls."""
     optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
     """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    checkpointing: bool = Field(default=False, json_schema_extra={"option": "--gradient-checkpointing"})
+    """Recompute activations in the backward pass: less memory, about a third more time for learning."""
     max_batch_tokens: int = Field(default=450, ge=1)
     """Packed tokens per forward-backward pass; bounds the memory of learning."""
     head_rows: int = Field(default=256, ge=1)

@@ -56,6 +56,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         starts.update(zip(decoding, range(len(tokens), len(tokens) + len(decoding)), strict=True))
         tokens.extend(segment.sequence.tokens[-1] for segment in decoding)
         positions.extend(segment.stop - 1 for segment in decoding)
+    # A twin's keys are copied into its own slots: its blocks may be private, and outlive the other sequence.
     twins = [p for p in (*plan.prefill, *plan.decode) if p.twin is not None]
     sources = list(range(len(tokens))) if twins else []
     for segment in twins:

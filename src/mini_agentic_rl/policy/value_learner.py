@@ -32,6 +32,7 @@ class ValueHead(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
+        # Zero, so that the first values are 0 and the first advantages plain returns.
         self.weight = nn.Parameter(torch.zeros(hidden_size))
         self.bias = nn.Parameter(torch.zeros(()))
 

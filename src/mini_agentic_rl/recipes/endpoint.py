@@ -1,4 +1,4 @@
-"""How agents reach the model that is trained: the LLM among their resources, and a client with the rollout's own URL.
+"""Access of agents to the trained model: the LLM among their resources, and a client with the rollout's own URL.
 
 OpenAI clients share one transport per event loop. A fresh client costs tens of milliseconds, most of them for TLS
 set-up, and opens connections of its own; a copy of a client with another base URL costs next to nothing and reuses the

@@ -16,12 +16,12 @@ from ..user_code import load_object
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """How tasks are done well, for training by imitation."""
+    """Demonstrations of tasks done well, for training by imitation."""
 
     demonstrate: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
     """Returns the OpenAI messages of a task done well."""
     tools: Sequence[dict[str, Any]]
-    """What the agent sends as `tools`."""
+    """Tools that the agent sends with every call."""
     needs: str
     """Field that a task must have to be demonstrated."""
 

@@ -1,4 +1,4 @@
-"""Rewards: what a reply is worth.
+"""Rewards: scores of replies.
 
 Pure functions of what a model said and what was right, and reward functions made of them, of a judge, of a reward model
 and of any callable; the latter are called alike, by TRL, by `RewardHook` and by hand (`base`).
@@ -16,6 +16,7 @@ from .rubric import Criterion, Rubric
 from .steps import StepReward, count_steps
 from .symbolic import SymbolicError
 from .tool_use import ToolUseReward
+from .values import parse_number, plain_number
 
 __all__ = [
     "AccuracyReward",
@@ -45,6 +46,8 @@ __all__ = [
     "load_reward",
     "load_rewards",
     "normalise_answer",
+    "parse_number",
+    "plain_number",
     "same_answer",
     "samples_of",
     "weighted_sum",

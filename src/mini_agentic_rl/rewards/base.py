@@ -1,4 +1,4 @@
-"""What a reward function is called with, and the base of those here.
+"""Samples, which reward functions are called with, and the base of the reward functions here.
 
 A reward function is called as TRL calls one: `fn(completions=[…], prompts=[…], ground_truth=[…], …)`, a list for each
 column, and returns a number for each completion, or None where there is no reward. None is not 0: a sample without a
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from ..errors import UserError
 
 Message: TypeAlias = Mapping[str, Any]
-Conversation: TypeAlias = str | Sequence[Message]
+TextOrMessages: TypeAlias = str | Sequence[Message]
 """Text, or OpenAI messages."""
 
 
@@ -30,15 +30,15 @@ Conversation: TypeAlias = str | Sequence[Message]
 class Sample:
     """One completion to score."""
 
-    completion: Conversation
-    prompt: Conversation | None = None
+    completion: TextOrMessages
+    prompt: TextOrMessages | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the sample's row by name, such as `ground_truth`."""
 
     @property
     def text(self) -> str:
-        """The final answer: the text, or that of the last message; "" where that is none of the assistant's or calls a
-        tool."""
+        """Return the final answer: the text, or that of the last message; "" where that is none of the assistant's or
+        calls a tool."""
         if isinstance(self.completion, str):
             return self.completion
         messages = as_messages(self.completion, "assistant")
@@ -47,18 +47,18 @@ class Sample:
 
     @property
     def written(self) -> str:
-        """Everything that the assistant wrote, line by line."""
+        """Return everything that the assistant wrote, line by line."""
         texts = [message_text(message) for message in self.messages if message.get("role", "assistant") == "assistant"]
         return "\n".join(text for text in texts if text)
 
     @property
     def messages(self) -> list[Message]:
-        """The completion as messages."""
+        """Return the completion as messages."""
         return as_messages(self.completion, "assistant")
 
     @property
     def question(self) -> str:
-        """The prompt as text; several messages with their roles."""
+        """Return the prompt as text; several messages with their roles."""
         messages = as_messages(self.prompt or "", "user")
         if len(messages) == 1:
             return message_text(messages[0])
@@ -66,7 +66,7 @@ class Sample:
 
 
 def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]) -> list[Sample]:
-    """One sample for each completion. A column that is no list of as many values holds for all of them."""
+    """Return one sample for each completion. A column that is no list of as many values holds for all of them."""
     count = len(completions)
     listed = {name: value for name, value in columns.items() if isinstance(value, list | tuple) and len(value) == count}
     shared = {name: value for name, value in columns.items() if name not in listed}
@@ -81,7 +81,7 @@ def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, column
 
 
 def as_messages(value: Any, role: str) -> list[Message]:
-    """Messages out of messages, one message or text; `role` is that of text. What is neither is left out."""
+    """Return messages, read from messages, one message or text; `role` is that of text."""
     if value is None or value == "":
         return []
     if isinstance(value, str):
@@ -94,7 +94,7 @@ def as_messages(value: Any, role: str) -> list[Message]:
 
 
 def message_text(message: Message) -> str:
-    """The text of a message, its parts joined; "" without any."""
+    """Return the text of a message, its parts joined; "" without any."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -105,7 +105,7 @@ def message_text(message: Message) -> str:
 
 
 def group_key(sample: Sample) -> str:
-    """What the samples of one group have in common: the `id` of their row, else their prompt."""
+    """Return the key of the sample's group: the `id` of its row, else its prompt."""
     identity = sample.columns.get("id")
     if identity is not None:
         return f"id {identity}"
@@ -113,7 +113,7 @@ def group_key(sample: Sample) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with a question mark for each half of a surrogate pair, which no JSON body can carry."""
+    """Return the text with a question mark for each half of a surrogate pair, which no JSON body can carry."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -141,17 +141,17 @@ class Reward:
         """`name` is what logs and metrics call it."""
         self.name = name
         self.errors: Counter[str] = Counter()
-        """How many samples got no reward, by reason."""
+        """Number of samples without a reward, by reason."""
 
     @property
     def __name__(self) -> str:
-        """The name, where TRL looks for it."""
+        """Return the name, where TRL looks for it."""
         return self.name
 
     def __call__(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> list[float | None]:
-        """A reward for each completion, or None.
+        """Return a reward for each completion, or None.
 
         Raises:
             RewardError: the rows lack something that every reward needs.
@@ -168,21 +168,21 @@ class Reward:
     async def in_thread(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> list[float | None]:
-        """The same from an event loop, which goes on meanwhile."""
+        """Return the rewards without blocking the event loop: they are computed in a thread."""
         return await asyncio.to_thread(self, completions, prompts, **columns)
 
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
-        """The scores of what the caller gave, as it gave it; by default of the samples that it makes."""
+        """Return the scores of what the caller gave, as it gave it; by default of the samples that it makes."""
         return self.score_all(samples_of(completions, prompts, columns))
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
-        """The scores of all samples, one by one unless overridden."""
+        """Return the scores of all samples, one by one unless overridden."""
         return [self._score_safely(sample) for sample in samples]
 
     def score(self, sample: Sample) -> float | None:
-        """The score of one sample; None where there is none and nothing went wrong."""
+        """Return the score of one sample; None where there is none and nothing went wrong."""
         raise NotImplementedError
 
     def failed(self, reason: str, detail: object = "", *, count: int = 1) -> None:
@@ -215,13 +215,13 @@ class Reward:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call a reward function."""
+    """Return the name of a reward function."""
     name = getattr(function, "__name__", type(function).__name__)
     return str(name)
 
 
 def column(sample: Sample, name: str) -> Any:
-    """A column of the sample's row.
+    """Return a column of the sample's row.
 
     Raises:
         RewardError: the rows have no such column.

@@ -25,7 +25,7 @@ _EPSILON = 1e-6
 
 
 def weighted_sum(scores: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """The sum of `weights[name] * scores[name]`; a score without a weight weighs 0.
+    """Return the sum of `weights[name] * scores[name]`; a score without a weight weighs 0.
 
     Raises:
         ValueError: a weight names no score, or a score that counts is not finite.
@@ -73,18 +73,18 @@ class WeightedSum(Reward):
     def parts(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> dict[str, list[float | None]]:
-        """What each function gives, by its name."""
+        """Return the rewards of each function, by its name."""
         return {
             name: function(completions=completions, prompts=prompts, **columns)
             for name, function in self.functions.items()
         }
 
     def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
-        """The sums of `parts`."""
+        """Return the sums of `parts`."""
         return [self.combined({name: scores[at] for name, scores in parts.items()}) for at in range(len(samples))]
 
     def combined(self, scores: Mapping[str, float | None]) -> float | None:
-        """The sum of one sample's scores."""
+        """Return the sum of one sample's scores."""
         known = {name: score for name, score in scores.items() if score is not None}
         if not known or (self.missing == "none" and len(known) < len(scores)):
             return None
@@ -93,7 +93,7 @@ class WeightedSum(Reward):
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
-        """The sums. Where TRL offers `log_metric`, it gets the mean of each part."""
+        """Return the sums. If TRL offers `log_metric`, it gets the mean of each part."""
         parts = self.parts(completions, prompts, **columns)
         log_metric = columns.get("log_metric")
         if callable(log_metric):
@@ -104,7 +104,7 @@ class WeightedSum(Reward):
 
     @property
     def all_errors(self) -> dict[str, Counter[str]]:
-        """The errors of each function, by its name; those of the sum itself under its own."""
+        """Return the errors of each function, by its name; those of the sum itself under its own."""
         found = {name: function.errors for name, function in self.functions.items()}
         return {**found, self.name: self.errors}
 
@@ -137,7 +137,7 @@ class NormalisedSum(WeightedSum):
         self.group_size = group_size
 
     def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
-        """The sums of `parts`, each normalised within its group."""
+        """Return the sums of `parts`, each normalised within its group."""
         groups: dict[str, list[int]] = {}
         for at, sample in enumerate(samples):
             key = group_key(sample) if self.group_size is None else str(at // self.group_size)
@@ -147,7 +147,7 @@ class NormalisedSum(WeightedSum):
 
 
 def _normalised(scores: Sequence[float | None], groups: Sequence[Sequence[int]]) -> list[float | None]:
-    """Each score less the mean of its group, in standard deviations of the group; None stays None."""
+    """Return each score less the mean of its group, in standard deviations of the group; None stays None."""
     found: list[float | None] = [None] * len(scores)
     for group in groups:
         known = [score for at in group if (score := scores[at]) is not None]
@@ -183,7 +183,7 @@ NAMES: dict[str, Callable[[], Reward]] = {
 
 
 def load_reward(name: str) -> Reward:
-    """One of `NAMES`, the URL of a reward service, or `module:name` of a reward function, a reward or its class.
+    """Return one of `NAMES`, the URL of a reward service, or `module:name` of a reward function, a reward or its class.
 
     Raises:
         RewardError: there is no such reward.
@@ -207,7 +207,7 @@ def load_reward(name: str) -> Reward:
 
 
 def load_rewards(names: Sequence[str], *, normalise: bool = False) -> WeightedSum:
-    """The sum of several rewards: names as for `load_reward`, with a weight as in "format=0.2".
+    """Return the sum of several rewards: names as for `load_reward`, with a weight as in "format=0.2".
 
     Raises:
         RewardError: there is no such reward, or a weight is no number.
@@ -220,7 +220,7 @@ def load_rewards(names: Sequence[str], *, normalise: bool = False) -> WeightedSu
 
 
 def _weighted(text: str) -> tuple[str, float]:
-    """A name and its weight. A URL may hold "=" itself, so only what reads as a number is a weight."""
+    """Return a name and its weight. A URL may hold "=" itself, so only what reads as a number is a weight."""
     name, separator, number = text.rpartition("=")
     if not separator:
         return text, 1.0

@@ -1,4 +1,4 @@
-r"""Where in a reply the answer stands.
+r"""Finds the answer in a reply.
 
 Explicit forms win over plain text, and of several the last: \boxed{…}, "Answer: …" or "the answer is …", "#### …".
 Without one of them the answer is the whole reply where that is short and no sentence, else its last number or option.
@@ -35,7 +35,7 @@ _MATH_WORDS = frozenset({"sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", 
 
 
 def extract_answer(text: str) -> str | None:
-    """The answer in `text` without decoration ("Answer: about $1,234 in all." gives "1234"), None without any.
+    """Return the answer in `text` without decoration ("Answer: about $1,234 in all." gives "1234"), None without any.
 
     Numbers come out plain: no thousands commas, currency, unit or "about"; a percent sign stays. Options, expressions
     and lists come out as they stand. A reply whose thinking block is still open has no answer yet.
@@ -50,8 +50,8 @@ def extract_answer(text: str) -> str | None:
 
 
 def extract_option(text: str) -> str | None:
-    """The option that a reply chooses, as an upper-case letter: of its answer, else the last one in brackets, else one
-    that the reply begins with, as in "B. 42"."""
+    """Return the option that a reply chooses, as an upper-case letter: of its answer, else the last one in brackets,
+    else one that the reply begins with, as in "B. 42"."""
     answer = extract_answer(text)
     if answer is None:
         return None
@@ -64,7 +64,7 @@ def extract_option(text: str) -> str | None:
 
 
 def _marked(text: str) -> str | None:
-    """What follows the last explicit marker."""
+    """Return the text after the last explicit marker."""
     boxes = [match.span() for match in _BOX.finditer(text)]
     lines = [match for match in _LINE.finditer(text) if not _BOX.search(match.group())]
     if boxes and (not lines or boxes[-1][0] > lines[-1].start()):
@@ -73,7 +73,7 @@ def _marked(text: str) -> str | None:
 
 
 def _braced(text: str, start: int) -> str:
-    """The inside of the braces that open at `start`, or the word there. "" when they never close."""
+    """Return the inside of the braces that open at `start`, or the word there. "" when they never close."""
     if text[start] != "{":
         return text[start:].split(maxsplit=1)[0].strip("$.,")
     depth = 0
@@ -85,7 +85,7 @@ def _braced(text: str, start: int) -> str:
 
 
 def _payload(text: str) -> str:
-    """An answer that was announced, without the words around it."""
+    """Return an answer that was announced, without the words around it."""
     answer = clean(text[: 3 * MAX_ANSWER])
     if is_container(answer):
         return answer
@@ -113,7 +113,7 @@ def _unmarked(text: str) -> str | None:
 
 
 def _last(text: str) -> str | None:
-    """The last number or option of a text; an option counts only where no number follows it."""
+    """Return the last number or option of a text; an option counts only where no number follows it."""
     numbers = [match for match in _NUMBER.finditer(text) if match.group().strip()]
     options = list(_OPTION.finditer(text))
     if options and (not numbers or options[-1].end() > numbers[-1].end()):
@@ -125,5 +125,5 @@ def _last(text: str) -> str | None:
 
 
 def _prose(text: str) -> bool:
-    """Whether a text holds words that are no mathematics."""
+    """Return True if a text holds words that are no mathematics."""
     return any(word.lower() not in _MATH_WORDS for word in _WORD.findall(text))

@@ -14,18 +14,19 @@ _BOXED = re.compile(r"\\boxed\s*\{\s*[^\s}]")
 
 
 def has_answer_line(text: str) -> bool:
-    """Whether the last line that is not empty, and only it, begins with "Answer:" and says something."""
+    """Return True if the last line that is not empty, and only it, begins with "Answer:" and says something."""
     lines = text.strip().splitlines()
     return bool(lines) and bool(_ANSWER_LINE.match(lines[-1])) and len(_ANSWER_LINE.findall(text)) == 1
 
 
 def has_boxed_answer(text: str) -> bool:
-    r"""Whether the text holds exactly one \boxed{…} that is not empty."""
+    r"""Return True if the text holds exactly one \boxed{…} that is not empty."""
     return len(_BOXED.findall(text)) == 1
 
 
 def has_thinking(text: str) -> bool:
-    """Whether the text begins with one <think>…</think> block that is not empty and is followed by something else."""
+    """Return True if the text begins with one <think>…</think> block that is not empty and is followed by something
+    else."""
     match = re.fullmatch(r"\s*<think>(.*?)</think>(.*)", text, re.DOTALL)
     return match is not None and all(part.strip() and "think>" not in part for part in match.groups())
 
@@ -55,7 +56,7 @@ class FormatReward(Reward):
         self._checks = [_FORMS[form] if isinstance(form, str) else form for form in forms or ("answer_line",)]
 
     def score(self, sample: Sample) -> float | None:
-        """The share."""
+        """Return the share of the asked-for formats that the answer has."""
         text = sample.text[-MAX_TEXT:]
         return sum(bool(check(text)) for check in self._checks) / len(self._checks)
 
@@ -106,7 +107,7 @@ class LengthPenaltyReward(Reward):
         self._count = count
 
     def score(self, sample: Sample) -> float | None:
-        """The penalty, from `-weight` to 0.
+        """Return the penalty, from `-weight` to 0.
 
         Raises:
             RewardError: tokens are to be counted, but there are none.

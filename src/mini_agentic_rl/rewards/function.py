@@ -13,7 +13,7 @@ from .base import Reward, RewardError, Sample, name_of
 
 
 class FunctionReward(Reward):
-    """What a callable says, with errors logged and counted.
+    """The reward that a callable returns, with errors logged and counted.
 
     A callable that names `completions` is called once for all samples, as TRL calls one. Any other is called for each
     sample with the arguments that it names: `completion` (text or messages, as it came), `text` or `response` (the
@@ -46,7 +46,7 @@ class FunctionReward(Reward):
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
-        """The scores, of all samples or one by one."""
+        """Return the scores, of all samples or one by one."""
         if not self._batch:
             return super().score_columns(completions, prompts, columns)
         offered = {**columns, "completions": completions, "prompts": prompts}
@@ -58,7 +58,7 @@ class FunctionReward(Reward):
         return [self._number(score) for score in scores]
 
     def score(self, sample: Sample) -> float | None:
-        """The score of one sample."""
+        """Return the score of one sample."""
         offered = {
             "question": sample.question,
             **sample.columns,
@@ -100,13 +100,13 @@ class FunctionReward(Reward):
 
 
 def _item(value: Any) -> Any:
-    """The number in an array or tensor of one element."""
+    """Return the number in an array or tensor of one element."""
     item = getattr(value, "item", None)
     return item() if callable(item) else value
 
 
 def _result(value: Any) -> Any:
-    """A value, or what a coroutine gives. It runs on a thread of its own, where no other event loop is running."""
+    """Return a value, or the result of a coroutine, which runs on a thread of its own without another event loop."""
     if not inspect.iscoroutine(value):
         return value
     coroutine: Coroutine[Any, Any, Any] = value

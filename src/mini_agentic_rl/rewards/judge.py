@@ -82,14 +82,14 @@ class JudgeReward(Reward):
         return {**self.__dict__, "_client": None}  # connections stay in their process
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
-        """The scores, several at the same time."""
+        """Return the scores, several at the same time."""
         if not samples:
             return []
         with ThreadPoolExecutor(min(self.concurrency, len(samples)), "judge") as threads:
             return list(threads.map(self._score_safely, samples))
 
     def score(self, sample: Sample) -> float | None:
-        """The judge's score of one sample.
+        """Return the judge's score of one sample.
 
         Raises:
             openai.OpenAIError: the endpoint refused the last call or could not be reached.
@@ -116,7 +116,7 @@ class JudgeReward(Reward):
         raise failure
 
     def _ask(self, messages: list[dict[str, str]], attempt: int) -> str:
-        """The judge's reply. An endpoint that refuses a JSON schema is asked without one from then on."""
+        """Return the judge's reply. An endpoint that refuses a JSON schema is asked without one from then on."""
         from openai import BadRequestError, UnprocessableEntityError
 
         options: dict[str, Any] = {

@@ -23,7 +23,7 @@ _MARKED = re.compile(r"####|\\boxed|\banswer\b", re.IGNORECASE)
 
 
 def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
-    """Whether the reply `predicted` gives the answer `gold`.
+    """Return True if the reply `predicted` gives the answer `gold`.
 
     The answer is taken out of the reply by `extract_answer`. `gold` is text in any form that a reply may have, a
     number, or a list, tuple, set or dictionary of such; a list in `gold` asks for the same order, a set does not, and a
@@ -45,13 +45,13 @@ def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_t
 
 
 def same_answer(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
-    """Whether `predicted`, an answer without the reply around it, says the same as `gold`; else as `is_correct`."""
+    """Return True if the bare answer `predicted` says the same as `gold`; otherwise as `is_correct`."""
     return same_value(parse_value(clean(predicted)), _gold_value(gold), Tolerance(rel_tol, abs_tol))
 
 
 def normalise_answer(text: str) -> str:
-    """An answer in its plain form: a number without commas, currency and unit, an option in upper case, and anything
-    else without decoration, extra space and upper case."""
+    """Return an answer in its plain form: a number without commas, currency and unit, an option in upper case, and
+    anything else without decoration, extra space and upper case."""
     value = parse_value(clean(text))
     if isinstance(value, NumberValue):
         return value.text
@@ -60,7 +60,7 @@ def normalise_answer(text: str) -> str:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two numbers may differ and still be equal.
+    """Bounds of the difference of two numbers that count as equal.
 
     Raises:
         ValueError: a tolerance is negative.
@@ -77,7 +77,7 @@ class Tolerance:
             raise ValueError(f"abs_tol must be 0 or more, not {self.absolute}")
 
     def holds(self, left: Fraction, right: Fraction) -> bool:
-        """Whether `left` is as good as `right`."""
+        """Return True if `left` is as good as `right`."""
         if left == right or (self.absolute and abs(left - right) <= Fraction(self.absolute)):
             return True
         if self.relative is None:
@@ -90,7 +90,7 @@ EXACT = Tolerance()
 
 
 def same_value(predicted: Value, gold: Value, tolerance: Tolerance = EXACT) -> bool:
-    """Whether two parsed answers say the same; errors as in `is_correct`."""
+    """Return True if two parsed answers say the same; errors as in `is_correct`."""
     if isinstance(predicted, NumberValue) and isinstance(gold, NumberValue):
         return _same_number(predicted, gold, tolerance)
     if isinstance(gold, OptionValue):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .base import Conversation, Reward, Sample, as_messages, encodable
+from .base import Reward, Sample, TextOrMessages, as_messages, encodable
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -31,7 +31,7 @@ class ServiceError(RuntimeError):
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """Whether it is what was sent that the service does not take."""
+        """True if the service refuses what was sent, rather than failing itself."""
 
 
 class RemoteReward(Reward):
@@ -84,7 +84,7 @@ class RemoteReward(Reward):
         return {**self.__dict__, "_client": None}  # connections stay in their process
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
-        """The scores, batch by batch."""
+        """Return the scores, batch by batch."""
         items = [_item(sample) for sample in samples]
         scores: list[float | None] = []
         for start in range(0, len(items), self.batch_size):
@@ -92,11 +92,11 @@ class RemoteReward(Reward):
         return [None if score is None else self.scale * score for score in scores]
 
     def score(self, sample: Sample) -> float | None:
-        """The score of one sample."""
+        """Return the score of one sample."""
         return self.score_all([sample])[0]
 
     def _scores(self, items: list[dict[str, Any]]) -> list[float | None]:
-        """The score of each item. A batch that is refused is halved until what is refused stands alone."""
+        """Return the score of each item. A batch that is refused is halved until what is refused stands alone."""
         try:
             if self._batches and len(items) > 1:
                 return list(self._batch(items))
@@ -119,7 +119,7 @@ class RemoteReward(Reward):
         return [_number(score) for score in scores]
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request, after as many attempts as it takes.
+        """Return the answer to one request, after as many attempts as it takes.
 
         Raises:
             ServiceError: no attempt gave an answer.
@@ -170,13 +170,13 @@ _CONNECTING = threading.Lock()
 
 
 def _item(sample: Sample) -> dict[str, Any]:
-    """A sample as the service takes it: both texts, or the whole conversation."""
+    """Return a sample as the service takes it: both texts, or the whole conversation."""
     if isinstance(sample.completion, str) and (sample.prompt is None or isinstance(sample.prompt, str)):
         return {"prompt": encodable(sample.prompt or ""), "response": encodable(sample.completion)}
     return {"messages": [*_messages(sample.prompt, "user"), *_messages(sample.completion, "assistant")]}
 
 
-def _messages(conversation: Conversation | None, role: str) -> list[Any]:
+def _messages(conversation: TextOrMessages | None, role: str) -> list[Any]:
     return [_encodable(dict(message)) for message in as_messages(conversation, role)]
 
 
@@ -193,16 +193,16 @@ def _encodable(value: Any) -> Any:
 
 
 def _number(score: Any) -> float:
-    """A score as a number; one that is none, or null, is not finite, and so no reward."""
+    """Return a score as a number; one that is none, or null, is not finite, and so no reward."""
     return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
 
 
 def _told(response: Response) -> str:
-    """What a refusal says."""
+    """Return the text of a refusal."""
     return f"HTTP {response.status_code}: {response.text[:200]}"
 
 
 def _asked_pause(response: Response) -> float:
-    """The seconds of a Retry-After header, bounded; 0 without one."""
+    """Return the seconds of a Retry-After header, bounded; 0 without one."""
     text = response.headers.get("retry-after", "")
     return min(_MAX_PAUSE, float(text)) if text.isdecimal() else 0.0

@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its answer is read. Pure functions of text.
+"""Rubrics: the request to a judge and the reading of its answer, as pure functions of text.
 
 What is judged reaches the judge as one JSON object, so that nothing in it can end the quotation; the instructions say
 that it is material and no instruction.
@@ -24,14 +24,14 @@ class Criterion:
     name: str
     """A short word; the key of its score in the judge's answer."""
     description: str
-    """What makes a high and what a low score."""
+    """Description of a high and of a low score."""
     weight: float = 1.0
     """Its share of the reward, beside those of the other criteria."""
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """What a judge scores, and on which scale.
+    """The criteria that a judge scores, and their scale.
 
     Raises:
         ValueError: no criterion, two of one name, weights that do not add up to something, or an empty scale.
@@ -74,7 +74,7 @@ class JudgementError(ValueError):
 
 
 def as_rubric(rubric: str | Sequence[Criterion] | Rubric) -> Rubric:
-    """A rubric of one criterion out of a text, of several out of a list."""
+    """Return a rubric of one criterion out of a text, of several out of a list."""
     if isinstance(rubric, Rubric):
         return rubric
     if isinstance(rubric, str):
@@ -85,7 +85,7 @@ def as_rubric(rubric: str | Sequence[Criterion] | Rubric) -> Rubric:
 def judge_messages(
     rubric: Rubric, question: str, answer: str, reference: str | None, *, max_chars: int
 ) -> list[dict[str, str]]:
-    """The conversation that asks for scores. Each text is shortened in its middle to `max_chars` characters."""
+    """Return the conversation that asks for scores. Each text is shortened in its middle to `max_chars` characters."""
     criteria = "\n".join(f"- {criterion.name}: {criterion.description}" for criterion in rubric.criteria)
     example = json.dumps(
         {"reason": "…", "scores": {c.name: rubric.lowest for c in rubric.criteria}}, ensure_ascii=False
@@ -110,7 +110,7 @@ def judge_messages(
 
 
 def shorten(text: str, limit: int) -> str:
-    """The beginning and the end of a text that is longer than `limit` characters."""
+    """Return the beginning and the end of a text that is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -118,7 +118,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def read_judgement(rubric: Rubric, reply: str) -> float:
-    """The weighted mean of the scores, from 0 (all lowest) to 1 (all highest).
+    """Return the weighted mean of the scores, from 0 (all lowest) to 1 (all highest).
 
     Raises:
         JudgementError: there is no JSON object with every score, or a score is off the scale.
@@ -139,7 +139,7 @@ def read_judgement(rubric: Rubric, reply: str) -> float:
 
 
 def _json_object(text: str) -> Mapping[str, Any] | None:
-    """The last JSON object of a text that is not part of another, whatever stands around it."""
+    """Return the last JSON object of a text that is not part of another, whatever stands around it."""
     decoder = json.JSONDecoder()
     found, at = None, text.find("{")
     tries = 0

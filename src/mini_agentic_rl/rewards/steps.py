@@ -48,11 +48,11 @@ class Equation:
     text: str
     """As written, without spaces and currency."""
     right: bool
-    """Whether both sides are equal, but for the rounding of the digits that are written."""
+    """True if both sides are equal, but for the rounding of the digits that are written."""
 
 
 def equations(text: str) -> list[Equation]:
-    """The calculations of a text, in order, each once. An "=" without an operation on either side is none."""
+    """Return the calculations of a text, in order, each once. An "=" without an operation on either side is none."""
     found: dict[str, Equation] = {}
     for line in text[-MAX_TEXT:].splitlines():
         bullet = _BULLET.match(line)
@@ -78,8 +78,8 @@ def _equation(before: str, after: str) -> Equation | None:
 
 
 def _plain(side: str, place: int) -> str:
-    """One side as an expression: no spaces, currency and thousands commas. Of several numbers that only stand beside
-    each other, as in "1. 3 + 4", the one at `place` is part of the calculation."""
+    """Return one side as an expression: no spaces, currency and thousands commas. Of several numbers that only stand
+    beside each other, as in "1. 3 + 4", the one at `place` is part of the calculation."""
     side = _GROUPS.sub("", side.translate(_SPELLINGS)).strip(" \t,")
     side = _BESIDE.split(side)[place]
     return re.sub(r"\s+|\.(?!\d)", "", side).rstrip("+-*/(,")
@@ -90,7 +90,7 @@ def _operates(side: str) -> bool:
 
 
 def _value(side: str) -> Fraction | None:
-    """The value of an expression; None where it is none."""
+    """Return the value of an expression; None where it is none."""
     if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
         return None
     try:
@@ -100,7 +100,7 @@ def _value(side: str) -> Fraction | None:
 
 
 def _quoted(number: re.Match[str]) -> str:
-    """A number as a string literal, which keeps every digit."""
+    """Return a number as a string literal, which keeps every digit."""
     return f'"{number.group()}"'
 
 
@@ -160,7 +160,7 @@ class StepReward(Reward):
         self.kind = kind
 
     def score(self, sample: Sample) -> float | None:
-        """The share."""
+        """Return the share of the asked-for formats that the answer has."""
         if self.kind == "marked":
             return min(count_steps(sample.written), self.expected) / self.expected
         found = equations(sample.written)

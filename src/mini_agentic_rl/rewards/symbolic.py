@@ -28,7 +28,7 @@ class SymbolicError(RuntimeError):
 
 
 def equivalent(predicted: str, gold: str) -> bool:
-    """Whether two expressions (plain text or LaTeX) are equal as mathematics.
+    """Return True if two expressions (plain text or LaTeX) are equal as mathematics.
 
     False where either is no expression, is longer than `MAX_LENGTH`, or takes longer than `TIME_LIMIT` (logged).
 

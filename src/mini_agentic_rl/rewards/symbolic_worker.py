@@ -15,7 +15,7 @@ MEMORY_LIMIT = 4 << 30
 
 
 def equal(predicted: str, gold: str) -> bool:
-    """Whether math-verify finds both equal, each read as plain text or as LaTeX."""
+    """Return True if math-verify finds both equal, each read as plain text or as LaTeX."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     configs = (LatexExtractionConfig(), ExprExtractionConfig())
@@ -24,7 +24,7 @@ def equal(predicted: str, gold: str) -> bool:
 
 
 def as_latex(text: str) -> str:
-    """An expression in the notation of programs, such as sqrt(12)*x**10 >= 3, as LaTeX; LaTeX is left as it is."""
+    """Return an expression as programs write it, such as sqrt(12)*x**10 >= 3, as LaTeX; LaTeX is left as it is."""
     if "\\" in text:
         return text
     text = text.replace("**", "^").replace("*", r"\cdot ").replace(">=", r"\ge ").replace("<=", r"\le ")
@@ -38,7 +38,7 @@ def as_latex(text: str) -> str:
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the parenthesis at `opening` closes; the end of a text in which it does not."""
+    """Return the index at which the parenthesis at `opening` closes; the end of a text in which it does not."""
     depth = 0
     for at in range(opening, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -59,7 +59,7 @@ def prepare() -> Callable[[Any], bool]:
 
 
 def answer(pair: Any) -> bool:
-    """Whether [predicted, gold] are equal; what cannot be computed is not shown to be."""
+    """Return True if [predicted, gold] are equal; what cannot be computed is not shown to be."""
     predicted, gold = pair
     try:
         return equal(predicted, gold)

@@ -45,7 +45,7 @@ class ToolUseReward(Reward):
         self.max_calls = max_calls
 
     def score(self, sample: Sample) -> float | None:
-        """The share."""
+        """Return the share of the asked-for formats that the answer has."""
         calls = tool_calls(sample)
         if not calls:
             return 1.0 if self.expected == 0 else 0.0
@@ -55,7 +55,7 @@ class ToolUseReward(Reward):
         return share if self.max_calls is None else share * min(1.0, self.max_calls / len(calls))
 
 
-class ToolCall:
+class WrittenCall:
     """One call with its result."""
 
     def __init__(self, name: Any, arguments: Any, result: str | None = None) -> None:
@@ -65,11 +65,11 @@ class ToolCall:
         self.result = result
 
 
-def tool_calls(sample: Sample) -> list[ToolCall]:
-    """The calls of a completion, in order, at most `_MAX_CALLS`."""
+def tool_calls(sample: Sample) -> list[WrittenCall]:
+    """Return the calls of a completion, in order, at most `_MAX_CALLS`."""
     if isinstance(sample.completion, str):
         bodies = map(_object, _tagged(sample.completion))
-        return [ToolCall(None, None) if body is None else _call(body, None) for body in bodies]
+        return [WrittenCall(None, None) if body is None else _call(body, None) for body in bodies]
     results = {
         str(message.get("tool_call_id")): message_text(message)
         for message in sample.messages
@@ -77,13 +77,13 @@ def tool_calls(sample: Sample) -> list[ToolCall]:
     }
     calls = [call for message in sample.messages for call in _calls_of(message)]
     return [
-        _call(call, results.get(str(call.get("id")))) if isinstance(call, Mapping) else ToolCall(None, None)
+        _call(call, results.get(str(call.get("id")))) if isinstance(call, Mapping) else WrittenCall(None, None)
         for call in calls[:_MAX_CALLS]
     ]
 
 
 def _tagged(text: str) -> list[str]:
-    """What stands between the tags of a text."""
+    """Return the text between each pair of tags."""
     found: list[str] = []
     start = text.find(_OPENING)
     while start >= 0 and len(found) < _MAX_CALLS:
@@ -101,11 +101,11 @@ def _calls_of(message: Message) -> list[Any]:
     return list(calls) if isinstance(calls, list | tuple) else []
 
 
-def _call(call: Mapping[str, Any], result: str | None) -> ToolCall:
+def _call(call: Mapping[str, Any], result: str | None) -> WrittenCall:
     function = call.get("function", call)
     if not isinstance(function, Mapping):
-        return ToolCall(None, None, result)
-    return ToolCall(function.get("name"), function.get("arguments", {}), result)
+        return WrittenCall(None, None, result)
+    return WrittenCall(function.get("name"), function.get("arguments", {}), result)
 
 
 def _object(value: Any) -> dict[str, Any] | None:
@@ -118,7 +118,7 @@ def _object(value: Any) -> dict[str, Any] | None:
 
 
 def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
-    """The parameters of each tool by its name; None where nobody says which tools there are."""
+    """Return the parameters of each tool by its name; None where nobody says which tools there are."""
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
@@ -130,7 +130,7 @@ def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
     return {str(function.get("name")): function.get("parameters") or {} for function in functions if function}
 
 
-def _is_good(call: ToolCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
+def _is_good(call: WrittenCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
     if not call.name or call.arguments is None or (call.result is not None and _FAILED.match(call.result.lstrip())):
         return False
     if offered is None:

@@ -1,4 +1,4 @@
-"""What an answer says: a number, an option, a list, or something else. Parsing without any algebra package."""
+"""Values of answers: numbers, options, lists, or something else, parsed without any algebra package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NumberValue:
     value: Fraction
     """Without the percent sign: 15% has the value 15."""
     percent: bool = False
-    """Whether it was written with a percent sign."""
+    """True if it was written with a percent sign."""
     text: str = ""
     """The number as text, undecorated."""
 
@@ -42,7 +42,7 @@ class ListValue:
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of the items matters."""
+        """Return True if the order of the items matters."""
         return self.kind not in ("{}", "")
 
 
@@ -120,7 +120,7 @@ def clean(text: str) -> str:
 
 
 def parse_number(text: str) -> NumberValue | None:
-    """The number that `text` is, with any currency, unit and percent sign; None when it is anything else."""
+    """Return the number that `text` is, with any currency, unit and percent sign; None when it is anything else."""
     if len(text) > 200:
         return None
     mixed = _MIXED.fullmatch(text)
@@ -153,11 +153,11 @@ def _number(value: Fraction, rest: str) -> NumberValue | None:
         rest = rest[percent.end() :]
     if not _UNIT.fullmatch(rest.rstrip(" .!")):
         return None
-    return NumberValue(value, percent is not None, plain(value) + ("%" if percent else ""))
+    return NumberValue(value, percent is not None, plain_number(value) + ("%" if percent else ""))
 
 
-def plain(value: Fraction) -> str:
-    """A fraction as text: an integer, a decimal where it ends within twelve places, else top/bottom."""
+def plain_number(value: Fraction) -> str:
+    """Return a fraction as text: an integer, a decimal where it ends within twelve places, else top/bottom."""
     scaled = value * 10**12
     if scaled.denominator != 1:
         return str(value)
@@ -167,7 +167,7 @@ def plain(value: Fraction) -> str:
 
 
 def parse_value(text: str, nesting: int = 0) -> Value:
-    """The value of a cleaned answer."""
+    """Return the value of a cleaned answer."""
     number = parse_number(text)
     if number is not None:
         return number
@@ -189,7 +189,7 @@ def parse_value(text: str, nesting: int = 0) -> Value:
 
 
 def value_of(found: Any, nesting: int = 0) -> Value:
-    """The value of a Python object: a number, text, or a container of such.
+    """Return the value of a Python object: a number, text, or a container of such.
 
     Raises:
         ValueError: it is None, or an empty text outside of a container.
@@ -213,7 +213,7 @@ def value_of(found: Any, nesting: int = 0) -> Value:
 
 
 def _literal_mapping(text: str) -> dict[Any, Any] | None:
-    """The dictionary that a text is, as JSON or Python writes it."""
+    """Return the dictionary that a text is, as JSON or Python writes it."""
     if text[0] != "{" or ":" not in text or len(text) > _MAX_LITERAL:
         return None
     for read in (json.loads, ast.literal_eval):
@@ -231,13 +231,13 @@ def _values(parts: Sequence[str], nesting: int) -> tuple[Value, ...]:
 
 
 def is_container(text: str) -> bool:
-    """Whether a text is a list, set, tuple or dictionary from its first to its last character."""
+    """Return True if a text is a list, set, tuple or dictionary from its first to its last character."""
     closing = _BRACKETS.get(text[:1], "")
     return bool(closing) and text[-1:] in closing and (text[0] != "(" or "," in text) and encloses(text)
 
 
 def encloses(text: str) -> bool:
-    """Whether the bracket at the start closes only at the end."""
+    """Return True if the bracket at the start closes only at the end."""
     depth = 0
     for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -247,7 +247,7 @@ def encloses(text: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas (or semicolons) outside all brackets; [] of an empty text."""
+    """Return the parts between the commas (or semicolons) outside all brackets; [] of an empty text."""
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

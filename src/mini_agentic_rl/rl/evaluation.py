@@ -8,7 +8,7 @@ from typing import Any
 
 from ..algorithm import Measure
 from ..errors import UserError
-from ..jobs.pieces import check_model
+from ..jobs.checks import check_model
 from ..metrics import ConsoleLogger, MetricsLogger
 from ..trainer import Trainer
 from ..trainer.statistics import accuracy_row

@@ -19,7 +19,8 @@ from ..algorithm import (
     read_progress,
 )
 from ..errors import UserError
-from ..jobs.pieces import check_model, versions
+from ..jobs.checks import check_model
+from ..jobs.summary import versions
 from ..metrics import make_logger
 from ..policy import LearnerSettings, LoraSettings, adapter_folder
 from ..trainer import Trainer

@@ -19,7 +19,7 @@ from typing import Any
 from ..algorithm import Backend
 from ..errors import UserError
 from ..gateway import load_tokenizer
-from ..jobs.pieces import check_model
+from ..jobs.checks import check_model
 from ..policy import ADAPTER_CONFIG
 from .config import TrainingConfig
 from .models import model_source

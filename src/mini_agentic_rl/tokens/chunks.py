@@ -36,6 +36,7 @@ def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
     and their backward pass has to wait for it. If these are too few to be worth a pass, the tokens behind them join.
     """
     start, total = 0, packed.token_count
+    # A pass has a price of its own: below a quarter of the largest chunk it is not worth paying.
     worthwhile = max(1, max_tokens // 4)
     while start < total:
         limit = min(start + max_tokens, total)
@@ -82,6 +83,7 @@ def most_alive(packed: PackedTrees, max_tokens: int) -> int:
     waiting: list[TreeChunk] = []
     most = 0
     for chunk in cut(packed, max_tokens):
+        # The rule of the learner's pass (policy/tree_pass.py).
         while waiting and waiting[-1].reach <= chunk.start:
             waiting.pop()
         most = max(most, sum(c.stop - c.start for c in [*waiting, chunk]))

@@ -91,7 +91,7 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
             indices = np.arange(first[node], first[node] + size, dtype=np.int64)
             before = indices - 1
             if run.parent == ROOT:
-                before[0] = -1
+                before[0] = -1  # nothing predicts the first token of a tree
             else:
                 before[0] = first[run.parent] + tree.nodes[run.parent].tokens.size - 1
             tokens.append(run.tokens)
@@ -102,9 +102,11 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
             record = sampled.record
             if record.trained_tokens == 0:
                 continue
+            # A record ends at the end of a node, so its output is the tail of the path there.
             path = np.concatenate(
                 [np.arange(first[n], first[n] + tree.nodes[n].tokens.size) for n in tree.path(sampled.node)]
             )
+            # Greedy calls report log-probabilities of temperature 1.
             temperature = record.temperature if record.temperature > 0 else 1.0
             where = path[-record.output_ids.size :].astype(np.int64)
             logprobs = record.logprobs

@@ -58,11 +58,11 @@ class TokenTree:
 
     @property
     def token_count(self) -> int:
-        """Distinct tokens in the tree."""
+        """Number of distinct tokens in the tree."""
         return sum(node.tokens.size for node in self.nodes)
 
     def path(self, node: NodeId) -> list[NodeId]:
-        """Node ids from below the root down to `node`."""
+        """Return node ids from below the root down to `node`."""
         chain: list[NodeId] = []
         while node != ROOT:
             chain.append(node)
@@ -77,6 +77,7 @@ class TokenTree:
                 return self._append(current, tokens[start:])
             run = self.nodes[child].tokens
             rest = tokens[start : start + run.size]
+            # Compared as arrays: prompts run to thousands of tokens, and each call of a rollout repeats them.
             differs = np.nonzero(run[: rest.size] != rest)[0]
             common = int(differs[0]) if differs.size else rest.size
             if common < run.size:

@@ -32,7 +32,7 @@ CALCULATOR_TOOL: Final[dict[str, Any]] = {
 
 
 def calculate(expression: str) -> str:
-    """The value of `expression` as text, or a line that starts with "error: ".
+    """Return the value of `expression` as text, or a line that starts with "error: ".
 
     Takes + - * / // % ** ^ and parentheses, × ÷ · and Unicode minus signs, decimals, scientific notation, thousands
     commas (1,234), a dollar sign before a number, percent (15% is 0.15; 15% of 80 is 12; 17 % 5 is 2), the constants
@@ -126,7 +126,7 @@ class _Parser:
         return bounded(power(base, exponent))
 
     def _percent(self) -> Number:
-        """An atom and its percent sign. Before another operand the sign is the modulo operator instead."""
+        """Return an atom and its percent sign. Before another operand the sign is the modulo operator instead."""
         value = self._atom()
         while self._peek() == "%" and not _OPERAND_NEXT.match(self._text, self._at + 1):
             self._at += 1
@@ -165,7 +165,7 @@ class _Parser:
         return bounded(function(*arguments))
 
     def _enclosed(self, number: re.Pattern[str], most: int) -> list[Number]:
-        """One to `most` values, separated by commas, up to the closing parenthesis."""
+        """Return one to `most` values, separated by commas, up to the closing parenthesis."""
         outer, self._number = self._number, number
         self._deeper()
         values = [self._sum()]
@@ -187,7 +187,7 @@ class _Parser:
         return match.end() if match else at
 
     def _peek(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """Return the next character that is no space, "" at the end."""
         self._at = self._skip(self._at)
         return self._text[self._at : self._at + 1]
 
@@ -201,7 +201,7 @@ class _Parser:
         return True
 
     def _take_times(self) -> bool:
-        """The words x and of, as in 3 x 4 and 15% of 80."""
+        """Read the words x and of, as in 3 x 4 and 15% of 80."""
         match = _NAME.match(self._text, self._at)
         if match is None or match.group().lower() not in ("x", "of"):
             return False

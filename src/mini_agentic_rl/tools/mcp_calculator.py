@@ -17,7 +17,7 @@ from .calculator import CALCULATOR_TOOL, calculate
 
 
 def calculator_server() -> MCPServer:
-    """The server; its `run("stdio")` serves until standard input is closed."""
+    """Return the server; its `run("stdio")` serves until standard input is closed."""
     function = CALCULATOR_TOOL["function"]
     server = MCPServer("calculator", log_level="WARNING")
     server.add_tool(_calculator, name=function["name"], description=function["description"])
@@ -25,7 +25,8 @@ def calculator_server() -> MCPServer:
 
 
 def _calculator(expression: str) -> CallToolResult:
-    """The value as text. What cannot be computed is an error of the tool, told in the same words as by `calculate`."""
+    """Return the value as text. What cannot be computed is an error of the tool, told in the same words as by
+    `calculate`."""
     result = calculate(expression)
     return CallToolResult(content=[TextContent(text=result)], is_error=result.startswith("error: "))
 

@@ -111,7 +111,7 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
 
 
 def literal(text: str) -> Number:
-    """The number that a literal such as 12, 1,234.5 or 2e-3 stands for.
+    """Return the number that a literal such as 12, 1,234.5 or 2e-3 stands for.
 
     Raises:
         CalculationError: it has too many digits or too large an exponent.
@@ -124,7 +124,7 @@ def literal(text: str) -> Number:
 
 
 def written(value: Number) -> str:
-    """A result as text: integers in full, fractions to `DECIMALS` places, floats to two significant digits more."""
+    """Return a result as text: integers in full, fractions to `DECIMALS` places, floats to two more digits."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):

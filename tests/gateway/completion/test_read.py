@@ -37,15 +37,15 @@ def spaces_as_marks():
 
 
 def feed(choice, ids, size=1):
-    pieces = []
+    parts = []
     for start in range(0, len(ids), size):
         part = tuple(ids[start : start + size])
         last = start + size >= len(ids)
         logprobs = tuple(-float(start + offset) for offset in range(len(part)))
-        pieces += choice.take(TokenDelta(part, logprobs, finish_reason="stop" if last else None, version=4))
+        parts += choice.take(TokenDelta(part, logprobs, finish_reason="stop" if last else None, version=4))
         if choice.finish_reason is not None:
             break
-    return pieces
+    return parts
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -55,17 +55,17 @@ def test_pieces_are_whole_characters_and_join_to_the_text(make, text, size):
     tokenizer = make()
     detokenizer = Detokenizer(Decoder(tokenizer))
     ids = tokenizer.encode(text, add_special_tokens=False)
-    pieces = [detokenizer.add(*ids[start : start + size]) for start in range(0, len(ids), size)]
-    pieces.append(detokenizer.finish())
-    assert "".join(pieces) == text
-    assert not any("\ufffd" in piece for piece in pieces)
+    parts = [detokenizer.add(*ids[start : start + size]) for start in range(0, len(ids), size)]
+    parts.append(detokenizer.finish())
+    assert "".join(parts) == text
+    assert not any("\ufffd" in part for part in parts)
 
 
 def test_half_a_character_at_the_end_comes_out_as_a_replacement(tokenizer):
     detokenizer = Detokenizer(Decoder(tokenizer))
     ids = tokenizer.encode("a🙂", add_special_tokens=False)[:-1]
-    pieces = [detokenizer.add(token_id) for token_id in ids]
-    assert "".join(pieces) == "a"
+    parts = [detokenizer.add(token_id) for token_id in ids]
+    assert "".join(parts) == "a"
     assert set(detokenizer.finish()) == {"\ufffd"}
 
 
@@ -137,8 +137,8 @@ def test_a_forced_beginning_belongs_to_the_answer_but_not_to_its_tokens(tokenize
     prefix, rest = CALL_TEXT[:25], CALL_TEXT[25:]
     choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), prefix=prefix, streamed=True)
     ids = tokenizer.encode(rest, add_special_tokens=False)
-    pieces = feed(choice, ids)
-    assert [piece.name for piece in pieces if isinstance(piece, ToolCall)] == ["calculate"]
+    parts = feed(choice, ids)
+    assert [part.name for part in parts if isinstance(part, ToolCall)] == ["calculate"]
     assert choice.token_ids == ids
 
 
@@ -147,9 +147,9 @@ def test_a_forced_beginning_belongs_to_the_answer_but_not_to_its_tokens(tokenize
 def test_ids_are_cut_right_after_the_first_call_where_only_one_may_be_made(tokenizer, streamed, size):
     ids = tokenizer.encode(f"Hm.\n{CALL_TEXT}\n{CALL_TEXT}", add_special_tokens=False)
     choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), streamed=streamed, one_call=True)
-    pieces = feed(choice, ids, size)
+    parts = feed(choice, ids, size)
     assert (choice.content, len(choice.calls)) == ("Hm.", 1)
-    assert sum(isinstance(piece, ToolCall) for piece in pieces) == 1
+    assert sum(isinstance(part, ToolCall) for part in parts) == 1
     assert tokenizer.decode(choice.token_ids) == f"Hm.\n{CALL_TEXT}"
     assert len(choice.logprobs) == len(choice.token_ids)
 

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from mini_agentic_rl.gateway.dialects import AnthropicDialect
-from mini_agentic_rl.gateway.errors import UnavailableError
 from mini_agentic_rl.http import BadRequestError, HttpError
 
-from .chunks import CALLS, REASONED, chunk, chunks, completion
+from .chunks import CALLS, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -196,15 +195,6 @@ def test_a_stop_string_that_was_not_asked_for_is_the_end_of_the_turn():
     assert AnthropicDialect().open(asked, None).answer(told)["stop_reason"] == "end_turn"
     told["choices"][0]["stop_reason"] = "END"
     assert AnthropicDialect().open(asked, None).answer(told)["stop_sequence"] == "END"
-
-
-def test_calls_whose_pieces_are_mixed_are_an_error_and_not_a_wrong_call():
-    exchange = AnthropicDialect().open(ASKED, None)
-    for index, call_id in ((0, "a"), (1, "b")):
-        part = {"index": index, "id": call_id, "function": {"name": "f", "arguments": "{"}}
-        exchange.events(chunk({"tool_calls": [part]}))
-    with pytest.raises(UnavailableError, match="mixed"):
-        exchange.events(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.dialects import all_dialects
-from mini_agentic_rl.gateway.dialects.base import encode, json_object
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.render.messages import plain_messages
-from mini_agentic_rl.http import BadRequestError, HttpError
+from mini_agentic_rl.http import BadRequestError, HttpError, encode, json_object
 
 DIALECTS = {dialect.path: dialect for dialect in all_dialects()}
 

@@ -182,16 +182,6 @@ def test_top_logprobs_are_reported_for_each_token(serve):
     assert any(entry.bytes is None for entry in entries)
 
 
-def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer):
-    server, backend = serve([CALL_TEXT])
-    answer = client_of(server).chat.completions.create(
-        model="tiny", messages=QUESTION, tools=[CALCULATOR], tool_choice="none"
-    )
-    assert answer.choices[0].message.tool_calls is None
-    assert answer.choices[0].message.content == CALL_TEXT
-    assert "Evaluate" not in tokenizer.decode(backend.requests[0].prompt_ids)
-
-
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_is_required(serve, tokenizer, mode):
     server, backend = serve([CALL_TEXT])

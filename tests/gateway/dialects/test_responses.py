@@ -10,7 +10,7 @@ from mini_agentic_rl.gateway.dialects import ResponsesDialect
 from mini_agentic_rl.gateway.errors import UnavailableError
 from mini_agentic_rl.http import BadRequestError, HttpError
 
-from .chunks import CALLS, REASONED, chunk, chunks, completion
+from .chunks import CALLS, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "input": "12+30?"}
 
@@ -207,15 +207,6 @@ def test_a_stream_that_fails_before_anything_was_said_still_begins():
     sent = exchange.failed(UnavailableError("gone")).decode()
     kinds = [line.removeprefix("event: ") for line in sent.splitlines() if line.startswith("event: ")]
     assert kinds == ["response.created", "response.in_progress", "response.failed"]
-
-
-def test_calls_whose_pieces_are_mixed_are_an_error_and_not_a_wrong_call():
-    exchange = ResponsesDialect().open(ASKED, None)
-    for index, call_id in ((0, "a"), (1, "b")):
-        part = {"index": index, "id": call_id, "function": {"name": "f", "arguments": "{"}}
-        exchange.events(chunk({"tool_calls": [part]}))
-    with pytest.raises(UnavailableError, match="mixed"):
-        exchange.events(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
 
 
 @pytest.mark.parametrize("choices", [None, 3, [], [3], [{"delta": 3}], [{"delta": {"content": 3, "tool_calls": [4]}}]])

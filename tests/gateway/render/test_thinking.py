@@ -21,11 +21,11 @@ QUESTION = [{"role": "user", "content": "12+30?"}]
 FRAGMENTS = ["<think>", "</think>", "<thi", "nk>", "</", " ", "\n\n", "hm", "Yes.", CALL_TEXT, "<tool_call>", "<"]
 
 
-def read(pieces):
+def read(parts):
     """Thought, content and calls."""
-    thought = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
-    content = "".join(piece for piece in pieces if isinstance(piece, str))
-    return thought, content, [piece.name for piece in pieces if isinstance(piece, ToolCall)]
+    thought = "".join(part.text for part in parts if isinstance(part, Thought))
+    content = "".join(part for part in parts if isinstance(part, str))
+    return thought, content, [part.name for part in parts if isinstance(part, ToolCall)]
 
 
 def reader(begun=False):
@@ -34,8 +34,8 @@ def reader(begun=False):
 
 def read_in_pieces(parts, begun=False):
     answer = reader(begun)
-    pieces = [piece for part in parts for piece in answer.feed(part)]
-    return *read(pieces + answer.finish()), answer.thought_found
+    parts = [part for part in parts for part in answer.feed(part)]
+    return *read(parts + answer.finish()), answer.thought_found
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_forced_call_closes_the_thought_that_the_prompt_opens():
     renderer = ChatRenderer(small_tokenizer(THINKING_BEGUN))
     prefix = renderer.forced_prefix("calculate")
     answer = renderer.reader(calls=True)
-    pieces = answer.feed(prefix) + answer.feed(' {"expression": "12+30"}}\n</tool_call>') + answer.finish()
-    assert read(pieces) == ("", "", ["calculate"])
+    parts = answer.feed(prefix) + answer.feed(' {"expression": "12+30"}}\n</tool_call>') + answer.finish()
+    assert read(parts) == ("", "", ["calculate"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

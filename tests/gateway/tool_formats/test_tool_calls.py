@@ -1,4 +1,4 @@
-"""Tool calls read out of sampled text, whole or in pieces, in every format."""
+"""Tool calls read out of sampled text, whole or in parts, in every format."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ FRAGMENTS = [
 ]
 
 
-def read(pieces):
-    """Pieces with neighbouring texts joined, and calls without their ids."""
+def read(parts):
+    """Parts with neighbouring texts joined, and calls without their ids."""
     joined: list = []
-    for piece in pieces:
-        if isinstance(piece, ToolCall):
-            joined.append((piece.name, piece.arguments))
+    for part in parts:
+        if isinstance(part, ToolCall):
+            joined.append((part.name, part.arguments))
         elif joined and isinstance(joined[-1], str):
-            joined[-1] += piece
+            joined[-1] += part
         else:
-            joined.append(piece)
+            joined.append(part)
     return joined
 
 
 def read_in_pieces(tool_format, parts):
     scanner = tool_format.scanner()
-    pieces = [piece for part in parts for piece in scanner.feed(part)]
-    return read(pieces + scanner.finish())
+    parts = [part for part in parts for part in scanner.feed(part)]
+    return read(parts + scanner.finish())
 
 
 def calls_in(tool_format, text):

@@ -101,9 +101,9 @@ class APO(Algorithm, Generic[TaskT]):
                 endpoint refuses every call.
         """
         if train_dataset is None or len(train_dataset) == 0:
-            raise UserError("APO needs train_dataset: the tasks on which the critic sees a prompt at work")
+            raise UserError("APO needs `train_dataset`: the tasks on which the critic sees a prompt at work")
         if val_dataset is None or len(val_dataset) == 0:
-            raise UserError("APO needs val_dataset: the tasks on which prompts are compared")
+            raise UserError("APO needs `val_dataset`: the tasks on which prompts are compared")
         name, self._seed_prompt = self._find_prompt()
         held = self.context.initial_resources
         async with resources_with_proxy(held, self.context.llm_proxy, self.context.store) as resources:
@@ -115,11 +115,13 @@ class APO(Algorithm, Generic[TaskT]):
         wanted = self.settings.prompt_name
         if wanted is not None:
             if wanted not in prompts:
-                raise UserError(f"prompt_name={wanted!r}: initial_resources hold {_listed(prompts)} under that name")
+                raise UserError(
+                    f"{wanted!r}: `initial_resources` hold {_listed(prompts)} under that name", setting="prompt_name"
+                )
             return wanted, prompts[wanted]
         if len(prompts) != 1:
             raise UserError(
-                f"initial_resources hold {_listed(prompts)}: "
+                f"`initial_resources` hold {_listed(prompts)}: "
                 + ("choose one with APO(prompt_name=…)" if prompts else "give Trainer(initial_resources={…}) one")
             )
         return next(iter(prompts.items()))

@@ -123,7 +123,9 @@ def read_search(folder: Path, template: str) -> Search:
     """
     path = folder / _STATE
     if not path.is_file():
-        raise UserError(f"the checkpoint {folder} was not written by APO: choose another output_dir, or resume=False")
+        raise UserError(
+            f"the checkpoint {folder} was not written by APO: choose another `output_dir`, or `resume=False`"
+        )
     state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     versions = [
         Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
@@ -131,7 +133,7 @@ def read_search(folder: Path, template: str) -> Search:
     ]
     if versions[0].template != template:
         raise UserError(
-            f"the search in {folder} started from another prompt than initial_resources hold now: "
-            "give the same prompt, or resume=False and another output_dir"
+            f"the search in {folder} started from another prompt than `initial_resources` hold now: "
+            "give the same prompt, or `resume=False` and another `output_dir`"
         )
     return Search(versions=versions, **state)

@@ -106,8 +106,9 @@ class Critic:
             text = completion.choices[0].message.content
         except _REFUSALS as error:
             raise UserError(
-                f"the critic refuses {setting}={model!r} at {self._client.base_url}: {_one_line(error)}; "
-                f"check {setting} and the client's api_key and base_url"
+                f"the critic refuses {model!r} at {self._client.base_url}: {_one_line(error)}; "
+                f"check `{setting}` and the client's `api_key` and `base_url`",
+                setting=setting,
             ) from error
         except (AttributeError, LookupError, TypeError) as error:
             raise CriticError("malformed answer: it holds no message") from error

@@ -41,7 +41,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
     ) -> None:
         super().__init__(model, tokenizer, **options)
         if backend not in get_args(Backend):
-            raise PolicyError(f"backend must be 'native' or 'trl', not {backend!r}")
+            raise PolicyError(f"must be 'native' or 'trl', not {backend!r}", setting="backend")
         self._backend = backend
         if backend == "trl":
             from ..trl_grpo import check_backend

@@ -1,4 +1,4 @@
-"""What a person can choose about Mini-GRPO."""
+"""The settings of Mini-GRPO. Reading them needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GRPOSettings(LoopSettings):
     def _has_something_to_compare_with(self) -> Self:
         if self.samples_per_prompt == 1 and self.baseline != "none":
             raise ValueError(
-                f"samples_per_prompt 1 leaves nothing to compare with under baseline {self.baseline}: set 2 or more, "
-                "or baseline none (preset reinforce++)"
+                f"`samples_per_prompt=1` leaves nothing to compare with under `baseline={self.baseline}`: set 2 or "
+                "more, or `baseline=none`, as reinforce++ has it"
             )
         return self

@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..settings import WarmStartSettings
     from .groups import Group, Trajectory
     from .objective import Learners, Objective
     from .progress import RunProgress, read_progress
     from .reinforcement import ReinforcementLearning
     from .settings import LoopSettings
-    from .warm_start import WarmStart, WarmStartSettings
+    from .warm_start import WarmStart
 
 __all__ = [
     "Group",

@@ -134,7 +134,7 @@ class IdleSteps:
             return None
         parts = [f"nothing to learn from: all rollouts of a task have the same reward ({reward:.3g})"]
         if metrics.get("rollout/truncated", 0.0) >= _MANY:
-            parts.append(f"{metrics['rollout/truncated']:.0%} of them ended at max_new_tokens")
+            parts.append(f"{metrics['rollout/truncated']:.0%} of them ended at `max_new_tokens`")
         return "; ".join(parts)
 
     def at_the_end(self) -> str | None:
@@ -142,6 +142,6 @@ class IdleSteps:
         if self.idle == 0:
             return None
         return (
-            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (sft_examples), take easier "
-            "tasks, or raise samples_per_prompt or max_new_tokens"
+            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (`sft_examples`), take easier "
+            "tasks, or raise `samples_per_prompt` or `max_new_tokens`"
         )

@@ -90,10 +90,15 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         **overrides: Any,
     ) -> None:
         super().__init__()
-        given = {} if settings is None else settings.model_dump(exclude_unset=True)
-        self.settings: SettingsT = self.settings_class(**(given | overrides))
+        if isinstance(settings, self.settings_class) and not overrides:
+            self.settings: SettingsT = settings
+        else:
+            given = {} if settings is None else settings.model_dump(exclude_unset=True)
+            self.settings = self.settings_class(**(given | overrides))
         if self.settings.kl_coef > 0 and lora is None:
-            raise PolicyError("kl_coef needs LoRA: under full training no reference weights are left; set kl_coef 0")
+            raise PolicyError(
+                "needs LoRA: under full training no reference weights are left; set `kl_coef=0`", setting="kl_coef"
+            )
         self.learner_settings = learner or LearnerSettings()
         self._adapters = _named(adapters)
         self._fixed_adapters = fixed_adapters
@@ -202,5 +207,5 @@ def _by_adapter(
         return {next(iter(adapters)): warm_start}
     unknown = sorted(set(warm_start) - set(adapters))
     if unknown:
-        raise PolicyError(f"warm_start names {unknown[0]!r}, which is not among the adapters {', '.join(adapters)}")
+        raise PolicyError(f"{unknown[0]!r} is not among the adapters {', '.join(adapters)}", setting="warm_start")
     return dict(warm_start)

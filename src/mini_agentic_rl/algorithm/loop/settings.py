@@ -1,4 +1,4 @@
-"""What a person can choose about a training: its loop, and the policy's part of its loss."""
+"""The settings of a training: its loop, and the policy's part of its loss. Reading them needs no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from ...config import Settings
-from ...gateway import ThinkingName, ToolFormatName
 from ..base import OnFailure
 from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
+from ..settings import RolloutSettings
 
 Baseline = Literal["group", "leave_one_out", "none"]
 """What a reward is compared with: the mean of its group, the mean of the group's other rollouts, or nothing."""
@@ -26,74 +25,28 @@ Normalization = Literal["group", "batch"]
 """Over what advantages are brought to a standard deviation of 1."""
 
 
-class LoopSettings(Settings):
+class LoopSettings(RolloutSettings):
     """The loop: how much is sampled, how it is turned into a loss, how often it is measured."""
 
     preset: PresetName = "grpo"
     """The published variant whose settings are the defaults (see `presets.py`); a setting that is given wins."""
 
     total_steps: int = Field(default=30, ge=0)
-    """Reinforcement-learning steps."""
+    """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
     total_epochs: int | None = Field(default=None, ge=0)
-    """Passes over the training tasks, in place of `total_steps`; None takes `total_steps`."""
+    """Passes over the training tasks, in place of the number of steps."""
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=1)
-    """Rollouts of each task: the group whose rewards are compared with each other. 1 needs `baseline="none"`."""
+    """Rollouts of each task: the group whose rewards are compared with each other; 1 needs `baseline=none`."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
-    max_new_tokens: int = Field(default=128, ge=1)
-    """At most this many sampled tokens in one model call."""
-    max_trajectory_tokens: int = Field(default=1024, ge=1)
-    """The constant that `dr_grpo` divides by: about the most tokens a rollout samples."""
-
-    policy_loss: PolicyLossName = "clip"
-    """What is maximised: the clipped ratio of each token (`clip`), of each rollout (`gspo`), or the log-probability
-    under a clipped weight (`cispo`)."""
-    clip_ratio: float = Field(default=0.2, gt=0, le=1)
-    """Lower bound of the ratio is 1 minus this (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
-    clip_ratio_high: float | None = Field(default=None, gt=0)
-    """Upper bound is 1 plus this; None takes `clip_ratio` (DAPO; Yu et al. 2025, section 3.1)."""
-    importance_correction: ImportanceCorrection = "none"
-    """Weigh by what learner and sampler differ by, `token` by token or for the whole `sequence` of a rollout, and take
-    the ratio to the learner's numbers; `none` takes it to the sampler's. Costs a forward pass."""
-    importance_cap: float = Field(default=2.0, gt=0)
-    """The most that such a weight can be."""
-    kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty against the base model with the adapter off."""
-    kl_estimator: KLEstimator = "k3"
-    """Which estimator of the KL divergence is differentiated, where the penalty is in the loss."""
-    kl_in_reward: bool = False
-    """Take the penalty, as k1, off the reward instead of adding it to the loss."""
-    entropy_coef: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus: the mean entropy (nats) of the trained tokens' distributions, to be maximised."""
-    loss_aggregation: Aggregation = "sequence"
-    """How token losses are averaged: per rollout first, over all tokens, or by a constant (Dr. GRPO)."""
-    mask_truncated: bool = False
-    """Leave rollouts that ended at a length bound out of the loss; they still count in their group's mean."""
-    epochs_per_batch: int = Field(default=1, ge=1)
-    """Optimizer steps on each batch of rollouts."""
-
-    baseline: Baseline = "group"
-    """What a reward is compared with: the mean of its group, the mean of the group's other rollouts
-    (`leave_one_out`), or nothing."""
-    normalize_advantage: bool = True
-    """Divide advantages by a standard deviation."""
-    advantage_normalization: Normalization = "group"
-    """Which standard deviation: that of the group's rewards, or that of all advantages of the batch, whose mean is then
-    subtracted too (REINFORCE++)."""
     credit: CreditMode = "broadcast"
     """Which reward each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
     alone (`last_call`), the final one plus what was emitted after the call (`per_turn`), or the discounted sum of what
     was emitted from the call on (`discounted`)."""
     credit_discount: float = Field(default=0.95, gt=0, le=1)
-    """Discount per call of `credit="discounted"`; 1 discounts nothing."""
-    overlong_buffer: float = Field(default=0.0, ge=0, le=1)
-    """The last part of `max_new_tokens`, as a share, in which a call's length is punished, the more the longer
-    (DAPO; Yu et al. 2025, equation 13); 0 punishes nothing."""
-    overlong_penalty: float = Field(default=1.0, ge=0)
-    """What a call as long as `max_new_tokens` takes off the reward, with an `overlong_buffer`."""
-
+    """Discount per call of `credit=discounted`; 1 discounts nothing."""
     dynamic_sampling: bool = False
     """Draw further tasks in place of those whose rollouts all got the same reward (DAPO; Yu et al. 2025, section
     3.2)."""
@@ -103,44 +56,77 @@ class LoopSettings(Settings):
     """How tasks are drawn: each once an epoch (`none`), or those more often that are solved about half of the time
     (`pass_rate`)."""
     curriculum_floor: float = Field(default=0.1, gt=0, le=1)
-    """The least weight of a task with `curriculum="pass_rate"`, against 1 for the most wanted ones: what is always or
-    never solved is still tried now and then."""
-
-    rollout_timeout: float | None = Field(default=300.0, gt=0)
-    """Seconds after which a rollout is ended and has failed."""
+    """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: what is always or never
+    solved is still tried now and then."""
+    epochs_per_batch: int = Field(default=1, ge=1)
+    """How often each batch of rollouts is trained on."""
     on_failure: OnFailure = "drop"
-    """What becomes of a rollout that fails: it is left out of its group (`drop`), counts as reward 0 if it has called
-    the model (`zero`), or is tried again and left out when it fails for good (`retry`)."""
+    """What becomes of a rollout that fails: it is left out (`drop`), counts as reward 0 if it has called the model
+    (`zero`), or is tried again and left out when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
-    """At most this many attempts at a rollout with `on_failure="retry"`."""
-    tool_format: ToolFormatName = "auto"
-    """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""
-    thinking: ThinkingName = "auto"
-    """What the model is shown of its earlier thoughts: `keep`, `drop`, `fork` (as the chat template does it), or `off`:
-    think tags are ordinary text; auto is fork for models that know think tags."""
+    """At most this many attempts at a rollout with `on_failure=retry`."""
+
+    baseline: Baseline = "group"
+    """What a reward is compared with: the mean of its group, the mean of the group's others (`leave_one_out`), or
+    nothing."""
+    normalize_advantage: bool = True
+    """Divide advantages by a standard deviation."""
+    advantage_normalization: Normalization = "group"
+    """By that of the group, or by that of the batch, whose mean is then subtracted too (REINFORCE++)."""
+    policy_loss: PolicyLossName = "clip"
+    """What is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), or the
+    log-probability under a clipped weight (`cispo`)."""
+    clip_ratio: float = Field(default=0.2, gt=0, le=1)
+    """Lower bound of the ratio is 1 minus this (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Upper bound is 1 plus this; by default as much as the lower one (DAPO; Yu et al. 2025, section 3.1)."""
+    loss_aggregation: Aggregation = "sequence"
+    """How token losses are averaged: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
+    max_trajectory_tokens: int = Field(default=1024, ge=1)
+    """The constant that `loss_aggregation=dr_grpo` divides by: about the most tokens a rollout samples."""
+    importance_correction: ImportanceCorrection = "none"
+    """Weigh by what learner and sampler differ by, token by token or for the whole rollout, and take the ratio to the
+    learner's numbers; `none` takes it to the sampler's. Costs a forward pass."""
+    importance_cap: float = Field(default=2.0, gt=0)
+    """The most that such a weight can be."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the reference policy: the model with the adapter off."""
+    kl_estimator: KLEstimator = "k3"
+    """Which estimator of it is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
+    k3 that of the forward one, k1 none."""
+    kl_in_reward: bool = False
+    """Take it, as k1, off the reward instead of adding it to the loss."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus: the mean entropy (nats) of the trained tokens' distributions, to be maximised."""
+    mask_truncated: bool = False
+    """Leave rollouts that ended at a length bound out of the loss; they still count in their group's mean."""
+    overlong_buffer: float = Field(default=0.0, ge=0, le=1)
+    """The last part of `max_new_tokens`, as a share, in which a call's length is punished, the more the longer (DAPO;
+    Yu et al. 2025, equation 13); 0 punishes nothing."""
+    overlong_penalty: float = Field(default=1.0, ge=0)
+    """What a call as long as `max_new_tokens` then takes off the reward."""
+
     eval_size: int | None = Field(default=200, ge=1)
-    """How many validation tasks measure the accuracy; None takes all."""
+    """How many held-out tasks measure the accuracy, before, between and after; in Python, None takes all."""
     eval_every: int = Field(default=0, ge=0)
-    """Measure every this many steps as well; 0 measures at the beginning and the end only."""
+    """Measure the accuracy every this many steps as well; 0 does so at the beginning and the end only."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Steps between checkpoints."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of task order, sampling and initial adapter."""
     deterministic: bool = False
     """Sample each request alone, so that a run is repeated exactly (float32 on one CPU); slow."""
 
     def steps(self, tasks: int) -> int:
-        """Steps of a whole run over a data set of so many tasks: the last one of an epoch may reach into the next."""
+        """Return the steps of a run over so many tasks: the last one of an epoch may reach into the next."""
         return self.total_steps if self.total_epochs is None else self.total_epochs * -(-tasks // self.tasks_per_step)
 
     @property
     def kl_in_loss(self) -> bool:
-        """Whether the loss has a KL penalty."""
+        """True if the loss has a KL penalty."""
         return self.kl_coef > 0 and not self.kl_in_reward
 
     @property
     def over_batch(self) -> bool:
-        """Whether advantages are normalised over the batch."""
+        """True if advantages are normalised over the batch."""
         return self.normalize_advantage and self.advantage_normalization == "batch"
 
     @model_validator(mode="wrap")
@@ -158,5 +144,5 @@ class LoopSettings(Settings):
     @model_validator(mode="after")
     def _has_groups_to_draw_again(self) -> Self:
         if self.dynamic_sampling and self.baseline == "none":
-            raise ValueError("dynamic_sampling draws again for groups of equal rewards: set baseline group with it")
+            raise ValueError("`dynamic_sampling` draws again for groups of equal rewards: set `baseline=group` with it")
         return self

@@ -12,27 +12,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import Field
 
-from ...config import Settings
 from ...gateway import ChatRenderer
 from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
 from ...tokens import TokenTree, pack
+from ..settings import WarmStartSettings
 
 Messages = Sequence[dict[str, Any]]
-
-
-class WarmStartSettings(Settings):
-    """How much is imitated."""
-
-    examples: int = Field(default=64, ge=0)
-    """Written conversations to imitate; 0 leaves the warm-up out."""
-    batch_size: int = Field(default=4, ge=1)
-    """Conversations per optimizer step."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """Peak learning rate."""
-    warmup_steps: int = Field(default=2, ge=0)
-    """Steps over which the learning rate rises."""
 
 
 @dataclass(frozen=True)

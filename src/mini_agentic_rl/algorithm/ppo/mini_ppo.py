@@ -28,7 +28,7 @@ class MiniPPO(ReinforcementLearning[PPOSettings]):
     def __init__(self, model: Any = "embedded", tokenizer: Any | None = None, **options: Any) -> None:
         backend = options.pop("backend", "native")
         if backend != "native":
-            raise PolicyError(f"backend={backend!r} is MiniGRPO's: PPO has the native one alone")
+            raise PolicyError(f"{backend!r} is MiniGRPO's: PPO has the native one alone", setting="backend")
         super().__init__(model, tokenizer, **options)
 
     def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:

@@ -3,7 +3,7 @@
 The loop, the endpoint, the rollouts and the rewards stay what they are; TRL learns on the same weights, with no copy.
 """
 
-from .conversation import Conversation, conversation_of
 from .mapping import check_backend
+from .rows import TRLRow, row_of
 
-__all__ = ["Conversation", "check_backend", "conversation_of"]
+__all__ = ["TRLRow", "check_backend", "row_of"]

@@ -20,7 +20,7 @@ from ..loop.groups import Group, group_metrics, has_signal
 from ..loop.objective import Learners
 from ..loop.shaping import with_kl_penalty, with_overlong_penalty
 from ..seeds import derive_seed
-from .conversation import Conversation, conversation_of, empty_row, masked
+from .rows import TRLRow, empty_row, masked, row_of
 
 if TYPE_CHECKING:
     from .step_trainer import StepTrainer
@@ -76,13 +76,13 @@ class TRLObjective:
             groups, kl["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
         return groups, kl
 
-    def _rows(self, groups: Sequence[Group]) -> list[Conversation]:
+    def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
         """Group by group, each filled up to its size."""
         settings, rows = self._settings, []
         pad = self._tokenizer.pad_token_id
         filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)
         for group in groups:
-            trained = [conversation_of(t, settings.temperature) for t in group.trajectories]
+            trained = [row_of(t, settings.temperature) for t in group.trajectories]
             if settings.mask_truncated:
                 pairs = zip(trained, group.trajectories, strict=True)
                 trained = [masked(row) if trajectory.truncated else row for row, trajectory in pairs]

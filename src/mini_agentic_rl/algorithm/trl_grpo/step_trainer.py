@@ -23,8 +23,8 @@ from datasets import Dataset
 
 from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel
 from ..grpo.settings import GRPOSettings
-from .conversation import Conversation
 from .mapping import trainer_options
+from .rows import TRLRow
 
 _REWARD = "rollout_reward"
 _NAMES = {
@@ -49,7 +49,7 @@ class StepTrainer:
             learner: whose optimizer takes the steps, and counts them.
             tokenizer: TRL wants one for what it decodes for its reward functions; nothing that is trained is decoded.
         """
-        self._rows: Sequence[Conversation] = ()
+        self._rows: Sequence[TRLRow] = ()
         self._watch = _Watch(learner)
         rate = learner.settings.learning_rate
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # it makes the folder, and leaves it
@@ -89,7 +89,7 @@ class StepTrainer:
             model.peft_model.delete_adapter("ref")
             model.peft_model.set_adapter(DEFAULT_ADAPTER)
 
-    def step(self, rows: Sequence[Conversation], seed: int) -> dict[str, float]:
+    def step(self, rows: Sequence[TRLRow], seed: int) -> dict[str, float]:
         """All optimizer steps on the rollouts of one step of the loop.
 
         Args:

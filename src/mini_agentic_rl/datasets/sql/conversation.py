@@ -43,7 +43,7 @@ SCHEMA_TOOL: Final[dict[str, Any]] = {
 }
 
 SQL_TOOLS: Final = [QUERY_TOOL, SCHEMA_TOOL]
-"""What to send as `tools` with every call, and to render into the prompt of an example."""
+"""Tools to send with every call, and to render into the prompt of an example."""
 
 INSTRUCTIONS: Final = (
     'Answer from the SQLite database: call query with one SELECT, then reply "Answer: ..." with its result.'
@@ -51,12 +51,12 @@ INSTRUCTIONS: Final = (
 
 
 def system_prompt(schema: str, hint: str = "") -> str:
-    """The first message: what to do, a hint about the database, and its tables, one a line."""
+    """Return the system prompt: the task, a hint about the database, and its tables, one a line."""
     return "\n".join(part for part in (f"{INSTRUCTIONS} {hint}".strip(), schema) if part)
 
 
 def schema_text(connection: sqlite3.Connection, leave_out: Collection[str] = ()) -> str:
-    """One line a table, as in `drug(id,name,price)`."""
+    """Return one line a table, as in `drug(id,name,price)`."""
     tables = [table for table in table_names(connection) if table not in leave_out]
     return "\n".join(f"{table}({','.join(_columns(connection, table))})" for table in tables)
 
@@ -71,12 +71,12 @@ def table_names(connection: sqlite3.Connection) -> list[str]:
 
 
 def quoted(name: str) -> str:
-    """A name as SQLite reads it."""
+    """Return a name as SQLite reads it."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def opening(task: Mapping[str, Any], prompt: str) -> list[Message]:
-    """The messages that a rollout begins with; `prompt` is the first one.
+    """Return the messages that a rollout begins with; `prompt` is the first one.
 
     Raises:
         ValueError: the task has no question.
@@ -85,7 +85,7 @@ def opening(task: Mapping[str, Any], prompt: str) -> list[Message]:
 
 
 def question_of(task: Mapping[str, Any]) -> str:
-    """What is asked.
+    """Return the question of a task.
 
     Raises:
         ValueError: the task has no question.
@@ -97,7 +97,7 @@ def question_of(task: Mapping[str, Any]) -> str:
 
 
 def demonstration(task: Mapping[str, Any], prompt: str) -> list[Message]:
-    """The messages of a rollout as it should be: the gold query, its rows, the answer.
+    """Return the messages of a rollout as it should be: the gold query, its rows, the answer.
 
     `task` needs `question`, `sql` and `rows`; `prompt` is the first message, as the agent sends it.
 
@@ -118,17 +118,17 @@ def demonstration(task: Mapping[str, Any], prompt: str) -> list[Message]:
 
 
 def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
-    """One row a line, its values with " | " between them."""
+    """Return one row a line, its values with " | " between them."""
     return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
 
 
 def answer_line(rows: Sequence[Sequence[Cell]]) -> str:
-    """The reply that states a result: "Answer: a; b" for two rows, "Answer: a, b" for two columns."""
+    """Return the reply that states a result: "Answer: a; b" for two rows, "Answer: a, b" for two columns."""
     return f"Answer: {'; '.join(', '.join(map(cell_text, row)) for row in rows)}"
 
 
 def cell_text(cell: Cell) -> str:
-    """A value as it is shown: NULL, a number with at most ten digits, or the text itself."""
+    """Return a value as it is shown: NULL, a number with at most ten digits, or the text itself."""
     if cell is None:
         return "NULL"
     return f"{cell:.10g}" if isinstance(cell, float) else str(cell)

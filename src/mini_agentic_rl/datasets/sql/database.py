@@ -99,7 +99,7 @@ CREATE INDEX disease_symptom_symptom ON disease_symptom(symptom_id);
 
 
 def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
-    """The SQLite file, made if it is not there; it appears under its name only when it is whole.
+    """Return the SQLite file, made if it is not there; it appears under its name only when it is whole.
 
     Args:
         folder: where; None takes `medical` in the cache folder.
@@ -126,14 +126,14 @@ def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
 
 
 def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
-    """The same database without a file."""
+    """Return the same database without a file."""
     connection = sqlite3.connect(":memory:")
     fill(connection, twin=twin)
     return connection
 
 
 def entities() -> tuple[list[Name], list[Name]]:
-    """The names of all drugs and of all diseases."""
+    """Return the names of all drugs and of all diseases."""
     rng = random.Random(f"medical/{VERSION}/names")
     return drug_names(rng, DRUGS), disease_names(rng, DISEASES)
 

@@ -1,4 +1,4 @@
-"""What the invented world is made of, in English and Chinese: names of about the same sound, classes, symptoms …"""
+"""Names, classes, symptoms and the like of the invented world, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ CLASSES: Final = _pairs(
 FORMS: Final = _pairs(
     "tablet=片剂;capsule=胶囊;syrup=糖浆;injection=注射剂;cream=乳膏;spray=喷雾剂;patch=贴剂;drops=滴剂"
 )
-"""How drugs are given."""
+"""Of drugs: how they are given."""
 
 DEPARTMENTS: Final = _pairs(
     "cardiology=心内科;neurology=神经内科;dermatology=皮肤科;oncology=肿瘤科;urology=泌尿科;"

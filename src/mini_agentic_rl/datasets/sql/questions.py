@@ -30,7 +30,7 @@ _HELD_OUT_EVERY: Final = 4
 _ENTITIES: Final = frozenset({"drug", "other_drug", "disease", "other_disease", "symptom", "other_symptom"})
 
 HINT: Final = "All data are invented, no medical advice. In Chinese questions use the _zh columns."
-"""What the agent is told of the database."""
+"""Hint about the database in the system prompt."""
 HIDDEN_TABLES: Final = ("meta",)
 """Tables that the prompt does not mention."""
 
@@ -92,7 +92,7 @@ class _Drawer:
         self._connection = connect_in_memory()
 
     def draw(self, round_: int, level: int, language: str) -> Row:
-        """A row of this level and language; each fourth round of val and test is for templates that train lacks."""
+        """Return a row of this level and language; each fourth round of val and test asks what train never asks."""
         held_out = self._split != "train" and round_ % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
         templates = [found for found in TEMPLATES if found.level == level and found.held_out == held_out]
         for _ in range(_MAX_DRAWS):
@@ -132,7 +132,7 @@ class _Drawer:
         }
 
     def _choose(self, template: Template) -> dict[str, Name]:
-        """A value for each thing to fill in; an `other_` one is of the same kind and another."""
+        """Return a value for each thing to fill in; an `other_` one is of the same kind and another."""
         chosen: dict[str, Name] = {}
         for kind in template.takes:
             values = self._values[kind.removeprefix("other_")]
@@ -143,14 +143,14 @@ class _Drawer:
 
 @cache
 def medical_prompt() -> str:
-    """The first message of the SQL agent over the medical database."""
+    """Return the first message of the SQL agent over the medical database."""
     with closing(connect_in_memory()) as connection:
         return system_prompt(schema_text(connection, HIDDEN_TABLES), HINT)
 
 
 def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
-    """One example a row, with the agent's `tools`: `sft`, the gold query as the call of a tool, its rows, the answer;
-    `rl`, the prompt, and the row with its gold query `sql`.
+    """Return one example a row, with the agent's `tools`: `sft`, the gold query as the call of a tool, its rows, the
+    answer; `rl`, the prompt, and the row with its gold query `sql`.
 
     Raises:
         DatasetError: another form.
@@ -164,7 +164,7 @@ def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
 
 
 def is_worth_asking(rows: Sequence[Sequence[Any]]) -> bool:
-    """Whether a result is an answer: it says something, and not too much."""
+    """Return True if a result is an answer: it says something, and not too much."""
     return 1 <= len(rows) <= MAX_ROWS and all(cell is not None for row in rows for cell in row) and rows != [(0,)]
 
 

@@ -18,15 +18,15 @@ class Template:
     level: int
     """1 one row of one table · 2 filters and figures over one table · 3 joins · 4 joins with conditions or figures."""
     takes: tuple[str, ...]
-    """What is filled in, in this order: drug, other_drug, disease, other_disease, symptom, other_symptom, class, form,
-    department, year, severity."""
+    """Values to fill in, in this order: drug, other_drug, disease, other_disease, symptom, other_symptom, class,
+    form, department, year, severity."""
     english: tuple[str, ...]
     chinese: tuple[str, ...]
     sql: str
     held_out: bool = False
-    """Whether it is asked in the splits val and test alone."""
+    """True if it is asked in the splits val and test alone."""
     ordered: bool = False
-    """Whether the order of the rows is part of the answer."""
+    """True if the order of the rows is part of the answer."""
 
 
 _DISEASES_OF = "JOIN disease s ON s.id = i.disease_id"

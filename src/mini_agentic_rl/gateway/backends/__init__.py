@@ -1,4 +1,4 @@
-"""What samples tokens for the gateway: ids in, ids out, no text.
+"""Samplers of tokens for the gateway: ids in, ids out, no text.
 
 `Backend` is the protocol; `PolicyBackend`, loaded when it is asked for, is the policy of this process behind it.
 """

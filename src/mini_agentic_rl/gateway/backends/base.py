@@ -14,7 +14,7 @@ from ...tokens import TokenDelta, TokenRequest
 
 @dataclass(frozen=True)
 class BackendLoad:
-    """How busy a backend is; a mapping is empty where it cannot tell."""
+    """Load of a backend; a mapping is empty where it cannot tell."""
 
     sequences: Mapping[str, float] = field(default_factory=dict)
     """Continuations `running` and `waiting`."""
@@ -36,7 +36,7 @@ class Backend(Protocol):
         ...
 
     def load(self) -> BackendLoad:
-        """How busy it is at the moment."""
+        """Return how busy it is at the moment."""
         ...
 
     def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:

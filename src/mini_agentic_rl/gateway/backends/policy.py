@@ -84,7 +84,7 @@ class PolicyBackend:
                 self._engine.cancel(sequence)
 
     def _reached(self) -> HandOver:
-        """What reaches the running event loop. A server that is started again has a new one."""
+        """Return the hand-over to the running event loop; a server that is started again has a new loop."""
         loop = asyncio.get_running_loop()
         if self._hand_over is None or self._hand_over.loop is not loop:
             self._hand_over = HandOver(loop)
@@ -102,7 +102,7 @@ class HandOver:
         self.loop = loop
         self._posted: deque[tuple[Inbox, TokenDelta]] = deque()
         self._called = False
-        """Whether the loop has been asked to collect, and has not begun to."""
+        """True if the loop has been asked to collect, and has not begun to."""
         self._joining: set[Inbox] = set()
         """Inboxes that are joined, from their first delta to their last."""
         self._held: set[Inbox] = set()
@@ -111,7 +111,7 @@ class HandOver:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, *, joined: bool) -> Inbox:
-        """An inbox for one answer; to be closed whatever happens.
+        """Return an inbox for one answer, to be closed whatever happens.
 
         Args:
             joined: whether its deltas may wait for each other.
@@ -126,7 +126,7 @@ class HandOver:
             self.loop.call_soon_threadsafe(self._collect)
 
     def forget(self, inbox: Inbox) -> None:
-        """The inbox gets nothing more."""
+        """Send nothing more to the inbox."""
         self._joining.discard(inbox)
         self._held.discard(inbox)
 
@@ -166,7 +166,7 @@ class HandOver:
 
 
 class Inbox:
-    """What has come of one answer and was not read yet."""
+    """The deltas of one answer that were not read yet."""
 
     def __init__(self, hand_over: HandOver, joined: bool) -> None:
         self.joined = joined
@@ -186,7 +186,7 @@ class Inbox:
             self._deltas.append(delta)
 
     async def get(self) -> TokenDelta:
-        """All that is in here, once it may be read, as one delta."""
+        """Return all that has come, as one delta, once it may be read."""
         while not self._deltas or not self.ready.is_set():
             self.ready.clear()
             await self.ready.wait()

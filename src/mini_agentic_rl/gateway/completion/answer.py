@@ -1,5 +1,4 @@
-"""Answers in the shape of OpenAI's chat completions: in one piece, or as server-sent events with the same ids and
-log-probabilities.
+"""Answers in the shape of OpenAI's chat completions: whole, or as server-sent events with the same ids and logprobs.
 
 A streamed call runs in a task of its own and puts events into a queue. When the client goes away the task is cancelled;
 it records what has come of the answer before it ends.
@@ -16,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...http import EventStream, HttpError, unless_disconnected
 from ..dialects import Exchange
-from ..render import AnswerPiece, Thought, Tokenizer
+from ..render import AnswerPart, Thought, Tokenizer
 from ..tool_formats import ToolCall
 from .prepare import PreparedChat
 from .read import Choice
@@ -24,7 +23,7 @@ from .sample import ChatService
 
 
 def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:
-    """The fields that all parts of an answer share; the fingerprint names the policy version that sampled it."""
+    """Return the fields that every body and chunk shares; the fingerprint names the policy version that sampled it."""
     return {
         "id": response_id,
         "object": kind,
@@ -35,7 +34,7 @@ def head(kind: str, response_id: str, created: int, model: str, version: int) ->
 
 
 def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, Any]:
-    """Token counts; with several choices the prompt counts once."""
+    """Return the token counts; with several choices the prompt counts once."""
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
     return {
         "prompt_tokens": prompt_tokens,
@@ -46,7 +45,7 @@ def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def logprobs(tokenizer: Tokenizer, choice: Choice, start: int = 0) -> dict[str, Any]:
-    """Log-probabilities of the tokens from `start` on, one entry for each sampled id, the end token included."""
+    """Return the log-probabilities from token `start` on, one entry for each sampled id, the end token included."""
     content = []
     for position in range(start, len(choice.token_ids)):
         entry = _token(tokenizer, choice.token_ids[position], choice.logprobs[position])
@@ -65,7 +64,7 @@ def _token(tokenizer: Tokenizer, token_id: int, value: float) -> dict[str, Any]:
 
 
 def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, with_ids: bool) -> dict[str, Any]:
-    """A complete answer."""
+    """Return one choice of a complete answer."""
     result: dict[str, Any] = {
         "index": choice.index,
         "message": {**choice.message(), "refusal": None},
@@ -100,16 +99,16 @@ def whole_answer(service: ChatService, prepared: PreparedChat) -> dict[str, Any]
     return body
 
 
-def chunk_choice(choice: Choice, pieces: Sequence[AnswerPiece], *, first: bool, calls_before: int) -> dict[str, Any]:
-    """New pieces of a streamed answer; `calls_before` is how many tool calls it has had already."""
+def chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, calls_before: int) -> dict[str, Any]:
+    """Return the new parts of a streamed choice; `calls_before` is how many tool calls it has had already."""
     delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
-    text = "".join(piece for piece in pieces if isinstance(piece, str))
+    text = "".join(part for part in parts if isinstance(part, str))
     if text:
         delta["content"] = text
-    thought = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    thought = "".join(part.text for part in parts if isinstance(part, Thought))
     if thought:
         delta["reasoning_content"] = thought
-    calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
+    calls = [part for part in parts if isinstance(part, ToolCall)]
     if calls:
         delta["tool_calls"] = [
             {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
@@ -133,7 +132,7 @@ class ChatStream(EventStream):
         self._queue: asyncio.Queue[bytes | HttpError | None] = asyncio.Queue()
         self._first = b""
         self._head: dict[str, Any] = {}
-        """What all chunks say alike."""
+        """Fields that all chunks share."""
         self._started: set[int] = set()
         self._sent = [0] * len(prepared.choices)
         self._calls = [0] * len(prepared.choices)
@@ -192,30 +191,30 @@ class ChatStream(EventStream):
         finally:
             self._queue.put_nowait(None)
 
-    def _emit(self, choice: Choice, pieces: list[AnswerPiece], complete: bool) -> None:
+    def _emit(self, choice: Choice, parts: list[AnswerPart], complete: bool) -> None:
         request = self._prepared.request
         index = choice.index
         start, end = self._sent[index], len(choice.token_ids)
         first = index not in self._started
         with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
-        if not (pieces or first or complete or with_tokens):
+        if not (parts or first or complete or with_tokens):
             return
-        part = chunk_choice(choice, pieces, first=first, calls_before=self._calls[index])
+        body = chunk_choice(choice, parts, first=first, calls_before=self._calls[index])
         if request.logprobs and end > start:
-            part["logprobs"] = logprobs(self._service.renderer.tokenizer, choice, start)
+            body["logprobs"] = logprobs(self._service.renderer.tokenizer, choice, start)
         if request.return_token_ids:
-            part["token_ids"] = choice.token_ids[start:end]
+            body["token_ids"] = choice.token_ids[start:end]
         if complete:
-            part["finish_reason"] = choice.api_finish_reason
+            body["finish_reason"] = choice.api_finish_reason
             if choice.stop_string is not None:
-                part["stop_reason"] = choice.stop_string
+                body["stop_reason"] = choice.stop_string
         extra: dict[str, Any] = {}
         if first and not self._started and request.return_token_ids:
             extra["prompt_token_ids"] = list(self._prepared.prompt_ids)
         self._started.add(index)
         self._sent[index] = end
-        self._calls[index] += sum(isinstance(piece, ToolCall) for piece in pieces)
-        self._put([part], **extra)
+        self._calls[index] += sum(isinstance(part, ToolCall) for part in parts)
+        self._put([body], **extra)
 
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
         if not self._head:

@@ -34,7 +34,7 @@ class PreparedChat:
     scope: Scope
     prompt: Prompt
     prompt_ids: tuple[int, ...]
-    """What is sampled after: the prompt, and the start of a forced tool call where no grammar can force it."""
+    """The ids to sample after: the prompt, and the start of a forced tool call where no grammar can force it."""
     token_requests: tuple[TokenRequest, ...]
     """One for each choice."""
     choices: tuple[Choice, ...]
@@ -83,7 +83,7 @@ class Preparation:
         return list(dict.fromkeys([self._model_name, *self._backend.model_names]))
 
     async def make(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
-        """The turn of a request. A call without a seed takes its rollout's, if that has one.
+        """Prepare a request. A call without a seed takes its rollout's, if that has one.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
@@ -159,7 +159,7 @@ class Preparation:
         )
 
     def count(self, request: ChatRequest) -> int:
-        """How many tokens the prompt of a request has when it is rendered anew. A conversation that continues from its
+        """Count the tokens of a request's prompt when it is rendered anew. A conversation that continues from its
         recorded ids may have a few more or fewer.
 
         Raises:
@@ -211,7 +211,7 @@ class RolloutSeeds:
     """For each attempt: the rollout's seed, and how many calls it has made."""
 
     async def next(self, scope: Scope) -> int | None:
-        """Seed of the next call under `scope`; None where the rollout has none."""
+        """Return the seed of the next call under `scope`; None where the rollout has none."""
         if scope is None:
             return None
         if scope not in self._seeds:

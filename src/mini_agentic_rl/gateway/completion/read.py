@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
-from ..render import AnswerPiece, AnswerReader, Decoder, Detokenizer, Thought
+from ..render import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
 from ..tool_formats import ToolCall
 
 
 class Choice:
-    """Takes deltas, gives out pieces of content.
+    """Takes deltas, gives out parts of content.
 
     Args:
         index: number of the answer within its response.
@@ -24,7 +24,7 @@ class Choice:
         stops: stop strings.
         reader: tells thought, content and tool calls apart; None takes all of the text for content.
         prefix: text that the prompt has already put into the answer.
-        streamed: whether `take` has to give out pieces as they come; otherwise the text is made once, at the end.
+        streamed: whether `take` has to give out parts as they come; otherwise the text is made once, at the end.
         one_call: whether the answer ends with its first tool call.
     """
 
@@ -59,7 +59,7 @@ class Choice:
         self._stops = tuple(stops)
         self._one_call = one_call
         self._cuts = bool(stops) or one_call
-        """Whether what the text says may end the answer, right after the token that says it."""
+        """True if what the text says may end the answer, right after the token that says it."""
         self._stepwise = streamed or self._cuts
         self._detokenizer = Detokenizer(decoder)
         self._text = ""
@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def thought(self) -> str | None:
-        """What the answer thinks before it says anything; None when it has no thought."""
+        """The thought before the content; None when there is none."""
         return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
 
     @property
@@ -83,7 +83,7 @@ class Choice:
         return "tool_calls" if self.calls else self.finish_reason or "stop"
 
     def message(self) -> dict[str, Any]:
-        """The answer as an OpenAI message."""
+        """Return the answer as an OpenAI message."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content or (None if self.calls else "")}
         if self.thought is not None:
             message["reasoning_content"] = self.thought
@@ -91,27 +91,27 @@ class Choice:
             message["tool_calls"] = [call.as_message() for call in self.calls]
         return message
 
-    def take(self, delta: TokenDelta) -> list[AnswerPiece]:
-        """Add a delta; returns the pieces that became certain. `finish_reason` is set once the answer is complete."""
+    def take(self, delta: TokenDelta) -> list[AnswerPart]:
+        """Add a delta; return the parts that became certain. `finish_reason` is set once the answer is complete."""
         if not self.token_ids:
             self.version = delta.version
         self.cached_tokens = self.cached_tokens or delta.cached_tokens
-        pieces = self._take_early()
+        parts = self._take_early()
         count = len(delta.token_ids)
         step = 1 if self._cuts else max(1, count)
         for start in range(0, count, step):
             new = self._book(delta, start, start + step)
             if self._stepwise and new:
-                pieces += self._grow(self._detokenizer.add(*new))
+                parts += self._grow(self._detokenizer.add(*new))
                 if self.finish_reason is not None:
-                    return pieces
+                    return parts
         if delta.finish_reason is not None:
             self.failure = delta.failure
-            pieces += self.finish(delta.finish_reason)
-        return pieces
+            parts += self.finish(delta.finish_reason)
+        return parts
 
     def _book(self, delta: TokenDelta, start: int, end: int) -> list[int]:
-        """Keep the tokens of a delta from `start` to before `end`; those of them that make text."""
+        """Keep the tokens of a delta from `start` to before `end`; return those of them that make text."""
         new = delta.token_ids[start:end]
         if delta.forced:
             first = len(self.token_ids) - start
@@ -121,23 +121,23 @@ class Choice:
         self.top_logprobs += delta.top_logprobs[start:end]
         return [token_id for token_id in new if token_id not in self._end_ids]
 
-    def finish(self, reason: FinishReason) -> list[AnswerPiece]:
-        """End the answer; returns the rest of its pieces."""
+    def finish(self, reason: FinishReason) -> list[AnswerPart]:
+        """End the answer; return the rest of its parts."""
         if self._stepwise:
-            pieces = self._take_early() + self._grow(self._detokenizer.finish())
+            parts = self._take_early() + self._grow(self._detokenizer.finish())
             if self.finish_reason is not None:
-                return pieces
+                return parts
         else:
-            pieces = self._take_early()
+            parts = self._take_early()
             text_ids = [token_id for token_id in self.token_ids if token_id not in self._end_ids]
             self._text = self._decoder(text_ids)
-        return pieces + self._close(reason, len(self._text))
+        return parts + self._close(reason, len(self._text))
 
-    def _take_early(self) -> list[AnswerPiece]:
-        pieces, self._early = self._early, []
-        return pieces
+    def _take_early(self) -> list[AnswerPart]:
+        parts, self._early = self._early, []
+        return parts
 
-    def _grow(self, text: str) -> list[AnswerPiece]:
+    def _grow(self, text: str) -> list[AnswerPart]:
         if not text:
             return []
         longest = max((len(stop) for stop in self._stops), default=0)
@@ -147,49 +147,49 @@ class Choice:
         if found:
             end, self.stop_string = min(found)
             return self._close("stop", end)
-        pieces = self._scan(self._advance(len(self._text) - self._possible_stop()))
+        parts = self._scan(self._advance(len(self._text) - self._possible_stop()))
         if self._one_call and self.calls:
             self.finish_reason = "stop"
-        return pieces
+        return parts
 
     def _possible_stop(self) -> int:
-        """How many characters at the end may begin a stop string."""
+        """Return how many characters at the end may begin a stop string."""
         longest = max((len(stop) for stop in self._stops), default=0)
         for size in range(min(longest - 1, len(self._text)), 0, -1):
             if any(stop.startswith(self._text[-size:]) for stop in self._stops):
                 return size
         return 0
 
-    def _close(self, reason: FinishReason, end: int) -> list[AnswerPiece]:
+    def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
         self.finish_reason = reason
-        pieces = self._scan(self._advance(end))
-        return pieces + self._keep(self._reader.finish()) if self._reader else pieces
+        parts = self._scan(self._advance(end))
+        return parts + self._keep(self._reader.finish()) if self._reader else parts
 
     def _advance(self, end: int) -> str:
         text = self._text[self._given : end]
         self._given = max(self._given, end)
         return text
 
-    def _scan(self, text: str) -> list[AnswerPiece]:
+    def _scan(self, text: str) -> list[AnswerPart]:
         if not text:
             return []
         return self._keep(self._reader.feed(text) if self._reader else [text])
 
-    def _keep(self, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
+    def _keep(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._one_call:
-            pieces = self._through_first_call(pieces)
-        for piece in pieces:
-            if isinstance(piece, ToolCall):
-                self.calls.append(piece)
-            elif isinstance(piece, Thought):
-                self._thought.append(piece.text)
+            parts = self._through_first_call(parts)
+        for part in parts:
+            if isinstance(part, ToolCall):
+                self.calls.append(part)
+            elif isinstance(part, Thought):
+                self._thought.append(part.text)
             else:
-                self._content.append(piece)
-        return pieces
+                self._content.append(part)
+        return parts
 
-    def _through_first_call(self, pieces: list[AnswerPiece]) -> list[AnswerPiece]:
-        """What is left of `pieces` when nothing may follow the first call."""
+    def _through_first_call(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """Return what is left of `parts` when nothing may follow the first call."""
         if self.calls:
             return []
-        first = next((at for at, piece in enumerate(pieces) if isinstance(piece, ToolCall)), len(pieces))
-        return pieces[: first + 1]
+        first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
+        return parts[: first + 1]

@@ -22,7 +22,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2
 
 @dataclass(frozen=True)
 class CallContext:
-    """What the spans of one call have in common."""
+    """The facts that the spans of one call share."""
 
     rollout_id: str
     attempt_id: str

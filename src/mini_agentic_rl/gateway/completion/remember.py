@@ -30,7 +30,7 @@ ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
 """
 
 Thoughts = tuple[str | None, ...]
-"""What each assistant message of a conversation thinks; None where it is not known to think."""
+"""The thought of each assistant message of a conversation; None where none is known."""
 
 _REWRITTEN = 4
 """So many earlier calls are tried when the template has rewritten the latest one: each costs two renderings."""
@@ -69,7 +69,7 @@ class PromptCounters:
             self.rendered += 1
 
     def counts(self) -> dict[str, int]:
-        """`continued`, `rendered`, `forked`, and `forked_<reason>` for each reason."""
+        """Return `continued`, `rendered`, `forked`, and `forked_<reason>` for each reason."""
         reasons = {f"forked_{reason}": self._forked[reason] for reason in get_args(ForkReason)}
         return {"continued": self.continued, "rendered": self.rendered, "forked": self.forked, **reasons}
 
@@ -105,13 +105,13 @@ class _Attempt:
 
     calls: OrderedDict[bytes, _Call] = field(default_factory=OrderedDict)
     prompts: Counter[bytes] = field(default_factory=Counter)
-    """How many of the calls have a prompt."""
+    """Number of calls by prompt."""
     answers: Counter[bytes] = field(default_factory=Counter)
-    """How many of the calls have an answer."""
+    """Number of calls by answer."""
     tools: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Digests of the sets of tools that were offered, the latest last."""
     forgot: bool = False
-    """Whether calls had to make room."""
+    """True if calls had to make room."""
 
     def keep(self, key: bytes, call: _Call, tools_key: bytes) -> None:
         """Remember a call, and the tools that it was offered."""
@@ -124,7 +124,7 @@ class _Attempt:
         self.answers[call.answer] += 1
 
     def drop(self, key: bytes) -> int:
-        """Forget a call, if it is known; how many tokens that were."""
+        """Forget a call, if it is known; return how many tokens it had."""
         call = self.calls.pop(key, None)
         if call is None:
             return 0
@@ -156,14 +156,14 @@ class ConversationMemory:
         self._forgotten: OrderedDict[Scope, None] = OrderedDict()
         self._tokens = 0
         self.prompt_counters = PromptCounters()
-        """How prompts came about."""
+        """Counts how prompts came about."""
 
     def counters(self) -> dict[str, int]:
-        """How prompts came about, and how much is remembered."""
+        """Return how prompts came about, and how much is remembered."""
         return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
     def prompt(self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prompt:
-        """Token ids for plain `messages`, from recorded ids as far as there are any.
+        """Return token ids for plain `messages`, from recorded ids as far as there are any.
 
         Raises:
             BadRequestError: the chat template refuses the messages.
@@ -224,8 +224,8 @@ class ConversationMemory:
     def _continued(
         self, attempt: _Attempt, messages: list[dict[str, Any]], tools: Sequence[Tool], keys: Sequence[bytes]
     ) -> tuple[tuple[int, ...] | None, ForkReason | None, list[dict[str, Any]]]:
-        """The prompt from recorded ids, None when there are none to go on from; why it forks, None when it does not;
-        and the messages with the thoughts that are known of."""
+        """Return the prompt from recorded ids, None where there are none to go on from; why it forks, None where it
+        does not; and the messages with the thoughts that were recorded."""
         reason: ForkReason | None = None
         tries = _REWRITTEN
         full = messages
@@ -254,13 +254,13 @@ class ConversationMemory:
         return None, reason, full
 
     def _not_twice(self, call: _Call, added: list[int]) -> list[int]:
-        """Where a template ends turns by what begins the next one, the model has already sampled that token."""
+        """Leave out a token that the model has sampled already: a template may end turns by what begins the next."""
         twice = added and call.ids[-1] == added[0] and added[0] in self._renderer.eos_ids
         return added[1:] if twice else added
 
 
 def _why(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_key: bytes) -> ForkReason | None:
-    """Why a prompt goes on from nothing recorded; None when it is a conversation of its own."""
+    """Return why a prompt goes on from nothing recorded; None when it is a conversation of its own."""
     answers = [count for count, message in enumerate(messages, 1) if message["role"] == "assistant"]
     for other in attempt.tools:
         if answers and other != tools_key:
@@ -273,7 +273,7 @@ def _why(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_key: bytes
 
 
 def _ours(attempt: _Attempt, messages: Sequence[dict[str, Any]]) -> bool:
-    """Whether any of the messages is an answer that was given in this attempt."""
+    """Return True if any of the messages is an answer that was given in this attempt."""
     return any(message["role"] == "assistant" and attempt.answers[_link(b"", message)] > 0 for message in messages)
 
 
@@ -282,14 +282,14 @@ def _thoughts(messages: Sequence[dict[str, Any]]) -> Thoughts:
 
 
 def _same_thoughts(sent: Thoughts, known: Thoughts) -> bool:
-    """Whether the thoughts that were sent back are those that are known of; what was left out agrees with anything."""
+    """Return True if the thoughts sent back are those recorded; one that was left out agrees with anything."""
     return all(
         not one or other is None or squashed(one) == squashed(other) for one, other in zip(sent, known, strict=True)
     )
 
 
 def _with_thoughts(messages: Sequence[dict[str, Any]], known: Thoughts) -> list[dict[str, Any]]:
-    """The messages, the first assistant messages of them with the thoughts that are known of."""
+    """Return the messages, the first assistant messages of them with the thoughts that were recorded."""
     left = iter(known)
     full = []
     for message in messages:
@@ -303,7 +303,7 @@ def _digest(value: Any) -> bytes:
 
 
 def _chain(messages: Sequence[dict[str, Any]], tools_key: bytes) -> list[bytes]:
-    """Digests of the first 0, 1, 2, ... messages."""
+    """Return digests of the first 0, 1, 2, ... messages."""
     keys = [tools_key]
     for message in messages:
         keys.append(_link(keys[-1], message))

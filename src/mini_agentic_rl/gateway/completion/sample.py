@@ -15,7 +15,7 @@ from ..backends import Backend
 from ..dialects import ChatRequest, Scope
 from ..errors import UnavailableError
 from ..limits import RolloutBudgets
-from ..render import AnswerPiece, ChatRenderer, plain_messages
+from ..render import AnswerPart, ChatRenderer, plain_messages
 from .prepare import Preparation, PreparedChat
 from .read import Choice
 from .record import CallContext, RecordedAnswer, Recorder
@@ -23,8 +23,8 @@ from .remember import ConversationMemory
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Choice, list[AnswerPiece], bool], None]
-"""Called with the new pieces of a choice after every delta, and with True when the choice is complete and recorded."""
+Emit = Callable[[Choice, list[AnswerPart], bool], None]
+"""Called with the new parts of a choice after every delta, and with True when the choice is complete and recorded."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ChatService:
     """Where calls under a rollout's URL are recorded."""
     counters: Counters = field(default_factory=Counters)
     budgets: RolloutBudgets | None = None
-    """How much each attempt may ask for; None sets no bound."""
+    """Bound on what each attempt may ask for; None sets none."""
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
@@ -184,9 +184,9 @@ class ChatService:
 
 async def _sample(stream: AsyncGenerator[TokenDelta, None], choice: Choice, emit: Emit | None) -> None:
     async for delta in stream:
-        pieces = choice.take(delta)
+        parts = choice.take(delta)
         if emit is not None:
-            emit(choice, pieces, False)
+            emit(choice, parts, False)
         if choice.finish_reason is not None:
             return
     choice.finish("cancelled")

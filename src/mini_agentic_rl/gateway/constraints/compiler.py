@@ -40,8 +40,8 @@ class ConstraintCompiler:
         self._thread = ThreadPoolExecutor(1, "grammar")
 
     async def compile(self, rule: AnswerRule) -> Callable[[], TokenConstraint] | None:
-        """What begins a continuation of this form; None where the form is a tool's promise that cannot be kept because
-        the tokenizer cannot be read.
+        """Return what begins a continuation of this form; None where the form is a tool's promise that cannot be kept,
+        because the tokenizer cannot be read.
 
         Raises:
             BadRequestError: a schema cannot be compiled, or the tokenizer cannot be read; names the field.
@@ -108,7 +108,7 @@ def _check(value: ValueRule) -> None:
 
 
 def _checked(call: CallRule) -> CallRule:
-    """The call; its arguments may be any object where it is not strict and its schema is beyond the library."""
+    """Check a call; its arguments may be any object where it is not strict and the library cannot take its schema."""
     try:
         _check(call.arguments)
     except BadRequestError:

@@ -36,7 +36,7 @@ def check_schema(schema: str) -> None:
 
 
 class Grammar:
-    """What continuations begin from.
+    """Begins continuations that obey one grammar.
 
     Args:
         text: in llguidance's dialect of Lark.
@@ -53,7 +53,7 @@ class Grammar:
             raise GrammarError(self._matcher.get_error())
 
     def begin(self) -> GrammarConstraint:
-        """A new continuation. Cheap: what has been learnt about the grammar's tokens is shared by all."""
+        """Begin a new continuation. Cheap: what has been learnt about the grammar's tokens is shared by all."""
         return GrammarConstraint(self._matcher.deep_copy(), self._vocabulary)
 
 
@@ -94,7 +94,7 @@ class GrammarConstraint:
         self._matcher.consume_token(token_id)
 
     def _spellings(self, vocabulary: int) -> list[int]:
-        """The ids below `vocabulary` that begin the text that is certain."""
+        """Return the ids below `vocabulary` that begin the text that is certain."""
         text = self._matcher.compute_ff_bytes()
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
         return [ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary]

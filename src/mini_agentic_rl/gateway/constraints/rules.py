@@ -1,4 +1,4 @@
-"""What form a chat request demands of its answer, and that form as a grammar in llguidance's dialect of Lark.
+"""The form that a chat request demands of its answer, and that form as a grammar in llguidance's dialect of Lark.
 
 A form is JSON by a schema, tool calls, or text in which calls are well-formed. The tool format's `CallShape` tells JSON
 and calls apart. Where a format has none, because its arguments are not JSON, no grammar can demand calls.
@@ -31,7 +31,7 @@ class ValueRule:
     schema: str
     """JSON text."""
     strict: bool
-    """Whether the whole schema must hold; else keywords that the grammar does not know are left out."""
+    """True if the whole schema must hold; else keywords that the grammar does not know are left out."""
     field: str
     """Where the request says so."""
 
@@ -52,13 +52,13 @@ class AnswerRule:
     value: ValueRule | None = None
     calls: tuple[CallRule, ...] = ()
     joint: str | None = None
-    """What stands between one call and the next; None where there can be one only."""
+    """Text between one call and the next; None where there can be one only."""
     opening: str | None = None
     """Where set, text may be written too, and a call begins wherever this is written."""
     thought: ThinkTags | None = None
-    """What stands around a thought, which may come first and is free; None where thoughts are part of the answer."""
+    """Tags around a thought, which may come first and is free; None where thoughts are part of the answer."""
     thought_begun: bool = False
-    """Whether the prompt has opened the thought."""
+    """True if the prompt has opened the thought."""
 
     @property
     def field(self) -> str:
@@ -69,7 +69,7 @@ class AnswerRule:
 def answer_rule(
     request: ChatRequest, tool_format: ToolFormat, thought: ThinkTags | None = None, thought_begun: bool = False
 ) -> AnswerRule | None:
-    """The form that `request` demands; None when it demands none, or one that `tool_format` has no grammar for.
+    """Return the form that `request` demands; None when it demands none, or `tool_format` has no grammar for it.
 
     Args:
         request: the request.
@@ -112,7 +112,7 @@ def _value_rule(wanted: ResponseFormat | None) -> ValueRule | None:
 
 
 def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule, ...]:
-    """The calls that may be made; none when the tool format has no shape for them."""
+    """Return the calls that may be made; none when the tool format has no shape for them."""
     if request.tool_choice == "none":
         return ()
     rules = []
@@ -133,12 +133,12 @@ def _call_rule(shape: CallShape, strict: bool, field: str) -> CallRule:
 
 
 def _arguments_schema(function: FunctionDefinition) -> Mapping[str, Any]:
-    """Arguments are an object, whether or not the schema says so."""
+    """Return the schema of the arguments, which are an object whether or not it says so."""
     return _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
 
 
 def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
-    """What the format writes between calls, where it writes them one after another and several are wanted."""
+    """Return what the format writes between calls, where it writes them one after another and several are wanted."""
     named = request.must_call and request.tool_choice != "required"
     if named or request.parallel_tool_calls is False:
         return None
@@ -150,7 +150,7 @@ def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
 
 
 def _opening(calls: Sequence[CallRule], tool_format: ToolFormat) -> str:
-    """What begins a call in the middle of text: the format's marker, else the beginning of the call itself."""
+    """Return what begins a call amid text: the format's marker, else the beginning of the call itself."""
     before = calls[0].before
     return next((m for m in tool_format.markers if before.startswith(m)), tool_format.forced_prefix(None))
 
@@ -159,14 +159,14 @@ _WHITE_SPACE: Final = r"\n {0,24}| "
 
 
 def schema_with_options(value: ValueRule) -> str:
-    """The schema as the library takes it: with options inside, put in last so that a request cannot set them."""
+    """Return the schema as the library takes it: with options, put in last so that a request cannot set them."""
     schema = json.loads(value.schema)
     schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE, "lenient": not value.strict}
     return json.dumps(schema)
 
 
 def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozenset[int]) -> str:
-    """The grammar of a whole answer.
+    """Return the grammar of a whole answer.
 
     Args:
         rule: the form of the answer.
@@ -216,23 +216,23 @@ def _call(index: int, call: CallRule, opening: str, special: Mapping[str, int]) 
 
 
 def _text(ids: Collection[int]) -> list[str]:
-    """Free text, and the special tokens that may stand in it: all that neither end the answer nor shape it."""
+    """Return rules for free text, and for the special tokens in it: all that neither end the answer nor shape it."""
     return ["TEXT: /(.|\\n)+/", f"special: <[{','.join(map(str, sorted(ids)))}]>" if ids else "special: TEXT"]
 
 
 def _until(name: str, mark: str, special: Mapping[str, int]) -> str:
-    """Free text up to and with the first `mark`."""
+    """Return the expression for free text up to and with the first `mark`."""
     last = f"TEXT? {_literal(mark, special)}" if mark in special else f"until_{name}"
     return f"(TEXT? special)* {last}"
 
 
 def _lazy(name: str, mark: str, special: Mapping[str, int]) -> list[str]:
-    """What `_until` needs: text that ends as soon as it ends with `mark`."""
+    """Return the rule that `_until` needs: text that ends as soon as it ends with `mark`."""
     return [] if mark in special else [f"until_{name}[lazy]: /(.|\\n)*/ {_literal(mark, special)}"]
 
 
 def _literal(text: str, special: Mapping[str, int]) -> str:
-    """`text` as a sequence of strings and special tokens; empty for no text."""
+    """Return `text` as a sequence of strings and special tokens; empty for no text."""
     if not special:
         return json.dumps(text, ensure_ascii=False) if text else ""
     longest_first = sorted(special, key=len, reverse=True)

@@ -26,19 +26,19 @@ class Exchange(Protocol):
         ...
 
     def answer(self, completion: Json) -> Json:
-        """The body of the answer, from a whole `chat.completion`."""
+        """Return the body of the answer, from a whole `chat.completion`."""
         ...
 
     def events(self, chunk: Json) -> bytes:
-        """The server-sent events for the next `chat.completion.chunk`; may be none."""
+        """Return the server-sent events for the next `chat.completion.chunk`; may be none."""
         ...
 
     def end(self) -> bytes:
-        """The events after the last chunk of a stream that is complete."""
+        """Return the events after the last chunk of a stream that is complete."""
         ...
 
     def failed(self, error: HttpError) -> bytes:
-        """The events that end a stream which failed on its way."""
+        """Return the events that end a stream which failed on its way."""
         ...
 
 
@@ -95,12 +95,12 @@ class Dialect(Protocol):
         ...
 
     def refusal(self, error: HttpError) -> Json:
-        """The body that tells of an error."""
+        """Return the body that tells of an error."""
         ...
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
-    """An error of the chat request in the words of a dialect.
+    """Return an error of the chat request in the words of a dialect.
 
     Args:
         names: what the dialect calls a field of the chat request, where it calls it otherwise.
@@ -117,6 +117,6 @@ def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     name = b"" if event is None else f"event: {event}\n".encode()
     return name + b"data: " + encode(value) + b"\n\n"

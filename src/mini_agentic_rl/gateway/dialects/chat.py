@@ -69,7 +69,7 @@ class StreamOptions(Body):
 
 
 class JsonSchemaFormat(Body):
-    """What JSON the answer has to be. Without a schema it is any object."""
+    """The schema that the answer has to obey; without one it is any object."""
 
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
@@ -132,7 +132,7 @@ class ChatRequest(Body):
         return self
 
     def _chosen_names(self) -> list[str]:
-        """The tools that `tool_choice` names."""
+        """Return the tools that `tool_choice` names."""
         if isinstance(self.tool_choice, NamedToolChoice):
             return [self.tool_choice.function.name]
         if isinstance(self.tool_choice, AllowedToolsChoice):
@@ -141,7 +141,7 @@ class ChatRequest(Body):
 
     @property
     def choices(self) -> int:
-        """How many answers are wanted."""
+        """Number of answers that are wanted."""
         return self.n or 1
 
     @property
@@ -160,12 +160,12 @@ class ChatRequest(Body):
 
     @property
     def one_call(self) -> bool:
-        """Whether the answer may make one tool call only."""
+        """True if the answer may make one tool call only."""
         return self.parallel_tool_calls is False and bool(self.offered_tools)
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer has to begin with a tool call."""
+        """True if the answer has to begin with a tool call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedToolChoice)
 
     @property
@@ -179,7 +179,7 @@ class ChatRequest(Body):
 
 
 def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
-    """The request in a JSON object.
+    """Check the body of a chat request.
 
     Raises:
         BadRequestError: a field has a bad value; `param` names the first such field.
@@ -196,7 +196,7 @@ class ChatExchange:
 
     chat: Json
     functions: bool = False
-    """Whether the answer tells calls in the older form."""
+    """True if the answer tells calls in the older form."""
 
     def answer(self, completion: Json) -> Json:
         return as_function_call(completion) if self.functions else completion
@@ -226,7 +226,7 @@ class ChatDialect:
 
 
 def has_functions(body: Json) -> bool:
-    """Whether a chat request is of the older form."""
+    """Return True if a chat request is of the older form."""
     messages = body.get("messages")
     asked = body.get("functions") is not None and body.get("tools") is None
     return asked or (
@@ -236,7 +236,7 @@ def has_functions(body: Json) -> bool:
 
 
 def as_tools(body: Json) -> Json:
-    """A request of the older form in the present one.
+    """Rewrite a request of the older form in the present one.
 
     Raises:
         BadRequestError: `functions` is no list.
@@ -258,7 +258,7 @@ def as_tools(body: Json) -> Json:
 
 
 def as_function_call(answer: Json) -> Json:
-    """An answer, or a chunk of one, in the older form."""
+    """Rewrite an answer, or a chunk of one, in the older form."""
     choices = answer.get("choices")
     if not isinstance(choices, list):
         return answer
@@ -266,7 +266,7 @@ def as_function_call(answer: Json) -> Json:
 
 
 def _message(message: Any, index: int) -> Any:
-    """A message of the history. A result follows its call, whose place is the id of both."""
+    """Rewrite a message of the history. A result follows its call, whose place is the id of both."""
     if not isinstance(message, dict):
         return message
     if message.get("role") == "function":

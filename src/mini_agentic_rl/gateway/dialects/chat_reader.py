@@ -1,4 +1,4 @@
-"""What the other dialects read out of chat completions: the first answer, from a whole body or from its chunks.
+"""Reads chat completions for the other dialects: the first answer, from a whole body or from its chunks.
 
 An upstream's answer is foreign text: whatever in it is not of the expected kind is passed over.
 """
@@ -28,7 +28,7 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class AnswerDelta:
-    """What was added to the answer."""
+    """An addition to the answer."""
 
     reasoning: str = ""
     text: str = ""
@@ -52,7 +52,7 @@ class ChatReader:
     usage: Json = field(default_factory=dict)
 
     def take(self, body: Json) -> AnswerDelta:
-        """Read a `chat.completion` or a `chat.completion.chunk`; returns what it adds."""
+        """Read a `chat.completion` or a `chat.completion.chunk`; return what it adds."""
         self.id = self.id or _text(body.get("id"))
         self.model = self.model or _text(body.get("model"))
         self.created = self.created or _count(body.get("created"))

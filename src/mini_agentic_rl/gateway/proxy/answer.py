@@ -1,4 +1,4 @@
-"""What an upstream answered to a chat request, gathered from one JSON body or from a stream of chunks.
+"""The answer of an upstream to a chat request, gathered from one JSON body or from a stream of chunks.
 
 Token ids are read wherever servers put them: vLLM and MiniLLMServer beside the choices (`prompt_token_ids`) and in each
 choice (`token_ids`); SGLang in each choice, in the choice's `meta_info.output_token_logprobs` (log-probability, id,

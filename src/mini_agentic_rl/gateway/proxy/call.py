@@ -67,7 +67,7 @@ class ProxiedCall:
 
     @property
     def streams(self) -> bool:
-        """Whether the agent asked for a stream."""
+        """True if the agent asked for a stream."""
         return bool(self.body.get("stream"))
 
     async def send(self, upstreams: Upstreams) -> None:
@@ -91,7 +91,7 @@ class ProxiedCall:
             raise
 
     async def whole(self) -> dict[str, Any]:
-        """The upstream's answer in one piece, recorded.
+        """Return the upstream's whole answer, recorded.
 
         Raises:
             HttpError: it broke off, it was none, or it could not be recorded.
@@ -112,7 +112,7 @@ class ProxiedCall:
         return completion
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The upstream's events in the agent's dialect, one by one; the record is stored before the last one.
+        """Yield the upstream's events in the agent's dialect; the record is stored before the last one.
 
         Raises:
             HttpError: it broke off, or could not be recorded.
@@ -151,12 +151,12 @@ class ProxiedCall:
 
     @property
     def _asks_for_usage(self) -> bool:
-        """Whether a stream has to tell its token counts for the budget's sake, though the agent asked for none."""
+        """True if a stream has to tell its token counts for the budget's sake, though the agent asked for none."""
         asked = (self.body.get("stream_options") or {}).get("include_usage")
         return self.streams and not asked and self.scope is not None and self._budgets.counts_tokens
 
     def _is_unasked_usage(self, chunk: dict[str, Any]) -> bool:
-        """Whether this is a chunk of token counts that the agent does not expect."""
+        """Return True if this is a chunk of token counts that the agent does not expect."""
         return self._asks_for_usage and not chunk.get("choices") and bool(chunk.get("usage"))
 
     def _sent(self) -> tuple[Upstream, httpx.Response]:

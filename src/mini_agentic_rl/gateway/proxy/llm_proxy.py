@@ -78,7 +78,7 @@ class LLMProxy:
         return f"{self._server.root}/v1"
 
     def get_store(self) -> LightningStore | None:
-        """Where calls are recorded."""
+        """Return where calls are recorded."""
         return self._store
 
     def set_store(self, store: LightningStore | None) -> None:
@@ -94,11 +94,11 @@ class LLMProxy:
         self._upstreams.replace(model_list)
 
     def is_running(self) -> bool:
-        """Whether it takes requests."""
+        """Return True if it takes requests."""
         return self._server.running
 
     async def start(self) -> None:
-        """Serve; returns once connections are accepted. Starting a running proxy changes nothing.
+        """Serve; return once connections are accepted. Starting a running proxy changes nothing.
 
         Raises:
             ServerStartError: the address cannot be had.
@@ -132,7 +132,7 @@ class LLMProxy:
         model: str | None = None,
         sampling_parameters: Mapping[str, Any] | None = None,
     ) -> LLM:
-        """A model as a resource: behind each rollout's own URL, or behind that of the one rollout that is named.
+        """Return a model as a resource: behind each rollout's own URL, or behind that of the one rollout that is named.
 
         Args:
             model: which; may be left out where there is one.

@@ -15,8 +15,8 @@ from ...errors import UserError
 from ...http import BadRequestError, HttpError, json_object
 
 TokenIdFormat = Literal["vllm", "sglang"]
-"""How a server is asked for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
-tells ids in an extension of the answer (`sglext`), and older ones in the `meta_info` of an answer in one piece."""
+"""The way to ask a server for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
+tells ids in an extension of the answer (`sglext`), and older ones in the `meta_info` of a whole answer."""
 
 _FORMATS: Final = {True: "vllm", False: None, None: None, "vllm": "vllm", "sglang": "sglang"}
 _EXTENSIONS: Final = frozenset({"return_token_ids"})
@@ -35,7 +35,7 @@ class Upstream:
     """The name that the server knows the model by."""
     api_key: str | None = field(default=None, repr=False)
     token_ids: TokenIdFormat | None = None
-    """How it is asked for token ids and log-probabilities; None where it tells none, so that its calls are recorded
+    """The way to ask it for token ids and log-probabilities; None where it tells none, so that its calls are recorded
     with their messages alone. (vLLM has to be started with `--logprobs-mode processed_logprobs` wherever the
     temperature is not 1: training needs the log-probabilities of what was drawn from.)"""
     timeout: float | None = None
@@ -47,11 +47,13 @@ class Upstream:
         for setting in ("timeout", "connect_timeout"):
             seconds = getattr(self, setting)
             if seconds is not None and seconds <= 0:
-                raise UserError(f"model_list: {setting}={seconds} of {self.name!r}: expected seconds, more than 0")
+                raise UserError(
+                    f"{setting}={seconds} of {self.name!r}: expected seconds, more than 0", setting="model_list"
+                )
 
     @classmethod
     def of(cls, entry: Upstream | Mapping[str, Any]) -> Upstream:
-        """An entry of a model list: an `Upstream`, its fields, or LiteLLM's form with `litellm_params`.
+        """Read an entry of a model list: an `Upstream`, its fields, or LiteLLM's form with `litellm_params`.
 
         Raises:
             UserError: the entry does not say where its model is served, or a field has a value that cannot work.
@@ -63,13 +65,15 @@ class Upstream:
         base_url = fields.get("api_base") or fields.get("base_url") or fields.get("endpoint")
         if not name or not base_url:
             raise UserError(
-                f"model_list: {sorted(entry)} needs model_name and the server's URL (base_url, or api_base inside "
-                "litellm_params)"
+                f"{sorted(entry)} needs model_name and the server's URL (base_url, or api_base inside litellm_params)",
+                setting="model_list",
             )
         model = str(fields.get("model") or name)
         token_ids = fields.get("token_ids", model.startswith("hosted_vllm/"))
         if token_ids not in _FORMATS:
-            raise UserError(f"model_list: token_ids={token_ids!r} of {name!r}: expected 'vllm', 'sglang' or False")
+            raise UserError(
+                f"token_ids={token_ids!r} of {name!r}: expected 'vllm', 'sglang' or False", setting="model_list"
+            )
         for provider in ("openai/", "hosted_vllm/"):
             model = model.removeprefix(provider)
         return cls(
@@ -83,7 +87,7 @@ class Upstream:
         )
 
     def body(self, chat: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
-        """A chat request as this server gets it: its own model name, and only fields that it knows.
+        """Return a chat request as this server gets it: its own model name, and only fields that it knows.
 
         Args:
             chat: the request as the agent made it.

@@ -50,20 +50,20 @@ class Replicas:
         for upstream in map(Upstream.of, entries):
             servers = self._by_name.setdefault(upstream.name, [])
             if any(known.base_url == upstream.base_url for known in servers):
-                raise UserError(f"model_list names {upstream.name!r} at {upstream.base_url} twice")
+                raise UserError(f"{upstream.name!r} stands at {upstream.base_url} twice", setting="model_list")
             servers.append(upstream)
 
     @property
     def names(self) -> list[str]:
-        """What may be asked for, in the order given."""
+        """Names that may be asked for, in the order given."""
         return list(self._by_name)
 
     def servers(self, name: str) -> Sequence[Upstream]:
-        """Those of this model, in the order given; none if there is no such model."""
+        """Return those of this model, in the order given; none if there is no such model."""
         return self._by_name.get(name, [])
 
     def ranked(self, name: str, rollout_id: str | None) -> list[Upstream]:
-        """The servers of a model, best first; calls outside of any rollout take turns. Those down come last."""
+        """Return the servers of a model, best first; calls outside of any rollout take turns. Those down come last."""
         servers = self.servers(name)
         if rollout_id is None and servers:
             self._turn += 1
@@ -74,7 +74,7 @@ class Replicas:
         return sorted(ranked, key=self.is_down)
 
     def is_down(self, server: Upstream) -> bool:
-        """Whether it could not be reached a short while ago."""
+        """Return True if it could not be reached a short while ago."""
         return self._down_until.get(server.base_url, 0.0) > self._clock()
 
     def mark_down(self, server: Upstream, seconds: float = DOWN_SECONDS) -> None:
@@ -82,11 +82,11 @@ class Replicas:
         self._down_until[server.base_url] = self._clock() + seconds
 
     def mark_up(self, server: Upstream) -> None:
-        """It has answered."""
+        """Ask it as any other again: it has answered."""
         self._down_until.pop(server.base_url, None)
 
     def up(self) -> dict[str, float]:
-        """For each server's URL, 1 if it is taken to be there, else 0."""
+        """Return, for each server's URL, 1 if it is taken to be there, else 0."""
         servers = [server for group in self._by_name.values() for server in group]
         return {server.base_url: float(not self.is_down(server)) for server in servers}
 
@@ -139,7 +139,7 @@ class Upstreams:
         self._client: httpx.AsyncClient | None = None
 
     def replace(self, entries: Iterable[Upstream | Mapping[str, Any]]) -> None:
-        """Have these from now on; callable from any thread.
+        """Serve these from now on; callable from any thread.
 
         Raises:
             UserError: as the constructor; then nothing changes.
@@ -148,13 +148,13 @@ class Upstreams:
 
     @property
     def names(self) -> list[str]:
-        """What may be asked for, in the order given."""
+        """Names that may be asked for, in the order given."""
         return self.replicas.names
 
     async def send(
         self, name: str, path: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
     ) -> tuple[Upstream, httpx.Response]:
-        """A server, and its answer with the body still to be read; close that with `aclose`.
+        """Send a request; return the server and its answer, whose body is still to be read: close it with `aclose`.
 
         Args:
             name: the model.
@@ -225,7 +225,7 @@ class Upstreams:
         return answer
 
     def silence(self, server: Upstream) -> float:
-        """Seconds that a server may be silent."""
+        """Return the seconds that a server may be silent."""
         return server.timeout or self._timeout
 
     async def close(self) -> None:
@@ -242,7 +242,7 @@ class Upstreams:
 
 
 def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
-    """The error for a server that says nothing."""
+    """Return the error for a server that says nothing."""
     return UpstreamSilentError(
         f"{server.base_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
         code="upstream_timeout",
@@ -250,7 +250,7 @@ def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
 
 
 async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects in an answer of server-sent events; what else is in there is left out."""
+    """Yield the JSON objects in an answer of server-sent events; what else is in there is left out."""
     async for line in answer.aiter_lines():
         if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
             with suppress(BadRequestError):
@@ -258,14 +258,14 @@ async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 def _pause(retries: int, asked: float | None) -> float:
-    """Seconds before the next try: what the server asked for, else twice as long each time, spread by chance."""
+    """Return the seconds before the next try: what the server asked for, else twice as long each time, with jitter."""
     if asked is not None:
         return asked
     return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**retries) * random.uniform(0.5, 1.0)
 
 
 def _asked_pause(answer: httpx.Response) -> float | None:
-    """What `Retry-After` says, in seconds or as a date; None where it says nothing that can be read."""
+    """Return what `Retry-After` says, in seconds or as a date; None where it says nothing that can be read."""
     text = answer.headers.get("retry-after", "")
     try:
         seconds = float(text)

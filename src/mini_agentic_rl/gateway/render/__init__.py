@@ -8,11 +8,11 @@ become text, and the text becomes a thought, content and tool calls.
 from .messages import Message, plain_messages, squashed, without_thought
 from .renderer import ChatRenderer, has_thought
 from .template import ChatTemplate
-from .thinking import AnswerPiece, AnswerReader, ThinkingName, ThinkTags, Thought, ThoughtScanner
+from .thinking import AnswerPart, AnswerReader, ThinkingName, ThinkTags, Thought, ThoughtScanner
 from .tokenizer import Decoder, Detokenizer, Tokenizer
 
 __all__ = [
-    "AnswerPiece",
+    "AnswerPart",
     "AnswerReader",
     "ChatRenderer",
     "ChatTemplate",

@@ -29,7 +29,7 @@ _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """`messages` in plain shape.
+    """Return `messages` in plain shape.
 
     Raises:
         BadRequestError: an unknown role, a content part that is not text, or a malformed tool call; `param` says where.
@@ -91,7 +91,7 @@ _SHORT = 9
 
 
 def ordinary_turn(message: Mapping[str, Any], tool_format: ToolFormat, tool_role: bool) -> dict[str, Any]:
-    """A plain message as a turn of nothing but role and text; `result` marks a tool's result.
+    """Return a plain message as a turn of nothing but role and text; `result` marks a tool's result.
 
     Args:
         message: the plain message.
@@ -109,14 +109,14 @@ def ordinary_turn(message: Mapping[str, Any], tool_format: ToolFormat, tool_role
 
 
 def assistant_text(message: Mapping[str, Any], tool_format: ToolFormat, call_lead: str = "\n") -> str:
-    """Content and calls of a plain assistant message, as one text, with `call_lead` between them."""
+    """Return content and calls of a plain assistant message as one text, with `call_lead` between them."""
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     parts = [message["content"], tool_format.format_calls(calls) if calls else ""]
     return call_lead.join(part for part in parts if part)
 
 
 def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """The turn with call ids of nine letters and digits; those that are such already stay."""
+    """Return the turn with call ids of nine letters and digits; those that are such already stay."""
     changed = dict(turn)
     if "tool_calls" in turn:
         changed["tool_calls"] = [{**call, "id": _short_id(str(call["id"]))} for call in turn["tool_calls"]]
@@ -132,7 +132,7 @@ def _short_id(id_: str) -> str:
 
 
 def keeps(turn_text: str, message: Mapping[str, Any]) -> bool:
-    """Whether a rendered assistant turn still says all that was said; templates may drop earlier thinking."""
+    """Return True if a rendered assistant turn still says all that was said; templates may drop earlier thinking."""
     text = squashed(turn_text)
     names = [call["function"]["name"] for call in message.get("tool_calls", ())]
     said = (message["content"], message.get("reasoning_content") or "", *names)
@@ -140,7 +140,7 @@ def keeps(turn_text: str, message: Mapping[str, Any]) -> bool:
 
 
 def with_system_text(turns: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """`text` added to the system turn, which is made when there is none."""
+    """Add `text` to the system turn, which is made when there is none."""
     if turns[0]["role"] != "system":
         return [{"role": "system", "content": text}, *turns]
     content = turns[0]["content"]
@@ -148,7 +148,7 @@ def with_system_text(turns: list[dict[str, Any]], text: str) -> list[dict[str, A
 
 
 def system_into_user(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """System text moved to the front of the user turn that follows it."""
+    """Move system text to the front of the user turn that follows it."""
     result: list[dict[str, Any]] = []
     held: list[str] = []
     for turn in turns:
@@ -166,7 +166,7 @@ def system_into_user(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any]]:
-    """Tool results in a row become one turn; so do user turns in a row where the template wants them to alternate."""
+    """Join tool results in a row into one turn, and user turns in a row where the template wants them to alternate."""
     result: list[dict[str, Any]] = []
     for turn in turns:
         last = result[-1] if result else None
@@ -184,7 +184,7 @@ def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any
 
 
 def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
-    """A plain message whose thought, if its content begins with one, has become its `reasoning_content`.
+    """Return a plain message with the thought that its content begins with, if any, as its `reasoning_content`.
 
     Args:
         message: the plain message.
@@ -203,10 +203,10 @@ def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[
 
 
 def without_thought(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without its `reasoning_content`."""
+    """Return the message without its `reasoning_content`."""
     return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
 def squashed(text: str) -> str:
-    """The text without its white space."""
+    """Return the text without its white space."""
     return re.sub(r"\s+", "", text)

@@ -57,7 +57,7 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer, tool_format, thinking)
         self.tool_format = self.template.tool_format
-        """How tool calls are written and read."""
+        """Writes and reads tool calls."""
         self.thinking: ThinkingName = thinking
         """The policy in force; never "auto"."""
         if thinking == "auto":
@@ -74,7 +74,7 @@ class ChatRenderer:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Token ids of the whole conversation.
+        """Return the token ids of the whole conversation.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
@@ -85,15 +85,15 @@ class ChatRenderer:
         return self.encode(self._text(plain, tools, add_generation_prompt))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; the names of special tokens become those tokens."""
+        """Return the token ids of `text`; the names of special tokens become those tokens."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decoder(self, calls: bool) -> Decoder:
-        """What turns sampled ids into the text that `reader(calls)` reads."""
+        """Return what turns sampled ids into the text that `reader(calls)` reads."""
         return self._decoder_with_calls if calls else self._decoder
 
     def reader(self, calls: bool) -> AnswerReader | None:
-        """A new reader of one answer's text; None where all of it is content.
+        """Return a new reader of one answer's text; None where all of it is content.
 
         Args:
             calls: whether tool calls are read.
@@ -105,14 +105,14 @@ class ChatRenderer:
         return AnswerReader(thoughts, self.tool_format.scanner() if calls else None)
 
     def forced_prefix(self, name: str | None) -> str:
-        """The start of an answer that must call the tool `name`, or any tool when None. A thought that the generation
-        prompt has opened is closed first."""
+        """Return the start of an answer that must call the tool `name`, or any tool when None. A thought that the
+        generation prompt has opened is closed first."""
         tags = self.template.tags
         prefix = self.tool_format.forced_prefix(name)
         return prefix if tags is None or not self.template.thought_begun else f"{tags.close}\n\n{prefix}"
 
     def plain(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages in plain shape; thoughts are `reasoning_content`, or part of the text when thinking is off.
+        """Return the messages in plain shape; thoughts are `reasoning_content`, or part of the text with thinking off.
 
         Raises:
             BadRequestError: the messages are malformed.
@@ -131,7 +131,7 @@ class ChatRenderer:
         *,
         ended: bool = True,
     ) -> list[int] | None:
-        """The ids that carry a recorded conversation on to the next generation prompt.
+        """Return the ids that carry a recorded conversation on to the next generation prompt.
 
         Args:
             previous_messages: the messages of the earlier call and, last, the assistant's answer to it, with the
@@ -171,7 +171,7 @@ class ChatRenderer:
         return self.encode(rest if ended else end + rest)
 
     def assistant_text(self, message: Message) -> str:
-        """What the model would have to emit to have said `message`, without the end-of-turn token."""
+        """Return what the model would have to sample to say `message`, without the end-of-turn token."""
         (plain,) = self.plain([message])
         text = assistant_text(plain, self.tool_format, self.template.call_lead)
         tags, lead = self.template.tags, self.template.lead if plain["content"] else self.template.lead_of_calls
@@ -185,7 +185,7 @@ class ChatRenderer:
     def conversation_to_records(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
     ) -> list[CompletionRecord]:
-        """A written conversation as if it had been sampled: one record for each assistant turn, log-probabilities 0.
+        """Return a written conversation as if it had been sampled: a record per assistant turn, log-probabilities 0.
 
         Each turn continues the turn before it token by token, as the gateway does, unless the template rewrites
         history.
@@ -241,7 +241,7 @@ class ChatRenderer:
             raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
 
     def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A plain message as the template is given it."""
+        """Return a plain message as the template is given it."""
         template = self.template
         if template.native_tools and not self._as_text(message):
             turn = with_short_ids(message) if template.short_ids else message
@@ -250,7 +250,7 @@ class ChatRenderer:
         return template.with_thought(turn)
 
     def _as_text(self, message: Mapping[str, Any]) -> bool:
-        """Whether the calls of an answer have to stand in its content: the template would refuse or lose a part."""
+        """Return True if an answer's calls have to stand in its content: the template would refuse or lose a part."""
         calls = message.get("tool_calls", ())
         if not calls or not self.template.calls_as_text:
             return False
@@ -259,7 +259,7 @@ class ChatRenderer:
 
 
 def has_thought(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any of these plain messages thinks."""
+    """Return True if any of these plain messages thinks."""
     return any(message.get("reasoning_content") is not None for message in messages)
 
 

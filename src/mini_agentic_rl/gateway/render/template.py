@@ -54,43 +54,43 @@ class ChatTemplate:
         self._source = chat_template_of(tokenizer)
         self.tags = self._tags(thinking)
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
-        """Whether there is a system role."""
+        """True if there is a system role."""
         self.alternating = not self._shows([_USER, {"role": "user", "content": _MARK}])
-        """Whether user and assistant have to take turns."""
+        """True if user and assistant have to take turns."""
         self.tool_role = self._has_tool_role()
-        """Whether there is a role for tool results."""
+        """True if there is a role for tool results."""
         self.tool_format, self.native_tools = self._choose_format(tool_format)
-        """How calls are written, and whether the template itself writes them so, and shows tools and results."""
+        """The format of calls, and whether the template itself writes them so, and shows tools and results."""
         self.several_calls = self._reads_back(_calling(_call(), _call("z9y8x7w6v")), 2)
-        """Whether it writes all the calls of one answer."""
+        """True if it writes all the calls of one answer."""
         self.content_beside_calls = self._reads_back(_calling(_call(), content=_MARK), 1)
-        """Whether it writes what an answer says beside its calls."""
+        """True if it writes what an answer says beside its calls."""
         self.call_lead = self._call_lead()
-        """What stands between what an answer says and its calls."""
+        """Text between the content of an answer and its calls."""
         told = [_USER, {"role": "assistant", "content": "a"}, _result(), {"role": "assistant", "content": "b"}]
         self.calls_as_text = _RESULT in self.try_(told, [_PROBE_TOOL])
-        """Whether a tool's result may follow an answer whose calls stand in its content."""
+        """True if a tool's result may follow an answer whose calls stand in its content."""
         self.short_ids = not self.try_(
             [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)], [_PROBE_TOOL]
         ) and self._takes([_USER, _calling(_call()), _result()])
-        """Whether call ids have to be nine letters and digits."""
+        """True if call ids have to be nine letters and digits."""
         self.generation_prompt = self._generation_prompt()
-        """What opens an answer."""
+        """Text that opens an answer."""
         self.thought_begun = self.tags is not None and (
             self.generation_prompt.rfind(self.tags.open) > self.generation_prompt.rfind(self.tags.close)
         )
-        """Whether the generation prompt opens a thought, so that answers hold the closing tag alone."""
+        """True if the generation prompt opens a thought, so that answers hold the closing tag alone."""
         self.thought_field = self.tags is not None and self._shows_thought({"reasoning_content": _MARK})
-        """Whether the template takes a thought as `reasoning_content`; it is put into the content otherwise."""
+        """True if the template takes a thought as `reasoning_content`; it is put into the content otherwise."""
         self.thought_closed_only = (
             self.tags is not None
             and not self.thought_field
             and not self._shows_thought({"content": f"{self.tags.open}\n{_MARK}\n{self.tags.close}\n\na"})
             and self._shows_thought({"content": f"{_MARK}\n{self.tags.close}\n\na"})
         )
-        """Whether a thought in the content has to come without its opening tag."""
+        """True if a thought in the content has to come without its opening tag."""
         self.lead = self._lead()
-        """What the template writes between the generation prompt and the answer; nothing, as a rule."""
+        """Text that the template writes between the generation prompt and the answer; nothing, as a rule."""
         self.lead_of_calls = self._lead_of_calls()
         """The same before an answer of nothing but calls."""
         self.end_text, self.end_id = self._end_of_turn()
@@ -99,7 +99,7 @@ class ChatTemplate:
     def apply(
         self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
     ) -> str:
-        """The text of a conversation. A chat template is foreign code and may raise anything."""
+        """Render a conversation. A chat template is foreign code and may raise anything."""
         text = self._tokenizer.apply_chat_template(
             [dict(turn) for turn in turns],
             tools=list(tools) if tools else None,
@@ -115,14 +115,14 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         add_generation_prompt: bool = False,
     ) -> str:
-        """A probe's text; empty when the template refuses it."""
+        """Render a probe; return an empty text when the template refuses it."""
         try:
             return self.apply(turns, tools, add_generation_prompt)
         except Exception:  # a chat template is foreign code and may raise anything
             return ""
 
     def with_thought(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        """The turn with its `reasoning_content`, if any, where the template takes it: as it is, or in the content."""
+        """Put the turn's `reasoning_content`, if any, where the template takes it: there, or in the content."""
         thought = turn.get("reasoning_content")
         if thought and self.thought_field:
             return dict(turn)
@@ -161,7 +161,7 @@ class ChatTemplate:
         return wanted[0], False
 
     def _writes(self, tool_format: ToolFormat, text: str) -> bool:
-        """Whether a text is the probe's call in this format: as the format begins it, and as its scanner reads it."""
+        """Return True if a text is the probe's call in this format: begun as it begins, and read by its scanner."""
         visible = self._visible(text, tool_format)
         calls = split_tool_calls(tool_format, visible)[1]
         begins = squashed(tool_format.forced_prefix("probe")) in squashed(visible)
@@ -186,12 +186,12 @@ class ChatTemplate:
         return text[: max(0, text.find(self.tool_format.forced_prefix("probe")))]
 
     def _visible(self, text: str, tool_format: ToolFormat) -> str:
-        """The text as it would be read if the model had sampled it."""
+        """Return the text as it would be read if the model had sampled it."""
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return Decoder(self._tokenizer, tool_format.markers)(ids)
 
     def _answer_text(self, answer: Mapping[str, Any]) -> str:
-        """What the template makes of an answer."""
+        """Return what the template makes of an answer."""
         whole = self.try_([_USER, answer], [_PROBE_TOOL])
         for prompted in (True, False):
             before = self.try_([_USER], [_PROBE_TOOL], prompted)
@@ -205,7 +205,7 @@ class ChatTemplate:
         return prompt[len(before) :] if prompt.startswith(before) else ""
 
     def _shows_thought(self, answer: Mapping[str, Any]) -> bool:
-        """Whether a template shows the probe's thought once between its tags."""
+        """Return True if the template shows the probe's thought once between its tags."""
         if self.tags is None:
             return False
         text = self.try_([_USER, {"role": "assistant", "content": "a", **answer}])

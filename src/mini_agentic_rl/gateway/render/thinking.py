@@ -27,7 +27,7 @@ ThinkingName = Literal["auto", "keep", "drop", "fork", "off"]
 
 @dataclass(frozen=True)
 class ThinkTags:
-    """What stands around a thought."""
+    """The texts around a thought."""
 
     open: str
     close: str
@@ -44,7 +44,7 @@ _KNOWN = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
 
 
 def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
-    """The think tags that a chat template or a vocabulary of added tokens knows."""
+    """Return the think tags that a chat template or a vocabulary of added tokens knows."""
     for tags in _KNOWN:
         if tags.close in template or tags.close in vocabulary:
             return tags
@@ -52,7 +52,7 @@ def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
 
 
 def default_tags() -> ThinkTags:
-    """The tags to look for where nothing names any."""
+    """Return the tags to look for where nothing names any."""
     return _KNOWN[0]
 
 
@@ -66,7 +66,7 @@ class _State(Enum):
 class ThoughtScanner:
     """Splits a growing answer into the thought that it begins with, and the rest.
 
-    White space around the tags is dropped. The pieces, neighbours joined, do not depend on how the text was cut.
+    White space around the tags is dropped. The parts, neighbours joined, do not depend on how the text was cut.
 
     Args:
         tags: what stands around the thought.
@@ -81,33 +81,33 @@ class ThoughtScanner:
         self._held = ""
         self._at_start = False
         self.found = begun
-        """Whether there is a thought, be it empty."""
+        """True if there is a thought, be it empty."""
 
     def feed(self, text: str) -> list[Thought | str]:
-        """The pieces that are certain once `text` has been added."""
-        pieces: list[Thought | str] = []
+        """Return the parts that are certain once `text` has been added."""
+        parts: list[Thought | str] = []
         if self._state is _State.BEFORE:
             text = self._read_before(text)
         if self._state is _State.INSIDE:
-            text = self._read_thought(text, pieces)
+            text = self._read_thought(text, parts)
         if self._state is _State.AFTER and text:
-            self._say(text, pieces)
-        return pieces
+            self._say(text, parts)
+        return parts
 
     def finish(self) -> list[Thought | str]:
-        """The rest. A thought that was not closed is a thought all the same."""
-        pieces: list[Thought | str] = []
+        """Return the rest. A thought that was not closed is a thought all the same."""
+        parts: list[Thought | str] = []
         if self._state is _State.INSIDE or (self._state is _State.BEFORE and self._begun):
-            self._think(self._held, pieces)
+            self._think(self._held, parts)
         else:
             rest = "".join(self._spaces) + self._held
             if rest:
-                pieces.append(rest)
+                parts.append(rest)
         self._held, self._spaces = "", []
-        return pieces
+        return parts
 
     def _read_before(self, text: str) -> str:
-        """What is left of `text` once it is known how the answer begins."""
+        """Return what is left of `text` once it is known how the answer begins."""
         if not self._held:
             stripped = text.lstrip()
             self._spaces.append(text[: len(text) - len(stripped)])
@@ -129,7 +129,7 @@ class ThoughtScanner:
         self._spaces = []
         return text
 
-    def _read_thought(self, text: str, pieces: list[Thought | str]) -> str:
+    def _read_thought(self, text: str, parts: list[Thought | str]) -> str:
         text, self._held = self._held + text, ""
         close = self._tags.close
         at = text.find(close)
@@ -137,38 +137,38 @@ class ThoughtScanner:
             sizes = range(min(len(close) - 1, len(text)), 0, -1)
             certain = len(text) - next((size for size in sizes if close.startswith(text[-size:])), 0)
             self._held = text[certain:]
-            self._think(text[:certain], pieces)
+            self._think(text[:certain], parts)
             return ""
-        self._think(text[:at], pieces)
+        self._think(text[:at], parts)
         self._state, self._spaces, self._at_start = _State.AFTER, [], True
         return text[at + len(close) :]
 
-    def _think(self, text: str, pieces: list[Thought | str]) -> None:
+    def _think(self, text: str, parts: list[Thought | str]) -> None:
         """Give out a part of the thought, but keep white space at its end until more comes."""
         if self._at_start:
             text = text.lstrip()
         said = text.rstrip()
         if said:
             self._at_start = False
-            pieces.append(Thought("".join(self._spaces) + said))
+            parts.append(Thought("".join(self._spaces) + said))
             self._spaces = []
         if len(said) < len(text):
             self._spaces.append(text[len(said) :])
 
-    def _say(self, text: str, pieces: list[Thought | str]) -> None:
+    def _say(self, text: str, parts: list[Thought | str]) -> None:
         if self._at_start:
             text = text.lstrip()
         if text:
             self._at_start = False
-            pieces.append(text)
+            parts.append(text)
 
 
-AnswerPiece: TypeAlias = str | ToolCall | Thought
+AnswerPart: TypeAlias = str | ToolCall | Thought
 """A stretch of content, a call, or a stretch of the thought."""
 
 
 class AnswerReader:
-    """Splits a growing answer. The pieces, neighbours of one kind joined, do not depend on how it was cut up.
+    """Splits a growing answer. The parts, neighbours of one kind joined, do not depend on how it was cut up.
 
     Args:
         thoughts: splits off the thought; None where there is none to be read.
@@ -181,22 +181,22 @@ class AnswerReader:
 
     @property
     def thought_found(self) -> bool:
-        """Whether the answer has a thought, be it empty."""
+        """True if the answer has a thought, be it empty."""
         return self._thoughts is not None and self._thoughts.found
 
-    def feed(self, text: str) -> list[AnswerPiece]:
-        """The pieces that are certain once `text` has been added."""
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Return the parts that are certain once `text` has been added."""
         return self._with_calls([text] if self._thoughts is None else self._thoughts.feed(text))
 
-    def finish(self) -> list[AnswerPiece]:
-        """The rest, when the answer has ended."""
-        pieces = [] if self._thoughts is None else self._with_calls(self._thoughts.finish())
-        return pieces if self._calls is None else [*pieces, *self._calls.finish()]
+    def finish(self) -> list[AnswerPart]:
+        """Return the rest. A thought that was not closed is a thought all the same."""
+        parts = [] if self._thoughts is None else self._with_calls(self._thoughts.finish())
+        return parts if self._calls is None else [*parts, *self._calls.finish()]
 
-    def _with_calls(self, parts: Sequence[Thought | str]) -> list[AnswerPiece]:
+    def _with_calls(self, stretches: Sequence[Thought | str]) -> list[AnswerPart]:
         if self._calls is None:
-            return list(parts)
-        pieces: list[AnswerPiece] = []
-        for part in parts:
-            pieces += [part] if isinstance(part, Thought) else self._calls.feed(part)
-        return pieces
+            return list(stretches)
+        parts: list[AnswerPart] = []
+        for stretch in stretches:
+            parts += [stretch] if isinstance(stretch, Thought) else self._calls.feed(stretch)
+        return parts

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """The part of a Hugging Face tokenizer that the gateway uses."""
 
     chat_template: Any
     eos_token: str | None
@@ -31,12 +31,12 @@ class Tokenizer(Protocol):
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Text and id of the tokens that `decode(skip_special_tokens=True)` leaves out."""
+    """Return text and id of the tokens that `decode(skip_special_tokens=True)` leaves out."""
     return {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def end_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Text and id of the tokens that may end a turn: those added to the vocabulary, and the EOS token."""
+    """Return text and id of the tokens that may end a turn: those added to the vocabulary, and the EOS token."""
     known = dict(tokenizer.get_added_vocab())
     if tokenizer.eos_token and tokenizer.eos_token_id is not None:
         known[tokenizer.eos_token] = tokenizer.eos_token_id
@@ -44,7 +44,7 @@ def end_tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def chat_template_of(tokenizer: Tokenizer) -> str:
-    """Its chat template, the default one of several; ChatML where it has none."""
+    """Return its chat template, the default one of several; ChatML where it has none."""
     template = tokenizer.chat_template
     if isinstance(template, Mapping):
         template = template.get("default") or next(iter(template.values()), None)
@@ -79,7 +79,7 @@ class Decoder:
         """Texts of single tokens: streams ask for them again and again. At most one for each id of the vocabulary."""
 
     def __call__(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids`."""
+        """Return the text of `token_ids`."""
         if len(token_ids) != 1:
             return self._decode(token_ids)
         (token_id,) = token_ids
@@ -96,7 +96,7 @@ class Decoder:
 
 
 class Detokenizer:
-    """Gives out text as soon as it is certain. The pieces joined are the text of all the ids together."""
+    """Gives out text as soon as it is certain. The parts joined are the text of all the ids together."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -105,7 +105,7 @@ class Detokenizer:
         self._read = 0
 
     def add(self, *token_ids: int) -> str:
-        """The text that became certain with these tokens; empty while a character is incomplete."""
+        """Add tokens; return the text that became certain with them, empty while a character is incomplete."""
         self._ids += token_ids
         new = self._new_text()
         if not new or new.endswith(_HALF):
@@ -118,7 +118,7 @@ class Detokenizer:
         return new
 
     def finish(self) -> str:
-        """Whatever is left; an incomplete character comes out as U+FFFD."""
+        """Return whatever is left; an incomplete character comes out as U+FFFD."""
         new = self._new_text()
         self._start = self._read = len(self._ids)
         return new

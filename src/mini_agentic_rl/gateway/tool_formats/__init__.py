@@ -1,8 +1,8 @@
-"""How models write tool calls: one file for each format, and the scanner that they share."""
+"""Ways in which models write tool calls: one file for each format, and the scanner that they share."""
 
 from typing import Literal
 
-from .base import CallShape, Piece, Scanner, Tool, ToolCall, ToolFormat
+from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, ToolFormat
 from .hermes import HermesFormat
 from .json_calls import parse_arguments
 from .llama3 import Llama3Format
@@ -18,9 +18,9 @@ __all__ = [
     "JsonFormat",
     "Llama3Format",
     "MistralFormat",
-    "Piece",
     "PythonicFormat",
     "Scanner",
+    "TextOrCall",
     "Tool",
     "ToolCall",
     "ToolFormat",

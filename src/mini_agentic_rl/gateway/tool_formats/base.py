@@ -1,4 +1,4 @@
-"""What a tool format is: how calls are written into prompts, and how they are read out of sampled text."""
+"""The protocol of a tool format: how calls are written into prompts, and how they are read out of sampled text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ToolCall:
 
     @classmethod
     def new(cls, name: str, arguments: str) -> ToolCall:
-        """A call with an id of its own."""
+        """Return a call with an id of its own."""
         return cls(f"call_{uuid.uuid4().hex[:24]}", name, arguments)
 
     def as_message(self) -> dict[str, Any]:
-        """As it stands in an OpenAI assistant message."""
+        """Return it as it stands in an OpenAI assistant message."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
-Piece: TypeAlias = str | ToolCall
+TextOrCall: TypeAlias = str | ToolCall
 """A stretch of text that belongs to no call, or a call."""
 
 
@@ -46,22 +46,22 @@ class CallShape:
     schema: Mapping[str, Any]
     """JSON schema of the value in between, the call's arguments."""
     after: str
-    """What ends the call."""
+    """Ends the call."""
 
 
 class Scanner(Protocol):
     """Splits a growing text into plain text and calls.
 
-    The pieces, with neighbouring texts joined, do not depend on how the text was cut up before it was fed. A malformed
+    The parts, with neighbouring texts joined, do not depend on how the text was cut up before it was fed. A malformed
     call comes out as the text that it is. White space next to a call is dropped. Work is linear in the text's length.
     """
 
-    def feed(self, text: str) -> list[Piece]:
-        """The pieces that are certain once `text` has been added."""
+    def feed(self, text: str) -> list[TextOrCall]:
+        """Return the parts that are certain once `text` has been added."""
         ...
 
-    def finish(self) -> list[Piece]:
-        """The rest, when the text has ended."""
+    def finish(self) -> list[TextOrCall]:
+        """Return the rest, when the text has ended."""
         ...
 
 
@@ -79,42 +79,42 @@ class ToolFormat(Protocol):
         ...
 
     def section(self, tools: Sequence[Tool]) -> str:
-        """What tells a model about its tools when its chat template cannot."""
+        """Return what tells a model about its tools when its chat template cannot."""
         ...
 
     def format_call(self, name: str, arguments: Any) -> str:
-        """The text that makes a call; `arguments` is an object, or text to be kept as it is."""
+        """Return the text that makes a call; `arguments` is an object, or text to be kept as it is."""
         ...
 
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """The text that makes several calls at once, each a name and its arguments."""
+        """Return the text that makes several calls at once, each a name and its arguments."""
         ...
 
     def format_result(self, content: str) -> str:
-        """The text that hands a tool's result to the model when its chat template cannot."""
+        """Return the text that hands a tool's result to the model when its chat template cannot."""
         ...
 
     def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        """How a call of the tool `name` is written, `parameters` being the schema of its arguments.
+        """Return how a call of the tool `name` is written, `parameters` being the schema of its arguments.
 
         None where arguments are not JSON.
         """
         ...
 
     def forced_prefix(self, name: str | None) -> str:
-        """The start of an answer that must call the tool `name`, or any tool when None.
+        """Return the start of an answer that must call the tool `name`, or any tool when None.
 
         It ends where a tokenizer would start a new token, so that the continuation tokenises as usual.
         """
         ...
 
     def scanner(self) -> Scanner:
-        """A new reader of one answer."""
+        """Return a new reader of one answer."""
         ...
 
 
 def tools_section(tools: Sequence[Tool], example: str) -> str:
-    """The tools, one a line, and how a call is written."""
+    """Return the tools, one a line, and how a call is written."""
     lines = [json.dumps(_signature(tool), ensure_ascii=False, separators=(",", ":")) for tool in tools]
     return "\n".join(["Tools:", *lines, "To use one, write:", example])
 
@@ -129,5 +129,5 @@ def _signature(tool: Tool) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """JSON as models are used to it: a space after commas and colons, no escapes of letters. Text stays as it is."""
+    """Return JSON as models know it: a space after commas and colons, no escapes of letters. Text stays as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

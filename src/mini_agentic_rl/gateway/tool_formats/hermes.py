@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .base import CallShape, Scanner, TextOrCall, Tool, json_text, tools_section
 from .json_calls import make_call, read_json
 from .scanner import CallScanner, Opening, Step
 
@@ -60,8 +60,8 @@ class _UntilClosed:
         return Step.END if self._tail == _CLOSE else Step.ON
 
 
-def _read(raw: str) -> list[Piece]:
-    """A call whose closing tag the end of the text cut off counts when it is complete otherwise."""
+def _read(raw: str) -> list[TextOrCall]:
+    """Read one call. One whose closing tag the end of the text cut off counts when it is complete otherwise."""
     value = read_json(raw.removeprefix(_OPEN).removesuffix(_CLOSE))
     call = make_call(value.get("name"), value.get("arguments")) if isinstance(value, dict) else None
     return [raw] if call is None else [call]

@@ -24,7 +24,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text; None when it is none, or says only `null`."""
+    """Return the value of a JSON text; None when it is none, or says only `null`."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -32,7 +32,7 @@ def read_json(text: str) -> Any:
 
 
 def parse_values(text: str, start: int) -> tuple[list[Any], int]:
-    """The JSON values that stand in a row from `start`, white space between them, and where the last one ends."""
+    """Return the JSON values that stand in a row from `start`, white space between them, and the end of the last."""
     values: list[Any] = []
     end = start
     while start < len(text):
@@ -47,7 +47,7 @@ def parse_values(text: str, start: int) -> tuple[list[Any], int]:
 
 
 def make_call(name: Any, arguments: Any) -> ToolCall | None:
-    """A call, or None when the name is no name or the arguments are no JSON object (or the text of one)."""
+    """Return a call; None when the name is no name or the arguments are no JSON object (or the text of one)."""
     if not isinstance(name, str) or not name:
         return None
     arguments = parse_arguments(arguments)
@@ -61,7 +61,7 @@ def make_call(name: Any, arguments: Any) -> ToolCall | None:
 
 
 def calls_of(value: Any, keys: Sequence[str]) -> list[ToolCall]:
-    """The calls in `{"name": ..., KEY: {...}}` or a list of such objects; none when any of them is malformed.
+    """Return the calls in `{"name": ..., KEY: {...}}` or a list of such objects; none when any of them is malformed.
 
     Args:
         value: a JSON value.
@@ -81,7 +81,7 @@ def calls_of(value: Any, keys: Sequence[str]) -> list[ToolCall]:
 
 
 def parse_arguments(arguments: Any) -> Any:
-    """Tool-call arguments as an object; text that is no JSON object stays text."""
+    """Return tool-call arguments as an object; text that is no JSON object stays text."""
     if arguments is None or arguments == "":
         return {}
     if not isinstance(arguments, str):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .base import CallShape, Scanner, TextOrCall, Tool, json_text, tools_section
 from .json_calls import JsonValue, MarkedJson, calls_of, read_json
 from .scanner import CallScanner, Opening
 
@@ -50,7 +50,7 @@ class Llama3Format:
         return CallScanner(_OPENINGS, separators=";")
 
 
-def _read(raw: str) -> list[Piece]:
+def _read(raw: str) -> list[TextOrCall]:
     return [*calls_of(read_json(raw.removeprefix(_TAG)), _KEYS)] or [raw]
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .base import CallShape, Scanner, TextOrCall, Tool, json_text, tools_section
 from .json_calls import JsonValue, calls_of, make_call, read_json
 from .scanner import CallScanner, Opening, Step
 
@@ -101,7 +101,7 @@ class _Tagged:
 _LIST_HEADS = ('{"name":', '{"arguments":', '{"id":', '{"type":')
 
 
-def _read(raw: str) -> list[Piece]:
+def _read(raw: str) -> list[TextOrCall]:
     rest = raw.removeprefix(_TAG)
     named = _NAMED.fullmatch(rest)
     if named is None:

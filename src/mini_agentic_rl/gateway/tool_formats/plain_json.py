@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Piece, Scanner, Tool, json_text, tools_section
+from .base import CallShape, Scanner, TextOrCall, Tool, json_text, tools_section
 from .json_calls import JsonValue, MarkedJson, calls_of, parse_values, read_json
 from .scanner import CallScanner, Opening, Step
 
@@ -101,12 +101,12 @@ class _Fenced:
         return Step.ON
 
 
-def _read_bare(raw: str) -> list[Piece]:
+def _read_bare(raw: str) -> list[TextOrCall]:
     return [*calls_of(read_json(raw.removeprefix(_MARK)), _KEYS)] or [raw]
 
 
-def _read_fenced(raw: str) -> list[Piece]:
-    """The calls, and what stands after them in place of the closing fence."""
+def _read_fenced(raw: str) -> list[TextOrCall]:
+    """Return the calls, and what stands after them in place of the closing fence."""
     bracket = _BRACKET.search(raw)
     if bracket is None:
         return [raw]

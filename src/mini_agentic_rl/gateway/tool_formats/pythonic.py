@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Piece, Scanner, Tool, ToolCall, tools_section
+from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, tools_section
 from .json_calls import make_call
 from .scanner import CallScanner, Opening, Step
 
@@ -140,7 +140,7 @@ class _List:
         return Step.ON
 
 
-def _read(raw: str) -> list[Piece]:
+def _read(raw: str) -> list[TextOrCall]:
     try:
         tree = ast.parse(_ESCAPE.sub(_known_escape, raw), mode="eval").body
         calls = [_call(item) for item in tree.elts] if isinstance(tree, ast.List) else []
@@ -150,12 +150,12 @@ def _read(raw: str) -> list[Piece]:
 
 
 def _known_escape(found: re.Match[str]) -> str:
-    """A backslash before any other letter stands for itself, as in Python, which warns of it."""
+    """Double a backslash that begins no escape: it stands for itself, as in Python, which warns of it."""
     return found.group() if found.group(1) in _ESCAPES else "\\" + found.group()
 
 
 def _call(node: ast.expr) -> ToolCall:
-    """The call that a node is.
+    """Return the call that a node is.
 
     Raises:
         ValueError: it is none.

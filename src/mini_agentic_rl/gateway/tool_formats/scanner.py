@@ -1,7 +1,7 @@
 """The scanner that all tool formats share: text, in which blocks open that may turn out to be calls.
 
 A format says where its blocks open, where each ends, and what it holds. A block is read once, character by character,
-so the pieces cannot depend on how the text arrives and the work is linear.
+so the parts cannot depend on how the text arrives and the work is linear.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from .base import Piece, ToolCall, ToolFormat
+from .base import TextOrCall, ToolCall, ToolFormat
 
 _SLICE = 512
 """Characters looked at together: what is left of a slice is copied whenever a block opens or ends."""
 
 
 class Step(Enum):
-    """What a character does to the block that it belongs to."""
+    """Effect of a character on the block that it belongs to."""
 
     ON = "the block goes on"
     END = "the block ends with this character"
@@ -39,19 +39,19 @@ class Opening:
     """Where blocks of one kind begin."""
 
     text: str
-    """What opens it; one character when `at_line_start`."""
+    """Text that opens it; one character when `at_line_start`."""
     block: Callable[[], CallBlock]
     """Makes the block that follows."""
-    read: Callable[[str], list[Piece]]
-    """The pieces in a whole block's text, the opening included; also asked of a block that the end of the text cut off.
+    read: Callable[[str], list[TextOrCall]]
+    """The parts in a whole block's text, the opening included; also asked of a block that the end of the text cut off.
     Text that holds no call is given back as it is."""
     at_line_start: bool = False
-    """Whether it opens a block only as the first thing in a line (or after a call)."""
+    """True if it opens a block only as the first thing in a line (or after a call)."""
 
 
 @dataclass
 class _Open:
-    """A block that has not ended yet, and its text so far in pieces."""
+    """A block that has not ended yet, and its text so far in parts."""
 
     opening: Opening
     block: CallBlock
@@ -84,43 +84,43 @@ class CallScanner:
         self._after_call = False
         self._open: _Open | None = None
 
-    def feed(self, text: str) -> list[Piece]:
-        """The pieces that are certain once `text` has been added."""
-        pieces: list[Piece] = []
+    def feed(self, text: str) -> list[TextOrCall]:
+        """Return the parts that are certain once `text` has been added."""
+        parts: list[TextOrCall] = []
         for start in range(0, len(text), _SLICE):
             rest = text[start : start + _SLICE]
             while rest:
                 opened = self._open
-                rest = self._read_text(rest, pieces) if opened is None else self._read_block(opened, rest, pieces)
-        return pieces
+                rest = self._read_text(rest, parts) if opened is None else self._read_block(opened, rest, parts)
+        return parts
 
-    def finish(self) -> list[Piece]:
-        """The rest, when the text has ended."""
-        pieces: list[Piece] = []
+    def finish(self) -> list[TextOrCall]:
+        """Return the rest, when the text has ended."""
+        parts: list[TextOrCall] = []
         if self._open is not None:
-            self._close(self._open.opening, "".join(self._open.raw), pieces)
-        self._say(self._held, pieces)
+            self._close(self._open.opening, "".join(self._open.raw), parts)
+        self._say(self._held, parts)
         self._held = ""
-        pieces += self._spaces
+        parts += self._spaces
         self._spaces = []
-        return pieces
+        return parts
 
-    def _read_text(self, text: str, pieces: list[Piece]) -> str:
+    def _read_text(self, text: str, parts: list[TextOrCall]) -> str:
         text, self._held = self._held + text, ""
         if self._after_call:
             found = self._after_calls.match(text)
             text = text[found.end() :] if found else text
         at, opening = self._find(text)
         if opening is not None:
-            self._say(text[:at], pieces)
+            self._say(text[:at], parts)
             self._open = _Open(opening, opening.block(), [opening.text])
             return text[at + len(opening.text) :]
         begun = self._beginning.search(text, max(0, len(text) - self._longest))
         if begun is None:
-            self._say(text, pieces)
+            self._say(text, parts)
         else:
             self._held = text[begun.start() :]
-            self._say(text[: begun.start()], pieces)
+            self._say(text[: begun.start()], parts)
         return ""
 
     def _find(self, text: str) -> tuple[int, Opening | None]:
@@ -134,7 +134,7 @@ class CallScanner:
         opening = self._openings[found.group().lstrip()]
         return found.end() - len(opening.text), opening
 
-    def _read_block(self, opened: _Open, text: str, pieces: list[Piece]) -> str:
+    def _read_block(self, opened: _Open, text: str, parts: list[TextOrCall]) -> str:
         for index, char in enumerate(text):
             step = opened.block.step(char)
             if step is Step.ON:
@@ -142,25 +142,25 @@ class CallScanner:
             raw = "".join(opened.raw) + text[: index + 1]
             rest = text[index + 1 :]
             if step is Step.END:
-                self._close(opened.opening, raw, pieces)
+                self._close(opened.opening, raw, parts)
                 return rest
             self._open = None
-            self._say(opened.opening.text, pieces)
+            self._say(opened.opening.text, parts)
             return raw[len(opened.opening.text) :] + rest
         opened.raw.append(text)
         return ""
 
-    def _close(self, opening: Opening, raw: str, pieces: list[Piece]) -> None:
+    def _close(self, opening: Opening, raw: str, parts: list[TextOrCall]) -> None:
         self._open = None
-        for piece in opening.read(raw):
-            if isinstance(piece, str):
-                self._say(piece, pieces)
+        for part in opening.read(raw):
+            if isinstance(part, str):
+                self._say(part, parts)
             else:
                 self._spaces = []
                 self._after_call = self._fresh = True
-                pieces.append(piece)
+                parts.append(part)
 
-    def _say(self, text: str, pieces: list[Piece]) -> None:
+    def _say(self, text: str, parts: list[TextOrCall]) -> None:
         """Give text out, but keep white space at its end until it is known whether a call follows."""
         if self._after_call:
             text = text.lstrip()
@@ -172,14 +172,14 @@ class CallScanner:
         kept = text.rstrip()
         if kept:
             self._after_call = False
-            pieces.append("".join([*self._spaces, kept]) if self._spaces else kept)
+            parts.append("".join([*self._spaces, kept]) if self._spaces else kept)
             self._spaces = []
         if len(kept) < len(text):
             self._spaces.append(text[len(kept) :])
 
 
 def _beginning(text: str) -> str:
-    """A pattern of what may be the beginning of `text`, but not all of it."""
+    """Return a pattern of what may be the beginning of `text`, but not all of it."""
     pattern = ""
     for char in reversed(text[:-1]):
         pattern = re.escape(char) + (f"(?:{pattern})?" if pattern else "")
@@ -187,8 +187,8 @@ def _beginning(text: str) -> str:
 
 
 def split_tool_calls(tool_format: ToolFormat, text: str) -> tuple[str, list[ToolCall]]:
-    """All of a text: what is left without its calls, and the calls."""
+    """Read a whole text; return what is left without its calls, and the calls."""
     scanner = tool_format.scanner()
-    pieces = scanner.feed(text) + scanner.finish()
-    content = "".join(piece for piece in pieces if isinstance(piece, str))
-    return content, [piece for piece in pieces if isinstance(piece, ToolCall)]
+    parts = scanner.feed(text) + scanner.finish()
+    content = "".join(part for part in parts if isinstance(part, str))
+    return content, [part for part in parts if isinstance(part, ToolCall)]

@@ -50,7 +50,7 @@ class GaiaAgent(LitAgent[Any]):
         Toolbox(self.tools)
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """One question.
+        """Answer one question.
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
@@ -99,6 +99,6 @@ class GaiaAgent(LitAgent[Any]):
 
 
 def _question(task: Any) -> str:
-    """The question, and the file's name where it has one."""
+    """Return the question, and the file's name where it has one."""
     question = str(task["question"])
     return f"{question}\n\nAttached file: {task['file_name']}" if task.get("file") else question

@@ -20,7 +20,7 @@ MAX_CELLS = 200_000
 
 
 def read_file_tool(path: str | Path, name: str) -> FunctionTool:
-    """A tool that shows one file, page by page, and no other file.
+    """Return a tool that shows one file, page by page, and no other file.
 
     Args:
         path: where the file is.
@@ -48,7 +48,7 @@ def read_file_tool(path: str | Path, name: str) -> FunctionTool:
 
 
 def file_text(path: Path) -> str:
-    """A file as text: .xlsx sheet by sheet as comma-separated values, JSON indented, other text as it is.
+    """Return a file as text: .xlsx sheet by sheet as comma-separated values, JSON indented, other text as it is.
 
     Raises:
         ValueError: the file is neither, or too long; the message is for the model to read.

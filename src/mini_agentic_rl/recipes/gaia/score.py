@@ -14,7 +14,7 @@ import re
 import string
 
 MARKER = "FINAL ANSWER:"
-"""What the benchmark has an answer begin with."""
+"""Marker that the benchmark asks for before an answer."""
 
 _ANSWER = re.compile(rf"{re.escape(MARKER)}[ \t]*\n?([^\n]*)", re.IGNORECASE)
 _SEPARATORS = re.compile("[,;]")
@@ -23,7 +23,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def final_answer(text: str) -> str | None:
-    """What follows the last "FINAL ANSWER:" on its line (or on the next, where the line ends there); None without it.
+    """Return the text after the last "FINAL ANSWER:" on its line (or on the next, where the line ends there); None
+    without it.
 
     Emphasis around it and brackets that enclose it are taken off.
     """
@@ -37,7 +38,7 @@ def final_answer(text: str) -> str | None:
 
 
 def is_right(answer: str | None, gold: str) -> bool:
-    """Whether `answer` scores for a question whose answer is `gold`. None, no answer, is wrong."""
+    """Return True if `answer` scores for a question whose answer is `gold`. None, no answer, is wrong."""
     if answer is None:
         return False
     if _number(gold) is not None:

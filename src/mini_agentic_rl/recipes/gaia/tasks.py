@@ -30,7 +30,8 @@ def load_gaia(
     *,
     levels: Sequence[int] = LEVELS,
 ) -> TaskRows:
-    """Rows with `id`, `question`, `answer`, `level`, and for questions about a file `file_name` and `file`, its path.
+    """Return rows with `id`, `question`, `answer`, `level`, and for questions about a file `file_name` and `file`, its
+    path.
 
     Args:
         path: the local copy.
@@ -57,7 +58,7 @@ def load_gaia(
 
 
 def _folder(path: Path) -> Path:
-    """The folder that holds the metadata."""
+    """Return the folder that holds the metadata."""
     for folder in (path, path / "validation", path / _ANSWERED):
         if (folder / "metadata.jsonl").is_file() or (folder / "metadata.parquet").is_file():
             return folder
@@ -69,7 +70,7 @@ def _folder(path: Path) -> Path:
 
 
 def _records(folder: Path) -> Iterator[tuple[Any, str]]:
-    """Each record, with the words that begin the message of an error about it."""
+    """Yield each record, with the words that begin the message of an error about it."""
     path = folder / "metadata.jsonl"
     if not path.is_file():
         path = folder / "metadata.parquet"

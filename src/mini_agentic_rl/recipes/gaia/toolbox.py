@@ -36,7 +36,7 @@ class FunctionTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What to send in `tools`."""
+        """Return the tool as an OpenAI function."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
@@ -55,7 +55,7 @@ class Toolbox:
         self.schemas = [tool.schema for tool in tools]
 
     async def use(self, name: str, arguments: str) -> str:
-        """The result of a call, for the model to read; "error: …" where the call makes no sense.
+        """Return the result of a call, for the model to read; "error: …" where the call makes no sense.
 
         `arguments` is the JSON text that the model produced. What a tool raises other than ValueError is its fault, not
         the model's, and goes on to the caller.
@@ -83,7 +83,7 @@ class Toolbox:
 
 
 def calculator_tool() -> FunctionTool:
-    """The calculator of the math agent."""
+    """Return the calculator of the math agent."""
     function = CALCULATOR_TOOL["function"]
     return FunctionTool(
         function["name"],
@@ -94,7 +94,7 @@ def calculator_tool() -> FunctionTool:
 
 
 def web_search_tool(search: Callable[[str], str | Awaitable[str]]) -> FunctionTool:
-    """A tool that hands the model's query to `search`, sync or async, and its text back to the model."""
+    """Return a tool that hands the model's query to `search`, sync or async, and its text back to the model."""
 
     return FunctionTool(
         "web_search",

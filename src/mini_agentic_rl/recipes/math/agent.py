@@ -47,7 +47,7 @@ class MathAgent(LitAgent[Any]):
         self.system_prompt = system_prompt
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """One conversation. The reward is the hook's business.
+        """Run one conversation; the hook gives the reward.
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm", or the task has no question.
@@ -86,7 +86,7 @@ class MathRewardHook(Hook):
         self.format_bonus = format_bonus
 
     async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> float | None:
-        """The reward, or None when no model call was recorded.
+        """Return the reward, or None when no model call was recorded.
 
         Raises:
             ValueError: the task has no answer.
@@ -109,7 +109,7 @@ class MathRewardHook(Hook):
 
 
 def final_text(span: Span) -> str | None:
-    """The answer that a completion span holds; None when it was cut off, calls a tool or has no text."""
+    """Return the answer that a completion span holds; None when it was cut off, calls a tool or has no text."""
     message = _output_message(span)
     if message.get("tool_calls") or "length" in (span.attributes.get(CompletionSpanAttributes.FINISH_REASONS) or ()):
         return None

@@ -21,7 +21,7 @@ SYSTEM_PROMPT: Final = (
 )
 
 TOOLS: Final = [CALCULATOR_TOOL]
-"""What to send as `tools` with every call, and to render into a demonstration's prompt."""
+"""Tools to send with every call, and to render into a demonstration's prompt."""
 
 DEFAULT_EXAMPLES: Final = 1000
 LEVELS: Final = (1, 2)

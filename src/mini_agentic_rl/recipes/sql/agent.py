@@ -89,7 +89,7 @@ class SqlAgent(LitAgent[Any]):
         self.system_prompt = system_prompt(self.database.compact_schema(*HIDDEN_TABLES), hint)
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """One question.
+        """Answer one question.
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm"; or the task has no question, or no
@@ -130,7 +130,7 @@ class SqlAgent(LitAgent[Any]):
 
 
 def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
-    """A tool of the SDK whose calls `use` answers, in a thread."""
+    """Return a tool of the SDK whose calls `use` answers, in a thread."""
 
     def invoke(_: ToolContext[Any], arguments: str) -> Awaitable[str]:
         return asyncio.to_thread(use, arguments)
@@ -146,7 +146,7 @@ def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
 
 
 def _settings(sampling: dict[str, Any]) -> ModelSettings:
-    """The sampling parameters of a resource; what the SDK has no name for goes along as it is."""
+    """Return the sampling parameters of a resource; what the SDK has no name for goes along as it is."""
     known = {name: value for name, value in sampling.items() if name in _SETTINGS}
     others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
     return ModelSettings(**known, extra_args=others or None)

@@ -20,7 +20,7 @@ RELATIVE: Final = 1e-6
 
 
 def same_rows(gold: Sequence[Sequence[Cell]], found: Sequence[Sequence[Cell]], *, ordered: bool = False) -> bool:
-    """Whether two results are equal; columns are compared in their order, whatever they are called."""
+    """Return True if two results are equal; columns are compared in their order, whatever they are called."""
     if len(gold) != len(found):
         return False
     if not ordered:
@@ -31,7 +31,7 @@ def same_rows(gold: Sequence[Sequence[Cell]], found: Sequence[Sequence[Cell]], *
 
 
 def same_cell(left: Cell, right: Cell) -> bool:
-    """Whether two values are equal; texts have to be the same to the letter."""
+    """Return True if two values are equal; texts have to be the same to the letter."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -42,7 +42,7 @@ def same_cell(left: Cell, right: Cell) -> bool:
 def execution_match(
     task: Mapping[str, Any], sql: str, found: QueryResult, database: SqlDatabase, twin: SqlDatabase | None = None
 ) -> bool:
-    """Whether the query `sql`, which gave `found` on `database`, answers the task as its gold query does.
+    """Return True if the query `sql`, which gave `found` on `database`, answers the task as its gold query does.
 
     `task` holds the gold query (`sql`) and, where the order of its rows counts, a true `ordered`.
 
@@ -64,7 +64,7 @@ def execution_match(
 
 
 def gold_result(task: Mapping[str, Any], database: SqlDatabase) -> QueryResult:
-    """What the task's gold query gives.
+    """Return the result of the task's gold query.
 
     Raises:
         ValueError: there is none, or it does not run.

@@ -29,14 +29,14 @@ class Queries:
 
     database: SqlDatabase
     asked: int = 0
-    """How many queries were asked."""
+    """Number of queries asked."""
     sql: str | None = None
     """The last query that ran."""
     result: QueryResult | None = None
-    """What it gave."""
+    """Result of that query."""
 
     def query(self, arguments: str) -> str:
-        """The rows of a query, or "error: …". `arguments` is the JSON text that the model produced.
+        """Return the rows of a query, or "error: …". `arguments` is the JSON text that the model produced.
 
         Raises:
             SqlToolError: the database cannot be served.
@@ -53,7 +53,7 @@ class Queries:
         return result.text()
 
     def schema(self, arguments: str) -> str:
-        """A table's definition and first rows."""
+        """Return a table's definition and first rows."""
         return self.database.describe(_argument(arguments, "table"))
 
 
@@ -119,7 +119,7 @@ class SqlReward:
 
 
 def states_values(reply: str, rows: Sequence[Sequence[Cell]]) -> float:
-    """The share of the values in `rows` that `reply` states, from 0 to 1; 0 for a reply that is much too long."""
+    """Return the share of the values in `rows` that `reply` states, from 0 to 1; 0 for a much too long reply."""
     values = {cell_text(cell): cell for row in rows for cell in row if cell is not None}
     if not values or len(reply) > ROOM + 3 * sum(map(len, values)):
         return 0.0
@@ -137,7 +137,7 @@ def _states(reply: str, numbers: Sequence[float], text: str, value: Cell) -> boo
 
 
 def _argument(arguments: str, name: str) -> str | None:
-    """A text among the arguments of a call; None where they hold none."""
+    """Return a text among the arguments of a call; None where they hold none."""
     try:
         values: Any = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -68,7 +68,7 @@ class Tau2Agent(LitAgent[Any]):
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
             UserError: the row is none of `load_tau2`, or the task needs a judge and there is none.
-            PromptTooLongError: policy and tools do not fit into the model's context.
+            ScenarioTooLongError: policy and tools do not fit into the model's context.
             UserSimulatorError: the user gave nothing to go on with.
             openai.OpenAIError: an endpoint refused a call or could not be reached.
         """

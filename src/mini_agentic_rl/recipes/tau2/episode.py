@@ -15,7 +15,7 @@ from .suite import Environment, Orchestrator, Task, registry
 
 @dataclass(frozen=True)
 class Limits:
-    """Where an episode ends that does not end by itself."""
+    """Bounds at which an episode is ended."""
 
     max_steps: int = 60
     """Messages between assistant, user and environment."""
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an episode ended."""
+    """End and reward of an episode."""
 
     reward: float
     reason: str
@@ -47,12 +47,12 @@ class Outcome:
 
     @property
     def completed(self) -> bool:
-        """Whether the conversation came to a proper end."""
+        """Return True if the conversation came to a proper end."""
         return self.reason in ("user_stop", "agent_stop")
 
 
 def read_row(row: Any) -> tuple[Task, str]:
-    """The task that a row of `load_tau2` carries as JSON text, and its domain.
+    """Return the task that a row of `load_tau2` carries as JSON text, and its domain.
 
     Raises:
         UserError: it is no such row, its text is no task of the suite, or there is no such domain.
@@ -83,7 +83,7 @@ def play(
 
     Raises:
         UserError: the task needs a judge and there is none.
-        PromptTooLongError: policy and tools, or the user's scenario, do not fit into the model's context.
+        ScenarioTooLongError: policy and tools, or the user's scenario, do not fit into the model's context.
         UserSimulatorError: the user gave nothing to go on with.
         JudgeError: the judge gave no verdicts.
         openai.OpenAIError: an endpoint refused a call or could not be reached.

@@ -33,7 +33,7 @@ class JudgeError(Exception):
 def evaluate(
     simulation: SimulationRun, task: Task, domain: str, judge: Speaker | None
 ) -> tuple[float, dict[str, float]]:
-    """The reward, 0 or 1 as a rule, and the outcome of each kind of check that counts towards it, by its name.
+    """Return the reward, 0 or 1 as a rule, and the outcome of each kind of check that counts towards it, by its name.
 
     Raises:
         UserError: the task counts assertions in natural language and there is no judge.

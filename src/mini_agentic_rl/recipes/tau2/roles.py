@@ -23,7 +23,7 @@ from .suite import (
 )
 
 MAX_TRIES = 4
-"""How often a user that says nothing is asked again, as the suite does."""
+"""Calls until a user that says nothing is given up, as in the suite."""
 
 Messages = list[dict[str, Any]]
 
@@ -46,16 +46,16 @@ class Assistant(LLMAgent):  # type: ignore[misc]  # the package has no types
         self._schemas = [tool.openai_schema for tool in tools]
 
     def get_init_state(self, message_history: Sequence[Any] | None = None) -> Messages:
-        """The system prompt, and the messages that the task begins with."""
+        """Return the system prompt, and the messages that the task begins with."""
         return [{"role": "system", "content": self.system_prompt}, *to_litellm_messages(message_history or [])]
 
     def generate_next_message(self, message: Any, state: Messages) -> tuple[Any, Messages]:
-        """The answer to the customer or to the results of tool calls.
+        """Return the answer to the customer or to the results of tool calls.
 
         Raises:
             EpisodeEndedError: the model said nothing or made a malformed call ("agent_error"), or the conversation
                 is longer than `max_tokens` ("max_tokens") or than the model's context ("context_length").
-            PromptTooLongError: policy and tools alone do not fit into the model's context.
+            ScenarioTooLongError: policy and tools alone do not fit into the model's context.
         """
         state.extend(to_litellm_messages(message.tool_messages if isinstance(message, MultiToolMessage) else [message]))
         said = self._speaker.say(state, self._schemas)
@@ -94,12 +94,12 @@ class SimulatedUser(UserSimulator):  # type: ignore[misc]  # the package has no 
         self._schemas = [tool.openai_schema for tool in tools or ()]
 
     def generate_next_message(self, message: Any, state: Any) -> tuple[Any, Any]:
-        """What the user says to the assistant, or which tools it calls.
+        """Return the user's message to the assistant, or its tool calls.
 
         Raises:
             UserSimulatorError: it said nothing, or made a malformed call.
             EpisodeEndedError: the conversation has outgrown the user's context ("context_length").
-            PromptTooLongError: not even the scenario fits into it.
+            ScenarioTooLongError: not even the scenario fits into it.
         """
         state.messages.extend(message.tool_messages if isinstance(message, MultiToolMessage) else [message])
         messages = to_litellm_messages(state.system_messages + state.flip_roles())

@@ -22,7 +22,7 @@ class EpisodeEndedError(Exception):
         self.reason = reason
 
 
-class PromptTooLongError(Exception):
+class ScenarioTooLongError(Exception):
     """Not even the first call fits into the model's context."""
 
 
@@ -31,7 +31,7 @@ class MalformedCallError(Exception):
 
 
 @dataclass(frozen=True)
-class Said:
+class SpeakerReply:
     """One answer of a model."""
 
     message: dict[str, Any]
@@ -44,12 +44,12 @@ class Said:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds neither text nor a tool call."""
+        """Return True if it holds neither text nor a tool call."""
         return not self.calls and not (self.content or "").strip()
 
 
 class Speaker:
-    """Who answers in one episode: a model, and how it is asked.
+    """One role's model in one episode, and the way it is called.
 
     Args:
         client: of the endpoint.
@@ -65,12 +65,12 @@ class Speaker:
         self._sampling = dict(sampling)
         self._has_spoken = False
 
-    def say(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Said:
-        """The model's answer to `messages`.
+    def say(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> SpeakerReply:
+        """Return the model's answer to `messages`.
 
         Raises:
             EpisodeEndedError: the conversation has outgrown the model's context (reason "context_length").
-            PromptTooLongError: the same, before the model has said anything.
+            ScenarioTooLongError: the same, before the model has said anything.
             openai.OpenAIError: any other refusal, or no answer.
         """
         request: dict[str, Any] = {"model": self.model, "messages": messages, **self._sampling}
@@ -85,7 +85,7 @@ class Speaker:
                     raise
                 if self._has_spoken:
                     raise EpisodeEndedError("context_length", f"{self.agent_id}: {error.message}") from error
-                raise PromptTooLongError(f"{self.agent_id}: {error.message}") from error
+                raise ScenarioTooLongError(f"{self.agent_id}: {error.message}") from error
         self._has_spoken = True
         reply = completion.choices[0].message
         calls = [
@@ -94,7 +94,7 @@ class Speaker:
             if call.type == "function"  # the only kind that was offered
         ]
         usage = completion.usage
-        return Said(
+        return SpeakerReply(
             message=reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True),
             content=reply.content,
             calls=calls,
@@ -103,7 +103,7 @@ class Speaker:
 
 
 def read_arguments(name: str, arguments: str) -> dict[str, Any]:
-    """The arguments of a tool call.
+    """Return the arguments of a tool call.
 
     Raises:
         MalformedCallError: they are no JSON object, or would keep the suite's calculator busy for ever: it hands its

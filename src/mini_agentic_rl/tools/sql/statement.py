@@ -73,7 +73,7 @@ def _check_tree(tree: exp.Expression) -> None:
 
 
 def _nesting(sql: str) -> int:
-    """The deepest parentheses, those in texts and comments counted along."""
+    """Return the deepest parentheses, those in texts and comments counted along."""
     deepest = depth = 0
     for character in sql:
         if character == "(":
@@ -91,7 +91,7 @@ def _first_word(sql: str) -> str:
 
 
 def _place(error: SqlglotError) -> str:
-    """Where sqlglot gave up, as far as it says."""
+    """Return the place at which sqlglot gave up, as far as it says."""
     found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
     near = str(found.get("highlight") or found.get("start_context") or "").strip()
     return f" near {near[-40:]!r}" if near else ""

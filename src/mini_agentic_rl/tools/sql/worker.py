@@ -19,7 +19,7 @@ from .query import QueryError, QueryLimits, SqlToolError
 
 
 def answer(connection: ReadOnlyConnection, sql: str) -> dict[str, Any]:
-    """What comes of a query, as JSON."""
+    """Run a query and return its rows or its refusal, as JSON."""
     try:
         found = connection.run(sql)
     except QueryError as error:

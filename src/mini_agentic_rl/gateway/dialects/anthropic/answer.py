@@ -37,7 +37,7 @@ class _Block:
         return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()
 
     def empty(self) -> Json:
-        """The block as it begins."""
+        """Return the block as it begins."""
         if self.kind == "text":
             return {"type": "text", "text": ""}
         if self.kind == "thinking":
@@ -45,7 +45,7 @@ class _Block:
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": {}}
 
     def body(self) -> Json:
-        """The block as it stands."""
+        """Return the block as it stands."""
         if self.kind == "text":
             return {"type": "text", "text": self.text}
         if self.kind == "thinking":
@@ -74,10 +74,10 @@ class MessageAnswer:
         self._id = ""
         self._begun = False
         self._open = False
-        """Whether the last block still grows."""
+        """True if the last block still grows."""
 
     def take(self, body: Json) -> list[Json]:
-        """Read a completion or a chunk of one; returns the events that tell of it.
+        """Read a completion or a chunk of one; return the events that tell of it.
 
         Raises:
             UnavailableError: an upstream went on with a tool call after it had begun another block.
@@ -93,7 +93,7 @@ class MessageAnswer:
         return events
 
     def finish(self) -> list[Json]:
-        """End the answer; returns its last events."""
+        """End the answer; return its last events."""
         events = self._begin() + self._close()
         delta: Json = {
             "type": "message_delta",
@@ -105,7 +105,7 @@ class MessageAnswer:
         return [*events, delta, {"type": "message_stop"}]
 
     def body(self) -> Json:
-        """The message, once it is finished."""
+        """Return the message, once it is finished."""
         body = {
             **self._head(),
             "content": [block.body() for block in self._blocks],
@@ -148,7 +148,7 @@ class MessageAnswer:
         return {**head, "prompt_token_ids": self._completion.prompt_token_ids} if self._with_ids else head
 
     def _begin(self) -> list[Json]:
-        """The first event, once. Its usage is that of nothing yet: `message_delta` tells the whole."""
+        """Return the first event, once. Its usage is that of nothing yet: `message_delta` tells the whole."""
         if self._begun:
             return []
         self._begun = True

@@ -61,7 +61,7 @@ class AnthropicDialect:
         return _refusal(error)
 
     def _to_count(self, body: Json, scope: Scope) -> Json:
-        """A request that is only counted says nothing of its answer's length."""
+        """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
         return self.open({**body, "max_tokens": 1}, scope).chat
 
 

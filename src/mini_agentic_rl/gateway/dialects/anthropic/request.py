@@ -19,7 +19,7 @@ from ..base import Json
 _EXTENSIONS: Final = ("seed", "min_p", "logit_bias", "ignore_eos", "return_token_ids")
 
 CHAT_FIELDS: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
-"""What the fields of the chat request are called here, where they are called otherwise."""
+"""Names of the chat request's fields in this dialect, where they differ."""
 
 
 class GivenMessage(Body):
@@ -30,7 +30,7 @@ class GivenMessage(Body):
 
 
 class ToolChoice(Body):
-    """Whether tools are to be used, and which."""
+    """True if tools are to be used, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -38,7 +38,7 @@ class ToolChoice(Body):
 
 
 class Metadata(Body):
-    """Who asks."""
+    """The user who asks."""
 
     user_id: str | None = None
 
@@ -70,7 +70,7 @@ class MessagesRequest(Body):
 
 
 def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Sequence[Json]) -> Json:
-    """The chat request.
+    """Return the chat request.
 
     Args:
         request: the checked request.
@@ -146,7 +146,7 @@ INVALID_JSON: Final = "INVALID_JSON"
 
 
 def chat_messages(request: MessagesRequest) -> list[Json]:
-    """The conversation, system text first.
+    """Return the conversation, system text first.
 
     Raises:
         BadRequestError: a block that cannot be read; `param` says which.
@@ -172,7 +172,7 @@ def chat_messages(request: MessagesRequest) -> list[Json]:
 
 
 def _from_user(given: GivenMessage, where: str) -> list[Json]:
-    """Results of tools first, which is where the API wants them, then what the user says."""
+    """Return results of tools first, which is where the API wants them, then what the user says."""
     if isinstance(given.content, str):
         return [{"role": "user", "content": given.content}]
     results: list[Json] = []

@@ -20,27 +20,27 @@ class OutputItem(Protocol):
     """One item of the output."""
 
     text: str
-    """What it says so far; a call's arguments."""
+    """The text so far; a call's arguments."""
 
     def begin(self) -> list[Json]:
-        """The events that open it."""
+        """Return the events that open it."""
         ...
 
     def grow(self, text: str) -> list[Json]:
-        """Add a piece; returns the events that tell of it."""
+        """Add text; return the events that tell of it."""
         ...
 
     def end(self, status: str) -> list[Json]:
-        """The events that close it, with the status that it ends in."""
+        """Return the events that close it, with the status that it ends in."""
         ...
 
     def body(self) -> Json:
-        """The item as it stands."""
+        """Return the item as it stands."""
         ...
 
 
 class _Item:
-    """What the kinds have in common: an id, a place in the output, text, a status."""
+    """Common to all kinds: an id, a place in the output, text, a status."""
 
     def __init__(self, item_id: str, index: int) -> None:
         self.text = ""
@@ -163,7 +163,7 @@ class CallItem(_Item):
 
 
 def _logprob(entry: Json) -> Json:
-    """One entry of chat's log-probabilities; `bytes` may not be null here."""
+    """Return one entry of chat's log-probabilities; `bytes` may not be null here."""
     top = [{**item, "bytes": item.get("bytes") or []} for item in entry.get("top_logprobs") or ()]
     return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
 
@@ -187,7 +187,7 @@ class ResponseAnswer:
         self._error: Json | None = None
 
     def take(self, body: Json) -> list[Json]:
-        """Read a completion or a chunk of one; returns the events that tell of it.
+        """Read a completion or a chunk of one; return the events that tell of it.
 
         Raises:
             UnavailableError: an upstream went on with a tool call after it had begun another item.
@@ -205,7 +205,7 @@ class ResponseAnswer:
         return self._numbered(events)
 
     def finish(self) -> list[Json]:
-        """End the answer; returns its last events."""
+        """End the answer; return its last events."""
         events = self._begin()
         if not self._calls and not any(isinstance(item, MessageItem) for item in self._items):
             events += self._add(MessageItem(self._item_id("msg"), len(self._items)))
@@ -215,7 +215,7 @@ class ResponseAnswer:
         return self._numbered([*events, {"type": f"response.{self._status}", "response": self.body()}])
 
     def fail(self, error: HttpError) -> list[Json]:
-        """End an answer that broke off; returns its last events."""
+        """End an answer that broke off; return its last events."""
         events = self._begin()
         self._status = "failed"
         self._error = {"code": error.code or "server_error", "message": error.message}
@@ -229,7 +229,7 @@ class ResponseAnswer:
         return self._id
 
     def body(self) -> Json:
-        """The response object."""
+        """Return the response object."""
         request, completion = self._request, self._completion
         reason = _INCOMPLETE.get(completion.finish_reason or "")
         ended = self._status in ("completed", "incomplete")
@@ -265,7 +265,7 @@ class ResponseAnswer:
         return body
 
     def message(self) -> Json:
-        """The answer as the chat message that was recorded."""
+        """Return the answer as the chat message that was recorded."""
         text = "".join(item.text for item in self._items if isinstance(item, MessageItem))
         reasoning = "".join(item.text for item in self._items if isinstance(item, ReasoningItem))
         message: Json = {"role": "assistant", "content": text or (None if self._calls else "")}
@@ -289,7 +289,7 @@ class ResponseAnswer:
         }
 
     def _begin(self) -> list[Json]:
-        """The first two events, once."""
+        """Return the first two events, once."""
         if self._events:
             return []
         return [{"type": f"response.{kind}", "response": self.body()} for kind in ("created", "in_progress")]

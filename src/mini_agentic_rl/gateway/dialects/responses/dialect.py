@@ -156,7 +156,7 @@ class ResponseMemory:
         return len(self._kept)
 
     def conversation(self, scope: Scope, response_id: str) -> tuple[Json, ...]:
-        """The messages that lead up to a response, and its answer.
+        """Return the messages that lead up to a response, and its answer.
 
         Raises:
             BadRequestError: it is not kept.
@@ -172,7 +172,7 @@ class ResponseMemory:
         return kept.messages
 
     def response(self, scope: Scope, response_id: str) -> bytes:
-        """The response object as JSON.
+        """Return the response object as JSON.
 
         Raises:
             NotFoundError: it is not kept.
@@ -205,7 +205,7 @@ class ResponseMemory:
         self._expire()
 
     def forget(self, scope: Scope, response_id: str) -> None:
-        """Keep a response no longer.
+        """Drop a response.
 
         Raises:
             NotFoundError: it is not kept.

@@ -31,7 +31,7 @@ CHAT_FIELDS: Final = {
     "reasoning_effort": "reasoning.effort",
     "logprobs": "top_logprobs",
 }
-"""What the fields of the chat request are called here, where they are called otherwise."""
+"""Names of the chat request's fields in this dialect, where they differ."""
 
 
 class TextOptions(Body):
@@ -41,7 +41,7 @@ class TextOptions(Body):
 
 
 class ReasoningOptions(Body):
-    """How much the model is to think."""
+    """The wanted amount of thinking."""
 
     effort: str | None = None
     summary: str | None = None
@@ -73,7 +73,7 @@ class ResponsesRequest(Body):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities are to stand beside the text."""
+        """True if log-probabilities are to stand beside the text."""
         return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
 
 
@@ -89,7 +89,7 @@ def refuse_what_is_not_served(body: Mapping[str, Any]) -> None:
 
 
 def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequence[Json]) -> Json:
-    """The chat request.
+    """Return the chat request.
 
     Args:
         request: the checked request.
@@ -121,7 +121,7 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
 
 
 def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
-    """Tools and `tool_choice` as chat completions have them."""
+    """Return tools and `tool_choice` as chat completions have them."""
     tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
     choice = request.tool_choice
     if choice is None or isinstance(choice, str):
@@ -144,7 +144,7 @@ def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
 
 
 def _allowed(tools: Sequence[Json], choice: Mapping[str, Any]) -> tuple[list[Json], str]:
-    """`allowed_tools`: the model is shown only those."""
+    """Read `allowed_tools`: the model is shown only those."""
     mode, allowed = choice.get("mode", "auto"), choice.get("tools")
     names = [tool.get("name") for tool in allowed if isinstance(tool, dict)] if isinstance(allowed, list) else []
     if mode not in ("auto", "required") or not names:
@@ -202,7 +202,7 @@ _TEXT_PARTS: Final = {
 
 
 def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]:
-    """The messages that `input` holds: text from the user, or items.
+    """Return the messages that `input` holds: text from the user, or items.
 
     Raises:
         BadRequestError: an item that cannot be read; `param` says which.
@@ -275,7 +275,7 @@ class _History:
         self._add({"role": "tool", "tool_call_id": _call_id(item, where), "content": content})
 
     def _speaking(self) -> Json | None:
-        """The last message, when the model said it."""
+        """Return the last message, when the model said it."""
         return self.messages[-1] if self.messages and self.messages[-1]["role"] == "assistant" else None
 
     def _answer(self, text: str | None) -> Json:
@@ -302,7 +302,7 @@ def _call_id(item: Mapping[str, Any], where: str) -> str:
 
 
 def _content(content: Any, where: str) -> str | list[Json]:
-    """Text, or chat's parts where there are images among it."""
+    """Return text, or chat's parts where there are images among it."""
     if isinstance(content, str):
         return content
     parts = [_part(part, f"{where}[{index}]") for index, part in enumerate(_list(content, where))]

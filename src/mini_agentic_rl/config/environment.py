@@ -1,4 +1,4 @@
-"""Settings of the project: the base of every configuration class, the environment variables it reads, its cache."""
+"""The environment variables that the package reads, and its cache folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Final, overload
 
 from platformdirs import user_cache_path
-from pydantic import BaseModel, ConfigDict
 
 CACHE_VARIABLE: Final = "MINI_AGENTIC_RL_CACHE"
 """Environment variable that names the cache folder."""
-
-
-class Settings(BaseModel):
-    """Base of every configuration class: immutable, and an unknown name is an error.
-
-    The docstring line under a field is its description, and so becomes the help text of its command-line option.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def cache_dir() -> Path:

@@ -10,7 +10,7 @@ that was rewritten) is several sequences, for which TRL has no place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..loop.groups import Trajectory
 
 
 @dataclass(frozen=True)
-class Conversation:
+class TRLRow:
     """One row of what TRL calls a batch of completions."""
 
     prompt_ids: list[int]
@@ -45,8 +45,8 @@ class _Growing:
         self.logprobs.extend(logprobs)
 
 
-def conversation_of(trajectory: Trajectory, temperature: float) -> Conversation:
-    """The whole of a trajectory.
+def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
+    """Return the whole of a trajectory as one row.
 
     Args:
         temperature: the one at which TRL takes log-probabilities.
@@ -59,17 +59,19 @@ def conversation_of(trajectory: Trajectory, temperature: float) -> Conversation:
     for number, (record, column) in enumerate(zip(trajectory.records, credit.column_R, strict=True)):
         if record.temperature != temperature:
             raise UserError(
-                f"backend='trl' takes log-probabilities at the temperature {temperature:g}, but a call of rollout "
+                f"'trl' takes log-probabilities at the temperature {temperature:g}, but a call of rollout "
                 f"{trajectory.rollout_id} was sampled at {record.temperature:g}: leave the temperature to the resource "
-                "that the agent is given, or use backend='native'"
+                "that the agent is given, or use `backend=native`",
+                setting="backend",
             )
         prompt = record.prompt_ids.tolist()
         before = row.prompt_ids + row.completion_ids
         if prompt[: len(before)] != before:
             raise UserError(
-                f"backend='trl' takes rollouts of one conversation, but call {number + 1} of rollout "
-                f"{trajectory.rollout_id} does not continue the one before it: use backend='native', which trains any "
-                "rollout, or (where a chat template rewrites the history) thinking='keep'"
+                f"'trl' takes rollouts of one conversation, but call {number + 1} of rollout "
+                f"{trajectory.rollout_id} does not continue the one before it: use `backend=native`, which trains any "
+                "rollout, or (where a chat template rewrites the history) `thinking=keep`",
+                setting="backend",
             )
         between = prompt[len(before) :]
         row.add(between, [0] * len(between), [0.0] * len(between))
@@ -77,17 +79,15 @@ def conversation_of(trajectory: Trajectory, temperature: float) -> Conversation:
         trained = trained & (column >= 0)
         logprobs = np.where(trained, record.logprobs, 0.0)
         row.add(record.output_ids.tolist(), trained.astype(int).tolist(), logprobs.tolist())
-    return Conversation(row.prompt_ids, row.completion_ids, row.mask, row.logprobs, float(credit.values_C[0]))
+    return TRLRow(row.prompt_ids, row.completion_ids, row.mask, row.logprobs, float(credit.values_C[0]))
 
 
-def masked(conversation: Conversation) -> Conversation:
-    """The conversation with nothing trained in it; its reward still counts in the mean of its group."""
-    size = len(conversation.completion_ids)
-    return Conversation(
-        conversation.prompt_ids, conversation.completion_ids, [0] * size, [0.0] * size, conversation.reward
-    )
+def masked(row: TRLRow) -> TRLRow:
+    """Return the row with nothing trained in it; its reward still counts in the mean of its group."""
+    size = len(row.completion_ids)
+    return replace(row, mask=[0] * size, logprobs=[0.0] * size)
 
 
-def empty_row(token: int) -> Conversation:
-    """A row that fills the place of a rollout which gave nothing to train on: TRL's groups have one size."""
-    return Conversation([token], [token], [0], [0.0])
+def empty_row(token: int) -> TRLRow:
+    """Return a row that fills the place of a rollout which gave nothing to train on: TRL's groups have one size."""
+    return TRLRow([token], [token], [0], [0.0])

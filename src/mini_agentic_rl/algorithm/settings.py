@@ -1,0 +1,30 @@
+"""The settings that algorithms share. Reading them needs no torch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ..config import SeedSettings, Settings
+from ..gateway import AnswerSettings
+
+
+class RolloutSettings(AnswerSettings, SeedSettings):
+    """How rollouts are sampled."""
+
+    max_new_tokens: int = Field(default=128, ge=1)
+    """At most this many sampled tokens in one model call."""
+    rollout_timeout: float | None = Field(default=300.0, gt=0)
+    """Seconds after which a rollout is ended and has failed."""
+
+
+class WarmStartSettings(Settings):
+    """How much is imitated before reinforcement learning."""
+
+    examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
+    """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
+    batch_size: int = Field(default=4, ge=1)
+    """Conversations per optimizer step."""
+    learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})
+    """Peak learning rate of the imitation."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Steps over which the learning rate rises."""

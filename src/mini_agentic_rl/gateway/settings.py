@@ -1,0 +1,41 @@
+"""The settings of an endpoint: where it listens, whom it lets in, and how a model's replies are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from mini_agentic_rl.config import Settings
+
+from .render.thinking import ThinkingName
+from .tool_formats import ToolFormatName
+
+
+class AnswerSettings(Settings):
+    """How a model's replies are read, and its history written."""
+
+    tool_format: ToolFormatName = "auto"
+    """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""
+    thinking: ThinkingName = "auto"
+    """What the model is shown of its earlier thoughts: `keep` all, `drop` all, `fork` (as the chat template does it);
+    `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""
+
+
+class AddressSettings(Settings):
+    """Where a server listens."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 lets other machines in."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+
+
+class ServerSettings(AddressSettings):
+    """Where a server listens, and whom it lets in."""
+
+    api_key: list[str] = Field(default=[])
+    """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the
+    port may ask."""
+    api_key_file: Path | None = None
+    """File with one such key on each line: other users of this computer cannot read it off the command line."""

@@ -1,0 +1,43 @@
+"""What is looked at before anything is written or deleted: the model, and which role this process has."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from ..config import LightningEnvVar, resolve_str_env_var
+from ..errors import UserError
+from ..execution import Role
+
+
+def check_model(model: str, device: str) -> None:
+    """Look for the model. The embedded one is fetched if it is needed.
+
+    Raises:
+        UserError: there is no such model or device.
+    """
+    from transformers import AutoConfig
+
+    from ..policy import resolve_device, resolve_model
+
+    resolve_device(device)
+    path = resolve_model(model)
+    try:
+        AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"{model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
+            setting="model",
+        ) from error
+
+
+def current_role() -> Role:
+    """Return what AGL_CURRENT_ROLE says this process runs; `both` where it is not set.
+
+    Raises:
+        UserError: it says something else.
+    """
+    chosen = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both")
+    if chosen not in get_args(Role):
+        raise UserError(f"AGL_CURRENT_ROLE={chosen!r}: set it to {', '.join(get_args(Role))}, or leave it unset")
+    return cast(Role, chosen)

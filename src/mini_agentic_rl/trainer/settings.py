@@ -1,0 +1,30 @@
+"""The settings of a run: how many runners it has, and the folder that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from ..config import Settings
+from ..metrics import LoggerName
+
+
+class RunnerSettings(Settings):
+    """Who runs the agent."""
+
+    n_runners: int = Field(default=128, ge=1)
+    """Rollouts that run at the same time."""
+
+
+class RunSettings(Settings):
+    """The folder of a run, and where its metrics go."""
+
+    output_dir: Path = Path("outputs/run")
+    """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
+    loggers: list[LoggerName] = Field(default=["console", "jsonl"])
+    """Where metrics go; give it several times for several loggers."""
+    resume: bool = False
+    """Continue the run in the output folder from its last checkpoint."""
+    overwrite: bool = False
+    """Replace the run in the output folder."""

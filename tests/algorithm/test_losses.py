@@ -1,0 +1,117 @@
+"""The tables of losses and variants: a new loss is a function and one line in one of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from letters import TASKS, CountLetters, Letters
+from pydantic import ValidationError
+
+from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
+from mini_agentic_rl.algorithm.losses import LOSSES, PRESETS, LossTerms, PolicyLoss, Surrogate
+from mini_agentic_rl.algorithm.losses.base import trajectory_sum
+from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LossInputs, TermStreams
+from tiny import tiny_model, tiny_tokenizer
+
+SIZES = [4, 7, 2]
+TRAJECTORY = np.repeat(np.arange(3), SIZES)
+LOW, HIGH = 0.9, 1.15
+
+
+def _clip(logprob, old, advantage, *_):
+    ratio = np.exp(logprob - old)
+    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+
+
+def _gspo(logprob, old, advantage, rollout_logprobs, rollout_old):
+    ratio = np.exp(sum(new - was for new, was in zip(rollout_logprobs, rollout_old, strict=True)) / len(rollout_old))
+    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+
+
+def _cispo(logprob, old, advantage, *_):
+    return min(max(np.exp(logprob - old), LOW), HIGH) * advantage * logprob
+
+
+REFERENCES = {"clip": _clip, "gspo": _gspo, "cispo": _cispo}
+"""What each loss maximises at one term, with plain numbers: its own, and those of all terms of its rollout."""
+
+
+def test_every_loss_has_a_reference():
+    assert set(REFERENCES) == set(LOSSES)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_the_weighted_sum_of_its_reference(name):
+    rng = np.random.default_rng(7)
+    old = rng.normal(-2, 1, TRAJECTORY.size)
+    current = old + rng.normal(0, 0.3, old.size)
+    advantages, weights = rng.normal(size=old.size), rng.uniform(size=old.size)
+    over_rollouts = LOSSES[name].over_rollouts
+    rollout = None if over_rollouts is None else torch.tensor(over_rollouts(current, old, TRAJECTORY))
+    streams = TermStreams(torch.tensor(weights), torch.tensor(advantages), rollout_S=rollout)
+    loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name)
+    found = loss(LossInputs(torch.tensor(current), torch.tensor(old), torch.zeros(old.size), streams))
+    expected = 0.0
+    for term, trajectory in enumerate(TRAJECTORY):
+        own = trajectory == TRAJECTORY
+        expected -= weights[term] * REFERENCES[name](current[term], old[term], advantages[term], current[own], old[own])
+    assert float(found.loss) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_variant_is_settings_that_are_valid(name):
+    settings = GRPOSettings(preset=name)
+    assert {field: getattr(settings, field) for field in PRESETS[name]} == dict(PRESETS[name])
+
+
+def test_the_choices_are_those_of_the_tables():
+    choices = GRPOSettings.model_json_schema()["properties"]
+    assert choices["policy_loss"]["enum"] == list(LOSSES) == ["clip", "gspo", "cispo"]
+    assert choices["preset"]["enum"] == list(PRESETS)
+    with pytest.raises(ValidationError, match="'clip', 'gspo' or 'cispo'"):
+        GRPOSettings(policy_loss="clap")
+    with pytest.raises(ValidationError, match="policy_loss gspo is GRPO's: with PPO take clip or cispo"):
+        PPOSettings(policy_loss="gspo")
+
+
+def mean_log_ratio(logprobs_S, old_logprobs_S, trajectory_S):
+    """log of a rollout's ratio over its number of tokens."""
+    total_S = trajectory_sum(logprobs_S - old_logprobs_S, trajectory_S)
+    return total_S / trajectory_sum(np.ones_like(total_S), trajectory_S)
+
+
+class Kept(MetricsLogger):
+    """Keeps what a run logs."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+
+def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
+    """It is given all that it says it needs: its own old log-probabilities, a reference, and entropies to maximise."""
+    seen: list[LossTerms] = []
+
+    def surrogate(terms: LossTerms) -> Surrogate:
+        seen.append(terms)
+        distance_S = terms.logprobs_S - terms.reference_logprobs_S
+        objective_S = terms.log_ratio_S * terms.advantages_S - 0.1 * distance_S.square() + 0.01 * terms.entropy_S
+        return Surrogate(objective_S, terms.rollout_S.abs() > 1)
+
+    needs = frozenset({"old_logprobs", "reference_logprobs", "entropy_gradient"})
+    monkeypatch.setitem(LOSSES, "mine", PolicyLoss(surrogate, needs, mean_log_ratio))
+    tokenizer, kept = tiny_tokenizer(), Kept()
+    sizes = {"tasks_per_step": 2, "samples_per_prompt": 4, "max_new_tokens": 6, "epochs_per_batch": 2}
+    trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, total_steps=3, policy_loss="mine", **sizes)
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
+    steps = [row for row in kept.rows if "loss" in row]
+    assert len(steps) == 3
+    assert all(row["grad_norm"] > 0 for row in steps)
+    assert all(terms.entropy_S.requires_grad and terms.reference_logprobs_S is not None for terms in seen)
+    assert not torch.equal(seen[1].logprobs_S, seen[1].old_logprobs_S)  # the second pass over the first batch
+    assert seen[1].rollout_S.abs().max() > 0
