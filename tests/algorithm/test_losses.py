@@ -101,7 +101,7 @@ def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
         seen.append(terms)
         distance_S = terms.logprobs_S - terms.reference_logprobs_S
         objective_S = terms.log_ratio_S * terms.advantages_S - 0.1 * distance_S.square() + 0.01 * terms.entropy_S
-        return Surrogate(objective_S, terms.rollout_S.abs() > 1)
+        return Surrogate(objective_S)
 
     needs = frozenset({"old_logprobs", "reference_logprobs", "entropy_gradient"})
     monkeypatch.setitem(LOSSES, "mine", PolicyLoss(surrogate, needs, mean_log_ratio))

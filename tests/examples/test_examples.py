@@ -74,7 +74,7 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
 
 def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
     _, told = run_warm(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
-    assert f"--data-dir {tmp_path}: holds no metadata.jsonl" in told.splitlines()[-1]
+    assert f"data_dir: {tmp_path} holds no metadata.jsonl" in told.splitlines()[-1]
 
 
 def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""What an algorithm is: something that enqueues rollouts, reads what they left, and changes what the agent uses.
+"""The base of all algorithms: they enqueue rollouts, read what those left, and change what the agent uses.
 
 It never runs an agent and never speaks HTTP: the store is its only way to its runners.
 """
@@ -23,14 +23,15 @@ from ..store import LightningStore
 from ..types import Dataset, NamedResources
 
 OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
-"""What becomes of a rollout that failed: left out, counted as reward 0, or run again."""
+"""Treatment of a rollout that failed: left out, counted as reward 0, or run again."""
 
 ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
-"""What an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt template."""
+"""Kinds of results that an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt
+template."""
 
 
 class Checkpoints(Protocol):
-    """Where a run keeps what it needs to go on."""
+    """Storage of what a run needs to go on."""
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
         """Keep what `write` puts into an empty folder; None when the disk is full."""
@@ -51,7 +52,7 @@ class Checkpoints(Protocol):
 
 @dataclass
 class AlgorithmContext:
-    """What the trainer gives an algorithm to work with."""
+    """All that the trainer gives an algorithm to work with."""
 
     store: LightningStore
     logger: MetricsLogger = field(default_factory=MetricsLogger)
@@ -60,15 +61,15 @@ class AlgorithmContext:
     """Go on from the latest checkpoint, if there is one."""
     initial_resources: NamedResources = field(default_factory=dict)
     n_runners: int = 1
-    """How many rollouts can run at once."""
+    """Number of rollouts that can run at once."""
     adapter: TraceAdapter[Any] | None = None
     """Turns the spans of a rollout into what the algorithm learns from."""
     llm_proxy: Any | None = None
     """The gateway over an upstream model, where the trainer was given one."""
     num_epochs: int | None = None
-    """How often the trainer was asked to go through the training tasks; None leaves it to the algorithm."""
+    """Passes over the training tasks that the trainer was asked for; None leaves it to the algorithm."""
     on_failure: OnFailure | None = None
-    """What the trainer was asked to do with failed rollouts; None leaves it to the algorithm."""
+    """Treatment of failed rollouts that the trainer was asked for; None leaves it to the algorithm."""
     trained_agents: str | None = None
     """`LitAgent.trained_agents` of the agent: a regular expression over the names of those to train; None: all."""
 
@@ -88,7 +89,7 @@ class Algorithm(ABC):
 
     @property
     def context(self) -> AlgorithmContext:
-        """What the trainer gave.
+        """Everything that the trainer gave.
 
         Raises:
             ValueError: the algorithm has no store.
@@ -100,7 +101,8 @@ class Algorithm(ABC):
         return self._context
 
     def bind(self, context: AlgorithmContext) -> None:
-        """Called by the trainer before `run`. What was set before stays where the trainer has nothing to give."""
+        """Take over what the trainer gives, before `run`. What was set before stays where the trainer has nothing to
+        give."""
         missing = {name: value for name, value in self._given.items() if not getattr(context, name)}
         self._context = replace(context, **missing) if missing else context
 
@@ -109,7 +111,7 @@ class Algorithm(ABC):
         self._set("store", store)
 
     def get_store(self) -> LightningStore:
-        """The store that runners watch.
+        """Return the store that runners watch.
 
         Raises:
             ValueError: the algorithm has no store.
@@ -121,7 +123,7 @@ class Algorithm(ABC):
         self._set("adapter", adapter)
 
     def get_adapter(self) -> TraceAdapter[Any]:
-        """The adapter that reads spans.
+        """Return the adapter that reads spans.
 
         Raises:
             ValueError: none was given.
@@ -136,7 +138,7 @@ class Algorithm(ABC):
         self._set("llm_proxy", llm_proxy)
 
     def get_llm_proxy(self) -> Any | None:
-        """The gateway over an upstream model; None where there is none."""
+        """Return the gateway over an upstream model; None where there is none."""
         return self._get("llm_proxy")
 
     def set_initial_resources(self, resources: NamedResources) -> None:
@@ -144,15 +146,15 @@ class Algorithm(ABC):
         self._set("initial_resources", dict(resources))
 
     def get_initial_resources(self) -> NamedResources | None:
-        """The resources to begin with; None where there are none."""
+        """Return the resources to begin with; None where there are none."""
         return self._get("initial_resources") or None
 
     def set_trainer(self, trainer: Any) -> None:
-        """Called by the trainer."""
+        """Take note of the trainer, which calls this itself."""
         self._trainer = trainer
 
     def get_trainer(self) -> Any:
-        """The trainer that runs this algorithm.
+        """Return the trainer that runs this algorithm.
 
         Raises:
             ValueError: none does.
@@ -162,7 +164,7 @@ class Algorithm(ABC):
         return self._trainer
 
     def is_async(self) -> bool:
-        """Whether `run` is a coroutine function."""
+        """Return True if `run` is a coroutine function."""
         return inspect.iscoroutinefunction(self.run)
 
     @abstractmethod
@@ -170,11 +172,11 @@ class Algorithm(ABC):
         """Do it all; returning ends the run."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as `run`."""
+        """Do the same as `run`."""
         return self.run(*args, **kwargs)
 
     async def execute(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """`run` to its end, from inside an event loop that stays free for others.
+        """Take `run` to its end, from inside an event loop that stays free for others.
 
         A sync `run` gets a thread of its own, in which it may block and may call `asyncio.run`. When this is cancelled,
         such a thread is given up, not ended: it does not keep the process alive.

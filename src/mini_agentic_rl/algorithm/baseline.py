@@ -174,7 +174,8 @@ class Baseline(FastAlgorithm):
 
 
 def describe_span(span: Span, verbosity: SpanVerbosity) -> str:
-    """One line: number, name, duration in seconds, status, and the attributes as `verbosity` says."""
+    """Return one line about a span: number, name, duration in seconds, status, and the attributes as `verbosity`
+    says."""
     timed = span.start_time is not None and span.end_time is not None
     duration = f"{(span.end_time or 0) - (span.start_time or 0):.3f} s" if timed else "duration unknown"
     line = f"span {span.sequence_id} {span.name!r} ({duration}, {span.status.status_code})"

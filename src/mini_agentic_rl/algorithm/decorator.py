@@ -33,7 +33,7 @@ class FunctionalAlgorithm(Algorithm):
         return self._function(*args, **kwargs)
 
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
+        """Return True if the function is a coroutine function."""
         return inspect.iscoroutinefunction(self._function)
 
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
@@ -60,7 +60,7 @@ class FunctionalAlgorithm(Algorithm):
 
 
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
-    """An algorithm from a sync or async function; a sync one runs in a thread of its own.
+    """Make an algorithm of a sync or async function; a sync one runs in a thread of its own.
 
     Raises:
         TypeError: the function names an argument that cannot be given.

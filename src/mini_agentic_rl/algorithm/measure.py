@@ -22,7 +22,7 @@ from .seeds import derive_seed
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one measurement found."""
+    """Result of one measurement."""
 
     name: str
     rollouts: Sequence[FinishedRollout]
@@ -36,7 +36,7 @@ class Evaluation:
 
     @property
     def correct(self) -> list[int]:
-        """For each problem, how many of its samples earned a reward of at least 1."""
+        """For each problem the number of its samples that earned a reward of at least 1."""
         right = [reward >= 1.0 for reward in self.rewards]
         return [sum(right[i : i + self.samples]) for i in range(0, len(right), self.samples)]
 
@@ -166,6 +166,6 @@ class Measure(Algorithm):
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held."""
+    """Return the most memory (bytes) that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

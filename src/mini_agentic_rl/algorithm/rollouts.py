@@ -25,7 +25,7 @@ from ..types import (
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often progress is reported while waiting."""
+"""Seconds between two reports of progress while waiting."""
 
 _SHOWN_IDS = 3
 
@@ -48,13 +48,13 @@ class FinishedRollout:
     untrained_calls: str | None = None
     """Why none of its LLM calls is trained; None when one is, or when it made none."""
     calls_left_out: int = 0
-    """How many of its LLM calls are not trained."""
+    """Number of its LLM calls that are not trained."""
     over_budget: str | None = None
     """Why the gateway took no more LLM calls of its attempt; None when it took all."""
     attempts: int = 1
-    """How often it was tried."""
+    """Number of its attempts."""
     counts_as_zero: bool = False
-    """Whether it failed and is trained nevertheless, with a reward of 0."""
+    """True if it failed and is trained nevertheless, with a reward of 0."""
 
     @property
     def untrainable(self) -> str | None:
@@ -111,7 +111,7 @@ async def cancel_leftovers(store: LightningStore) -> int:
 
 
 def count_untrainable(rollouts: Sequence[FinishedRollout], consequence: str = "not trained") -> Counter[str]:
-    """How many rollouts gave nothing to train on, by reason; each reason is logged with what follows from it."""
+    """Count the rollouts that gave nothing to train on, by reason; each reason is logged with what follows from it."""
     by_reason: dict[str, list[str]] = {}
     for finished in rollouts:
         if finished.untrainable is not None:
@@ -154,7 +154,7 @@ def _over_budget(spans: Sequence[Span]) -> str | None:
 
 
 def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
-    """The runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
+    """Return the runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
     reason = attempt.metadata.get("error")
     if reason is not None:
         return str(reason)

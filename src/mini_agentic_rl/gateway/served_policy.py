@@ -169,8 +169,8 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        place = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
-        proxy.update_model_list([{"model_name": name, **place} for name in self.model_names])
+        address = {"base_url": self.server.endpoint, "api_key": self.server.admission.keys.first, "token_ids": "vllm"}
+        proxy.update_model_list([{"model_name": name, **address} for name in self.model_names])
         self._proxy = proxy
 
     def prompts(self) -> dict[str, int]:

@@ -46,6 +46,8 @@ from .settings import PostTrainingSettings, RewardModelSettings
 logger = logging.getLogger(__name__)
 
 ADAPTER = "default"
+RUN_FILE = "run.json"
+"""The configuration of a run, in its folder; `merge` and `export` carry it along."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,12 @@ def task_of(folder: Path) -> str | None:
     """Return what the adapter in `folder` was trained for: "CAUSAL_LM" or "SEQ_CLS", or None where it does not say."""
     task = LoraConfig.from_pretrained(str(folder)).task_type
     return None if task is None else str(getattr(task, "value", task))
+
+
+def run_file_of(model: Path) -> Path | None:
+    """Return the file that says how the model in a folder was trained; None if no run of ours left it there."""
+    run = model.parent if model.name.startswith("epoch_") else model
+    return run / RUN_FILE if (run / RUN_FILE).is_file() else None
 
 
 def save_trained(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -22,6 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..errors import UserError
 from ..policy import ADAPTER_CONFIG
 from ..trainer.run_folder import RunFolder
+from .models import RUN_FILE
 
 _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 _LAST_WRITTEN = "trainer_state.json"
@@ -35,7 +36,7 @@ class PostTrainingFolder(RunFolder):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
-        self.config_path = self.path / "run.json"
+        self.config_path = self.path / RUN_FILE
 
     def refuse_model(self, model: str) -> None:
         """Keep a model from being replaced by what is trained from it.

@@ -59,7 +59,7 @@ class APO(Algorithm, Generic[TaskT]):
         super().bind(context)
 
     def get_best_prompt(self) -> PromptTemplate:
-        """The prompt with the highest mean reward on all validation tasks so far.
+        """Return the prompt with the highest mean reward on all validation tasks so far.
 
         Raises:
             ValueError: the algorithm has not run.
@@ -94,7 +94,7 @@ class APO(Algorithm, Generic[TaskT]):
         }
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """The whole search; see the top of this module.
+        """Run the whole search; see the top of this module.
 
         Raises:
             UserError: a data set or the prompt is missing, the checkpoint belongs to another run, or the critic's

@@ -40,7 +40,7 @@ class Version:
 
 @dataclass
 class Search:
-    """How far a search has come."""
+    """State of a search."""
 
     versions: list[Version]
     beam: list[str]
@@ -48,7 +48,7 @@ class Search:
     best: str
     """Name of the version with the highest score on all validation tasks."""
     begun: bool = False
-    """Whether the first prompt has been measured, where that is asked for."""
+    """True once the first prompt has been measured, where that is asked for."""
     rounds: int = 0
     """Finished rounds."""
     logged: int = 0
@@ -62,24 +62,24 @@ class Search:
 
     @classmethod
     def begin(cls, template: str) -> Search:
-        """A search that starts from one prompt."""
+        """Return a search that starts from one prompt."""
         return cls(versions=[Version("v0", template)], beam=["v0"], best="v0")
 
     def version(self, name: str) -> Version:
-        """The version of this name."""
+        """Return the version of this name."""
         return next(version for version in self.versions if version.name == name)
 
     def survivors(self) -> list[Version]:
-        """The beam, best first."""
+        """Return the beam, best first."""
         return [self.version(name) for name in self.beam]
 
     def parents(self, width: int) -> list[Version]:
-        """`width` parents for the next round; a beam that is not full yet is gone through again."""
+        """Return `width` parents for the next round; a beam that is not full yet is gone through again."""
         beam = self.survivors()
         return [beam[index % len(beam)] for index in range(width)]
 
     def add(self, template: str, parent: Version, critique: str) -> Version | None:
-        """A new version; None where the template is that of an earlier one."""
+        """Add and return a new version; None where the template is that of an earlier one."""
         if any(version.template.strip() == template.strip() for version in self.versions):
             return None
         version = Version(f"v{len(self.versions)}", template, parent.name, self.rounds + 1, critique)
@@ -110,13 +110,13 @@ class Search:
 
 
 def write_search(folder: Path, search: Search) -> None:
-    """The whole state, and beside it the text of the best prompt."""
+    """Write the whole state, and beside it the text of the best prompt."""
     (folder / _STATE).write_text(json.dumps(asdict(search), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / _BEST).write_text(search.version(search.best).template, encoding="utf-8")
 
 
 def read_search(folder: Path, template: str) -> Search:
-    """The state in a checkpoint.
+    """Read the state in a checkpoint.
 
     Raises:
         UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.

@@ -30,7 +30,7 @@ _REFUSALS = (AuthenticationError, PermissionDeniedError, NotFoundError)
 
 
 class CriticError(Exception):
-    """The critic gave nothing that can be used; the message says why."""
+    """Report that the critic gave nothing that can be used; the message says why."""
 
 
 class Critic:
@@ -49,7 +49,7 @@ class Critic:
         self._turns = asyncio.Semaphore(settings.critic_concurrency)
 
     async def criticise(self, template: str, transcripts: Sequence[str], angle: int) -> str:
-        """The textual gradient: what holds the template back, judged by what an agent did with it.
+        """Return the textual gradient: what holds the template back, judged by what an agent did with it.
 
         Args:
             angle: which of the points of view to take; counted round.
@@ -64,7 +64,7 @@ class Critic:
         return await self._ask(self._settings.gradient_model, "gradient_model", _conversation(question))
 
     async def rewrite(self, template: str, critique: str) -> str:
-        """The template, rewritten to answer a criticism; it takes the same placeholders.
+        """Return the template, rewritten to answer a criticism; it takes the same placeholders.
 
         Raises:
             CriticError: there is no usable answer.
@@ -131,7 +131,8 @@ def _conversation(question: str) -> list[dict[str, str]]:
 
 
 def _template_in(answer: str) -> str:
-    """The text between the last pair of tags; without tags all of it, out of a code fence if it stands in one."""
+    """Return the text between the last pair of tags; without tags all of it, out of a code fence if it stands in
+    one."""
     tagged = _TAGGED.findall(answer)
     if tagged:
         return str(tagged[-1])

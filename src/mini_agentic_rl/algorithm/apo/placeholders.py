@@ -1,4 +1,4 @@
-"""Whether a rewritten template can stand in for the one it was made from: the agent fills in the same names."""
+"""The check that a rewritten template can stand in for the one it was made from: the agent fills in the same names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POML_NAME = re.compile(r"\{\{\s*([A-Za-z_]\w*)")
 
 
 def placeholders(prompt: PromptTemplate) -> dict[str, str]:
-    """The name of each value that the template takes, and the placeholder as it is first written.
+    """Return the name of each value that the template takes, and the placeholder as it is first written.
 
     Raises:
         ValueError: the template's syntax is wrong.

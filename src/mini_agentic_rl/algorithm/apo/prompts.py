@@ -1,4 +1,4 @@
-"""What the critic is told. Filled in by `str.format`."""
+"""Prompts of the critic. Filled in by `str.format`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANGLES = (
     "all go like the best.",
     "Look for what the template leaves unsaid: the form of the answer, the steps on the way, what to do in doubt.",
 )
-"""What a criticism looks at first; the children of a parent take turns, so that they differ."""
+"""Points of view that a criticism takes first; the children of a parent take turns, so that they differ."""
 
 EDIT = """\
 The prompt template:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class SearchRun:
-    """One execution of APO."""
+    """One run of APO."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class SearchRun:
             self.search.begun = True
             await self._checkpoint()
         while self.search.rounds < self.settings.beam_rounds:
-            figures = await self._round(self.search.rounds + 1)
+            metrics = await self._round(self.search.rounds + 1)
             self.search.rounds += 1
-            self._log(figures)
+            self._log(metrics)
             await self._checkpoint()
         await self.trials.publish(self.search.version(self.search.best))
         if self.checkpoints is not None:
@@ -108,7 +108,7 @@ class SearchRun:
         }
 
     async def _children(self, number: int) -> list[Version]:
-        """The new prompts of a round."""
+        """Return the new prompts of a round."""
         settings = self.settings
         parents = self.search.parents(settings.beam_width)
         size = len(self.train_dataset)
@@ -189,6 +189,6 @@ class SearchRun:
     def _best_score(self) -> float | None:
         return self.search.version(self.search.best).score
 
-    def _log(self, figures: dict[str, float | None]) -> None:
-        self.logger.log({name: value for name, value in figures.items() if value is not None}, step=self.search.logged)
+    def _log(self, metrics: dict[str, float | None]) -> None:
+        self.logger.log({name: value for name, value in metrics.items() if value is not None}, step=self.search.logged)
         self.search.logged += 1

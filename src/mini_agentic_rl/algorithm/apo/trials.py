@@ -33,7 +33,7 @@ from .settings import APOSettings
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often progress is reported while waiting."""
+"""Seconds between two reports of progress while waiting."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """What it earned."""
+        """Its reward; 0 for one that came to nothing."""
         return self.reward if self.error is None and self.reward is not None else 0.0
 
 
 def mean_score(trials: Sequence[Trial], on_failure: OnFailure) -> float | None:
-    """Mean over all trials, those that came to nothing as 0 or left out; None where none earned a reward."""
+    """Return the mean over all trials, those that came to nothing as 0 or left out; None where none earned a reward."""
     earned = [trial for trial in trials if trial.error is None]
     if not earned:
         return None
@@ -89,7 +89,7 @@ class Trials:
         self.unrewarded: Counter[str] = Counter()
 
     def prompt(self, version: Version) -> PromptTemplate:
-        """The version as the agent gets it."""
+        """Return the version as the agent gets it."""
         return self._seed_prompt.model_copy(update={"template": version.template})
 
     async def publish(self, version: Version) -> str:
@@ -105,7 +105,7 @@ class Trials:
         mode: RolloutMode,
         purpose: str,
     ) -> list[list[Trial]]:
-        """Each prompt on its rows of `dataset`, all at once; results in the order given.
+        """Run each prompt on its rows of `dataset`, all at once; results in the order given.
 
         What has not ended in time is cancelled. The sampling seed of a row is the same for all prompts.
         """
@@ -186,7 +186,8 @@ class Trials:
 
 
 def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: int) -> str:
-    """What the critic reads of one rollout: task, outcome, and the conversation, cut in its middle to `characters`."""
+    """Return what the critic reads of one rollout: task, outcome, and the conversation, cut in its middle to
+    `characters`."""
     lines = [f"### Attempt {number}", f"Task: {_json(trial.task)}", *_conversation(trial.spans, adapter)]
     text = "\n".join(lines)
     if len(text) > characters:
@@ -203,7 +204,7 @@ def _conversation(spans: Sequence[Span], adapter: TraceToMessages) -> list[str]:
 
 
 def _longest(rows: Sequence[OpenAIMessages]) -> list[OpenAIMessages]:
-    """Without the calls that a later call continues."""
+    """Leave out the calls that a later call continues."""
     return [
         row
         for index, row in enumerate(rows)

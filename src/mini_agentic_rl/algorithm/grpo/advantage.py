@@ -28,7 +28,7 @@ EPSILON = 1e-6
 
 
 def group_normalized(rewards: Floats) -> Floats:
-    """(r - mean) / std over the group (GRPO; Shao et al. 2024, section 4.1.2). Zeros when all rewards are equal.
+    """Return (r - mean) / std over the group (GRPO; Shao et al. 2024, section 4.1.2). Zeros when all rewards are equal.
 
     For [G, C]: std is the root mean square over all entries of what is left after each column's mean was subtracted.
     """
@@ -36,14 +36,14 @@ def group_normalized(rewards: Floats) -> Floats:
 
 
 def group_centred(rewards: Floats) -> Floats:
-    """r - mean over the group: without the standard deviation, easy and hard tasks weigh alike (Dr. GRPO;
+    """Return r - mean over the group: without the standard deviation, easy and hard tasks weigh alike (Dr. GRPO;
     Liu et al. 2025, section 3.2). For [G, C] each column has its own mean."""
     centred = rewards - rewards.mean(axis=0)
     return np.asarray(np.where(np.ptp(rewards, axis=0) > 0, centred, 0.0))
 
 
 def leave_one_out(rewards: Floats) -> Floats:
-    """r_i - 1/(G-1) sum over j != i of r_j (RLOO; Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740).
+    """Return r_i - 1/(G-1) sum over j != i of r_j (RLOO; Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740).
 
     As a rollout's own reward is not part of its baseline, the policy gradient is unbiased. It is G/(G-1) times what
     `group_centred` gives. Zeros for a single rollout, which has no others.
@@ -53,12 +53,12 @@ def leave_one_out(rewards: Floats) -> Floats:
 
 
 def leave_one_out_normalized(rewards: Floats) -> Floats:
-    """`leave_one_out` over the standard deviation of the group."""
+    """Return `leave_one_out` over the standard deviation of the group."""
     return _over_deviation(leave_one_out(rewards), rewards)
 
 
 def uncompared(rewards: Floats) -> Floats:
-    """The rewards themselves (REINFORCE without a baseline; REINFORCE++ normalises them over the batch)."""
+    """Return the rewards themselves (REINFORCE without a baseline; REINFORCE++ normalises them over the batch)."""
     return rewards
 
 
@@ -74,8 +74,8 @@ ADVANTAGES: Mapping[tuple[Baseline, bool], Advantage] = {
 
 
 def batch_normalized(advantages_S: Floats, weights_S: Floats) -> Floats:
-    """(A - mean) / std over all terms of the batch (global advantage normalisation of REINFORCE++; Hu et al. 2025,
-    arXiv:2501.03262): A_norm = (A - mean(A)) / std(A), with A over the tokens of the batch.
+    """Return (A - mean) / std over all terms of the batch (global advantage normalisation of REINFORCE++; Hu et al.
+    2025, arXiv:2501.03262): A_norm = (A - mean(A)) / std(A), with A over the tokens of the batch.
 
     The mean is the one that the loss takes: `weights_S` are its weights [S], all alike when it averages over tokens.
     Zeros when all advantages are equal.

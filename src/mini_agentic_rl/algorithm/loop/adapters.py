@@ -1,4 +1,4 @@
-"""What each adapter learns from a step's rollouts: groups of its own, by task.
+"""Rollouts of a step as each adapter learns from them: groups of its own, by task.
 
 They are the same rollouts, each with the calls that were made to the adapter and the rewards that are the adapter's. A
 rollout that made no call to it is in none of its groups. Where one adapter is trained, all is its own.

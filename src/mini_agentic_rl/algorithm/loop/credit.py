@@ -1,4 +1,4 @@
-"""Credit: which of a rollout's rewards each of its LLM calls is trained with.
+"""Credit assignment: the rewards of a rollout that each of its LLM calls is trained with.
 
 For a rollout with trained calls t = 0 ... T-1, the choices of one response being one call:
 
@@ -40,7 +40,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Credit:
-    """What the calls of one rollout are worth."""
+    """Worth of the calls of one rollout."""
 
     values_C: Floats
     """The numbers that are compared with those of the group's other rollouts, column by column."""
@@ -69,8 +69,8 @@ class Recipient:
     """Names of the other adapters."""
 
     def value(self, span: Span) -> float | None:
-        """The number of a reward span that is this adapter's: the one under its name, else the primary one, unless that
-        is under another adapter's name. None for a span that has none."""
+        """Return the number of a reward span that is this adapter's: the one under its name, else the primary one,
+        unless that is under another adapter's name. None for a span that has none."""
         rewards = get_rewards_from_span(span)
         own = next((reward.value for reward in rewards if reward.name == self.name), None)
         if own is None and not (rewards and rewards[0].name in self.others):
@@ -78,12 +78,12 @@ class Recipient:
         return own
 
     def last(self, spans: Sequence[Span]) -> float | None:
-        """Its last reward of all; None when nobody gave it one."""
+        """Return its last reward of all; None when nobody gave it one."""
         return next((value for span in reversed(spans) if (value := self.value(span)) is not None), None)
 
 
 def turn_numbers(records: Sequence[CompletionRecord]) -> Ints:
-    """The number [records] of the call that each record belongs to: choices of one response share it."""
+    """Return the number [records] of the call that each record belongs to: choices of one response share it."""
     numbers: list[int] = []
     for index, record in enumerate(records):
         same = index > 0 and record.response_id != "" and record.response_id == records[index - 1].response_id
@@ -94,7 +94,7 @@ def turn_numbers(records: Sequence[CompletionRecord]) -> Ints:
 def read_rewards(
     spans: Sequence[Span], records: Sequence[CompletionRecord], last: float, recipient: Recipient | None = None
 ) -> Rewards:
-    """The rewards among `spans` (one attempt's, in the order of the store), by the call that each belongs to.
+    """Return the rewards among `spans` (one attempt's, in the order of the store), by the call that each belongs to.
 
     Args:
         records: the calls that are trained, in order.
@@ -118,12 +118,12 @@ def read_rewards(
 
 
 def broadcast(records: Sequence[CompletionRecord], reward: float) -> Credit:
-    """Every call is worth the same."""
+    """Return the credit under which every call is worth the same."""
     return Credit(np.array([reward], np.float64), np.zeros(len(records), np.int64))
 
 
 def assign(mode: CreditMode, records: Sequence[CompletionRecord], rewards: Rewards, *, discount: float = 1.0) -> Credit:
-    """The credit of a rollout's calls under `mode`; `discount` is the gamma of "discounted"."""
+    """Return the credit of a rollout's calls under `mode`; `discount` is the gamma of "discounted"."""
     if mode == "broadcast":
         return broadcast(records, rewards.last)
     turns = turn_numbers(records)
@@ -136,7 +136,7 @@ def assign(mode: CreditMode, records: Sequence[CompletionRecord], rewards: Rewar
 
 
 def returns(turns_T: Floats, whole: float, discount: float) -> Floats:
-    """The discounted sum of the rewards from each call on; `whole` comes with the last call."""
+    """Return the discounted sum of the rewards from each call on; `whole` comes with the last call."""
     returns_T = np.zeros_like(turns_T)
     to_come = whole
     for turn in range(turns_T.size - 1, -1, -1):
@@ -146,7 +146,7 @@ def returns(turns_T: Floats, whole: float, discount: float) -> Floats:
 
 
 def stack(credits: Sequence[Credit]) -> Floats:
-    """The numbers of a group's G rollouts side by side: [G] where each has one, else [G, C].
+    """Return the numbers of a group's G rollouts side by side: [G] where each has one, else [G, C].
 
     A rollout that ended before a turn stands there with its last number. So every rollout counts once in the mean of
     each turn, however many calls it made; a late turn that one rollout alone has reached is still compared with how the

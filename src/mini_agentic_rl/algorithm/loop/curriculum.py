@@ -1,4 +1,5 @@
-"""Which tasks a step samples: in the order of the data set, shuffled by epoch, or those more often that teach most.
+"""Selection of the tasks that a step samples: in the order of the data set, shuffled by epoch, or those more often that
+teach most.
 
 A group of rollouts that are all right, or all wrong, teaches nothing: where rewards are 0 or 1, their variance in a
 group whose task is solved with probability p is p (1 - p). Sampling by that ("learnability"; Foster et al. 2025,
@@ -24,12 +25,13 @@ _NEWEST = 0.5
 
 
 def learnability(pass_rate: float, floor: float) -> float:
-    """max(floor, 4 p (1 - p)): 1 for a task that is solved half of the time."""
+    """Return max(floor, 4 p (1 - p)): 1 for a task that is solved half of the time."""
     return max(floor, 4 * pass_rate * (1 - pass_rate))
 
 
 def updated_pass_rates(pass_rates: Mapping[str, float], found: Mapping[int, float]) -> dict[str, float]:
-    """Pass rates by row (as text, for JSON), with the mean rewards of new groups in them. Rewards are cut to 0..1."""
+    """Return pass rates by row (as text, for JSON), with the mean rewards of new groups in them. Rewards are cut to
+    0..1."""
     rates = dict(pass_rates)
     for row, mean in found.items():
         rate = min(1.0, max(0.0, mean))
@@ -49,7 +51,7 @@ class TaskSource:
     step: int
     """Number of the step, from 0."""
     first: int
-    """How many tasks the run drew before this step."""
+    """Number of tasks that the run drew before this step."""
     pass_rates: Mapping[str, float] | None = None
     """By row; None draws in the order of the epochs."""
     floor: float = 0.1
@@ -58,7 +60,7 @@ class TaskSource:
     """Rows so far."""
 
     def draw(self, count: int) -> list[int]:
-        """The next `count` rows. None comes twice in a step while there are others."""
+        """Draw the next `count` rows. None comes twice in a step while there are others."""
         if self.pass_rates is None:
             rows = tasks_from(self.seed, self.size, self.first + len(self.drawn), count)
         else:
@@ -78,6 +80,6 @@ class TaskSource:
 
 
 def _weighted(weights: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> list[int]:
-    """At most `count` different rows of non-zero weight."""
+    """Draw at most `count` different rows of non-zero weight."""
     possible = min(count, int(np.count_nonzero(weights)))
     return [int(row) for row in rng.choice(weights.size, possible, replace=False, p=weights / weights.sum())]

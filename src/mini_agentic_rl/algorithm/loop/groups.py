@@ -1,4 +1,4 @@
-"""What a step sampled, as an update takes it: the trajectories of a task as one group, and metrics about them."""
+"""The rollouts of a step, as an update takes them: the trajectories of a task as one group, and metrics about them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What one rollout sampled, and what it was worth."""
+    """The samples of one rollout, and what they were worth."""
 
     rollout_id: str
     records: Sequence[CompletionRecord]
     reward: float
     """Its final reward."""
     credit: Credit | None = None
-    """What each record is trained with; None trains all with the final reward."""
+    """Number that each record is trained with; None trains all with the final reward."""
     rewards: Rewards | None = None
     """The rewards that `credit` was made of, for an algorithm that spreads them over time itself; None where only the
     final one is known."""
@@ -47,7 +47,7 @@ class Trajectory:
 
     @property
     def truncated(self) -> bool:
-        """Whether its last call ended at a length bound."""
+        """True if its last call ended at a length bound."""
         return bool(self.records) and self.records[-1].finish_reason == "length"
 
 
@@ -65,7 +65,7 @@ class Group:
 
     @property
     def credits(self) -> Floats:
-        """What is compared within the group: [G], or [G, C] where single calls have rewards of their own."""
+        """Numbers that are compared within the group: [G], or [G, C] where single calls have rewards of their own."""
         if not self.trajectories:
             return np.empty(0, np.float64)
         return stack([trajectory.credited for trajectory in self.trajectories])

@@ -107,7 +107,7 @@ class Loop:
         self.logger.note(f"resumed after step {self.progress.step}")
 
     async def _add_resources(self) -> None:
-        """The endpoint, with the sampling parameters of training and of measuring."""
+        """Publish the endpoint, with the sampling parameters of training and of measuring."""
         self._train_resources = await self._resources(self.settings.temperature)
         self._val_resources = await self._resources(0.0)
 
@@ -298,7 +298,7 @@ class Loop:
         return {self._named(adapter, name): value for name, value in metrics.items()}
 
     def _named(self, adapter: str, name: str, separator: str = "/") -> str:
-        """What belongs to one of several adapters bears its name."""
+        """Put the name of the adapter before that of what is its own, where there are several."""
         return name if len(self.adapters) == 1 else f"{adapter}{separator}{name}"
 
     def _log(self, metrics: Mapping[str, float]) -> None:

@@ -18,7 +18,7 @@ Learners = Mapping[str, Learner]
 
 
 class Objective(Protocol):
-    """How rollouts become new weights."""
+    """The update: makes new weights of rollouts."""
 
     @property
     def learners(self) -> Learners:

@@ -1,4 +1,4 @@
-"""How far a run has come: written into every checkpoint, so that a killed run goes on from it exactly."""
+"""Progress of a run: written into every checkpoint, so that a killed run goes on from it exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
 _MANY = 0.5
-"""The share of rollouts that end at the length bound from which on this is worth a word."""
+"""Fraction of rollouts ended by the length bound from which on the message mentions it."""
 
 
 @dataclass
@@ -34,9 +34,9 @@ class RunProgress:
     extra_tasks: int = 0
     """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
     pass_rates: dict[str, float] = field(default_factory=dict)
-    """How often each task was solved, by its row, where a curriculum asks for it."""
+    """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
     warmed_up: bool = False
-    """Whether the supervised warm-up is done."""
+    """True once the supervised warm-up is done."""
     logged: int = 0
     """The next step number of the metrics."""
     accuracy: list[dict[str, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class RunProgress:
 
 
 def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: RunProgress) -> None:
-    """Adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
+    """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
     learners = objective.learners
     for name, learner in learners.items():
         weights, optimizer = _paths(folder, name, learners)
@@ -72,12 +72,12 @@ def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progres
 
 
 def read_progress(folder: Path) -> RunProgress:
-    """The cursor of a checkpoint."""
+    """Read the cursor of a checkpoint."""
     return RunProgress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
 def restore(folder: Path, policy: Policy, objective: Objective) -> None:
-    """Weights, optimizers, the objective's own state and RNG of a checkpoint. On the torch thread.
+    """Read back weights, optimizers, the objective's own state and RNG of a checkpoint. On the torch thread.
 
     Raises:
         UserError: the checkpoint is of other adapters.
@@ -104,13 +104,13 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
 
 
 def save_adapters(folder: Path, policy: Policy) -> None:
-    """Each adapter that is trained, in a folder of its name."""
+    """Save each adapter that is trained in a folder of its name."""
     for name in policy.model.adapters:
         policy.save(folder / name, name)
 
 
 def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
-    """Where the weights and the optimizer of an adapter are."""
+    """Return the paths of the weights and of the optimizer of an adapter."""
     if len(learners) == 1:
         return folder / _ADAPTER, folder / _OPTIMIZER
     return folder / _ADAPTERS / name, folder / _ADAPTERS / f"{name}.{_OPTIMIZER}"
@@ -124,7 +124,7 @@ class IdleSteps:
         self.steps = 0
 
     def after_step(self, metrics: Mapping[str, float]) -> str | None:
-        """What to tell after a step: the first that teaches nothing says why."""
+        """Return the message after a step: the first that teaches nothing says why."""
         self.steps += 1
         reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
         if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
@@ -138,7 +138,7 @@ class IdleSteps:
         return "; ".join(parts)
 
     def at_the_end(self) -> str | None:
-        """What to tell after the last step."""
+        """Return the message after the last step."""
         if self.idle == 0:
             return None
         return (

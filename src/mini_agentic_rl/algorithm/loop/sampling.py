@@ -1,4 +1,4 @@
-"""One step's sampling: the tasks of the step as groups of rollouts, and what becomes of those that fail."""
+"""Sampling of one step: the tasks of the step as groups of rollouts, and what becomes of those that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .settings import LoopSettings
 
 @dataclass(frozen=True)
 class SampledStep:
-    """What one step sampled."""
+    """Everything that one step sampled."""
 
     groups: Mapping[str, Sequence[Group]]
     """By adapter: one a task, with the rollouts that can be trained."""
@@ -30,9 +30,9 @@ class SampledStep:
     mean_rewards: Mapping[int, float]
     """Of the rollouts of each task that have a reward, by its row."""
     metrics: dict[str, float]
-    """How many rollouts failed, were tried again, count as 0, wanted more LLM calls or tokens than they may have, or
-    are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter how many
-    rollouts did not call it."""
+    """Numbers of rollouts that failed, were tried again, count as 0, wanted more LLM calls or tokens than they may
+    have, or are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter
+    how many rollouts did not call it."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:

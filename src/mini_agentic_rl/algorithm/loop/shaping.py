@@ -1,4 +1,4 @@
-"""What a rollout's reward is less by before it is compared: being too long, being far from the reference.
+"""Penalties on a rollout's reward before it is compared: for being too long, for being far from the reference.
 
 A penalty is on the rollout as a whole: every number that its calls are trained with is less by it. Rewards that are
 reported stay as they were given.
@@ -21,7 +21,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def soft_overlong(length: int, max_length: int, buffer: int) -> float:
-    """The soft overlong punishment of DAPO (Yu et al. 2025, equation 13), from 0 to -1, for a reply of |y| tokens:
+    """Return the soft overlong punishment of DAPO (Yu et al. 2025, equation 13), from 0 to -1, for a reply of |y|
+    tokens:
 
         0                                      |y| <= L_max - L_cache
         ((L_max - L_cache) - |y|) / L_cache    L_max - L_cache < |y| <= L_max
@@ -38,13 +39,14 @@ def soft_overlong(length: int, max_length: int, buffer: int) -> float:
 
 
 def overlong_penalty(trajectory: Trajectory, max_new_tokens: int, buffer_share: float) -> float:
-    """`soft_overlong` of the longest call of a rollout, with L_max the bound of a call and L_cache a share of it."""
+    """Return `soft_overlong` of the longest call of a rollout, with L_max the bound of a call and L_cache a share of
+    it."""
     longest = max((record.output_ids.size for record in trajectory.records), default=0)
     return soft_overlong(longest, max_new_tokens, round(buffer_share * max_new_tokens))
 
 
 def lowered(trajectory: Trajectory, penalty: float) -> Trajectory:
-    """The trajectory with all that it is trained with less by `penalty`."""
+    """Return the trajectory with all that it is trained with less by `penalty`."""
     if penalty == 0:
         return trajectory
     credit = trajectory.credited
@@ -54,7 +56,7 @@ def lowered(trajectory: Trajectory, penalty: float) -> Trajectory:
 def with_overlong_penalty(
     groups: Sequence[Group], max_new_tokens: int, buffer_share: float, weight: float
 ) -> list[Group]:
-    """The groups with each trajectory's `overlong_penalty`, times `weight`, in what it is trained with."""
+    """Return the groups with each trajectory's `overlong_penalty`, times `weight`, in what it is trained with."""
     return [
         replace(
             group,
@@ -102,7 +104,7 @@ def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> t
 
 
 def k1(packed: PackedTrees, learner: Learner) -> Floats:
-    """log pi - log pi_ref of each term [S], pi being what the sampler recorded. On the torch thread."""
+    """Return log pi - log pi_ref of each term [S], pi being what the sampler recorded. On the torch thread."""
     reference_S = learner.logprobs(packed, reference=True).double().cpu().numpy()
     difference: Floats = packed.behaviour_logprobs_S.astype(np.float64) - reference_S
     return difference

@@ -23,7 +23,7 @@ Messages = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where examples come from: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
+    """Source of the examples: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
     tools: Sequence[dict[str, Any]] = ()

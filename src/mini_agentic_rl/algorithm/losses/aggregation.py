@@ -1,4 +1,4 @@
-"""How the losses of single tokens become one number: the weight of each term, fixed before a batch is split."""
+"""Aggregation of the losses of single tokens to one number: the weight of each term, fixed before a batch is split."""
 
 from __future__ import annotations
 

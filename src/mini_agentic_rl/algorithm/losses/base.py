@@ -1,4 +1,4 @@
-"""What a loss of the policy gradient is: a pure function of the terms of a batch, and what it has to be given.
+"""The base of all losses of the policy gradient: a pure function of the terms of a batch, and what it has to be given.
 
 A term is one sampled token of one rollout. w = pi(token) / pi_old(token) is the ratio of the policy that is trained to
 the one that sampled, A the advantage of the term. Tensors are used by their methods alone, so that the table of losses,
@@ -21,9 +21,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 Stream = Literal["old_logprobs", "reference_logprobs", "entropy_gradient"]
-"""What a loss may need that costs something: a forward pass for the learner's own log-probabilities before the first
-step (without it pi_old is what the sampler recorded), one for those of the weights without the adapter, and entropies
-with a gradient."""
+"""Streams that a loss may need and that cost something: a forward pass for the learner's own log-probabilities before
+the first step (without it pi_old is what the sampler recorded), one for those of the weights without the adapter, and
+entropies with a gradient."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ClipRange:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What a loss is computed from: some terms of a batch, all [S]. How terms are split changes nothing."""
+    """Some terms of a batch, all [S], from which a loss is computed. Splitting a batch changes nothing."""
 
     logprobs_S: Tensor
     """log pi, with a gradient."""
@@ -49,11 +49,11 @@ class LossTerms:
     entropy_S: Tensor
     """Entropy (nats) of the distribution each token was drawn from; with a gradient where the loss needs it."""
     bounds: ClipRange
-    """Where ratios are cut off."""
+    """Bounds at which ratios are cut off."""
     reference_logprobs_S: Tensor | None = None
     """log pi_ref, where the loss needs it."""
     rollout_S: Tensor | None = None
-    """What `PolicyLoss.over_rollouts` computed, at each term of a rollout."""
+    """The numbers that `PolicyLoss.over_rollouts` computed, at each term of a rollout."""
 
     @property
     def log_ratio_S(self) -> Tensor:
@@ -63,12 +63,12 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """What a loss maximises, term by term."""
+    """The objective of a loss, term by term."""
 
     objective_S: Tensor
     """J, to be maximised: its mean under the weights of the terms is the loss with the sign turned."""
-    clipped_S: Tensor
-    """Marks [S] of the terms whose gradient a bound changed; reported as `clip_fraction`."""
+    clipped_S: Tensor | None = None
+    """Marks [S] of the terms whose gradient a bound changed; reported as `clip_fraction`. None for no bound."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far the policy is from the reference, token by token: three estimators, and two places to use them.
+"""Distance of the policy from the reference, token by token: three estimators, and two places to use them.
 
 With x = log pi(token) - log pi_ref(token) of a token that pi sampled (Schulman 2020, "Approximating KL divergence"):
 

@@ -94,7 +94,7 @@ class PolicyGradientLoss:
         metrics = {
             "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),
-            "clip_fraction": (weights_S * surrogate.clipped_S).sum(),
+            "clip_fraction": (weights_S * (0.0 if surrogate.clipped_S is None else surrogate.clipped_S)).sum(),
             "mismatch/mean_abs": (weights_S * mismatch_S.abs()).sum(),
             "mismatch/kl": (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
         }

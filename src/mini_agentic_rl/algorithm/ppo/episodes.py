@@ -32,17 +32,17 @@ class Episodes:
     lengths: Sequence[int]
     """Terms of each trajectory."""
     rewards_S: Floats
-    """What each term earned."""
+    """Reward of each term."""
 
     def part(self, chosen: Sequence[int]) -> tuple[PackedTrees, Ints]:
-        """Some trajectories packed by themselves, and the places of their terms among all."""
+        """Return some trajectories packed by themselves, and the places of their terms among all."""
         starts = np.concatenate([[0], np.cumsum(self.lengths)])
         terms = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in chosen])
         return _pack([self.trajectories[n] for n in chosen]), terms
 
 
 def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> Episodes | None:
-    """The trajectories of `groups` that have trained tokens, each with its rewards; None when there is none."""
+    """Return the trajectories of `groups` that have trained tokens, each with its rewards; None when there is none."""
     usable = [
         trajectory
         for group in groups
@@ -68,7 +68,7 @@ def _rewards(trajectory: Trajectory, settings: PPOSettings) -> Floats:
 
 
 def token_rewards(trajectory: Trajectory, *, per_turn: bool) -> Floats:
-    """What each trained token of a trajectory earned, at the token that ended what was rewarded.
+    """Return the reward of each trained token of a trajectory, at the token that ended what was rewarded.
 
     The final reward stands at the last token. With `per_turn`, what was emitted after a call stands at the last token
     of that call, and the reward of the rollout as a whole (see `grpo.credit`) at the last token of all. A call without
@@ -90,7 +90,8 @@ def token_rewards(trajectory: Trajectory, *, per_turn: bool) -> Floats:
 
 
 def minibatches(count: int, parts: int, seed: int) -> Iterator[list[int]]:
-    """Numbers 0 ... count - 1 in a random order that `seed` fixes, in at most `parts` parts of about one size."""
+    """Yield the numbers 0 ... count - 1 in a random order that `seed` fixes, in at most `parts` parts of about one
+    size."""
     order = np.random.default_rng(seed).permutation(count)
     for part in np.array_split(order, min(parts, count)):
         yield sorted(int(index) for index in part)

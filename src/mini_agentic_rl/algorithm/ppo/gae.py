@@ -1,4 +1,4 @@
-"""Advantages over time: what an action brought beyond what a critic expected. Pure functions, numpy only.
+"""Advantages over time: the rewards beyond what a critic expected. Pure functions, numpy only.
 
 Time counts the trained tokens of a rollout: its sampled tokens, call after call. What tools, users and templates write
 in between is not sampled and takes no time: the last token of a call is followed by the first one of the next call.
@@ -20,7 +20,7 @@ EPSILON = 1e-8
 def generalized_advantages(
     rewards_S: Floats, values_S: Floats, lengths: Sequence[int], *, gamma: float, gae_lambda: float
 ) -> Floats:
-    """Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equation 16), [S].
+    """Return generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16), [S].
 
         A_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l},   delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
 
@@ -53,13 +53,13 @@ def generalized_advantages(
 
 
 def whiten(values_S: Floats) -> Floats:
-    """(x - mean) / std over all terms of a batch; zeros where all are equal."""
+    """Return (x - mean) / std over all terms of a batch; zeros where all are equal."""
     centred = values_S - values_S.mean()
     return np.asarray(centred / (centred.std() + EPSILON))
 
 
 def explained_variance(values_S: Floats, returns_S: Floats) -> float:
-    """1 - Var(return - value) / Var(return): 1 for a critic that foresees all, 0 for one that knows the mean alone,
-    below 0 for a worse one. 0 where all returns are equal, of which nothing can be explained."""
+    """Return 1 - Var(return - value) / Var(return): 1 for a critic that foresees all, 0 for one that knows the mean
+    alone, below 0 for a worse one. 0 where all returns are equal, of which nothing can be explained."""
     variance = returns_S.var()
     return 0.0 if variance < EPSILON else float(1 - (returns_S - values_S).var() / variance)

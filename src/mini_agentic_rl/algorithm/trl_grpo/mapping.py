@@ -12,17 +12,17 @@ from ...policy import LearnerSettings
 from ..grpo.settings import GRPOSettings
 
 _LOSS_TYPES = {"sequence": "grpo", "token": "dapo", "dr_grpo": "dr_grpo"}
-"""What TRL calls each `loss_aggregation`."""
+"""TRL's name for each `loss_aggregation`."""
 
 
 @dataclass(frozen=True)
 class _TRLLoss:
-    """How TRL is asked for one of our losses."""
+    """One of our losses, as TRL is asked for it."""
 
     loss_type: str | None = None
     """None leaves it to the aggregation."""
     level: str = "token"
-    """Whose ratio is clipped: that of each token or of each sequence."""
+    """Clips the ratio of each `token` or of each `sequence`."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Values of settings with which alone TRL computes it."""
     bounds_ratio: bool = False

@@ -1,4 +1,4 @@
-"""The update by TRL: groups in, TRL's advantages, loss and steps, figures out. See `Objective`.
+"""The update by TRL: groups in, TRL's advantages, loss and steps, metrics out. See `Objective`.
 
 What is different from the native backend, rewards and settings being the same: the standard deviation of a group is
 that of a sample (divided by G - 1), with 1e-4 added; rollouts that gave nothing to train on, and groups of equal
@@ -42,28 +42,28 @@ class TRLObjective:
         return has_signal(group.credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
-        figures = group_metrics(groups)
+        metrics = group_metrics(groups)
         if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
-            return figures
+            return metrics
         learner = self.learners[adapter]
         shaped, kl = self._shaped(groups, learner)
         rows = self._rows(shaped)
-        figures |= kl | {"learning_rate": learner.learning_rate(learner.steps)}
+        metrics |= kl | {"learning_rate": learner.learning_rate(learner.steps)}
         before = learner.steps
         with self._model.using(adapter), self._model.callable_by_others():
             if self._trainer is None:
                 from .step_trainer import StepTrainer
 
                 self._trainer = StepTrainer(self._model, learner, self._tokenizer, self._settings)
-            figures |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
+            metrics |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
         self._model.versions[adapter] += learner.steps - before
-        return figures
+        return metrics
 
     def save_state(self, folder: Path) -> None:
-        """Nothing: all is in the optimizer."""
+        """Do nothing: all is in the optimizer."""
 
     def load_state(self, folder: Path) -> None:
-        """Nothing: all is in the optimizer."""
+        """Do nothing: all is in the optimizer."""
 
     def _shaped(self, groups: Sequence[Group], learner: Learner) -> tuple[Sequence[Group], dict[str, float]]:
         settings = self._settings
@@ -77,7 +77,7 @@ class TRLObjective:
         return groups, kl
 
     def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
-        """Group by group, each filled up to its size."""
+        """Return the rows group by group, each filled up to its size."""
         settings, rows = self._settings, []
         pad = self._tokenizer.pad_token_id
         filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, run one step at a time: rollouts in, its optimizer steps taken, its figures out.
+"""TRL's GRPOTrainer, run one step at a time: rollouts in, its optimizer steps taken, its metrics out.
 
 The trainer learns on the modules that the policy samples with, and takes its steps with the policy's own optimizer and
 learning rates. Its data set has a row for each task of a step and no content: which tasks those are is for the loop to
@@ -35,7 +35,7 @@ _NAMES = {
     "clip_ratio/region_mean": "clip_fraction",
     "cispo_clip_ratio": "clip_fraction",
 }
-"""TRL's figures that mean what one of ours means."""
+"""TRL's metrics that mean what one of ours means."""
 
 
 class StepTrainer:

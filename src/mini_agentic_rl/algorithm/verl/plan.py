@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import UserError
+from ..losses import LOSSES
 from .convert import flatten, truth
 from .critic_keys import CRITIC_IGNORED, CRITIC_SETTINGS, ESTIMATORS
 from .keys import ACTOR, FIXED, IGNORED, MODEL, NO_MEANING, ROLLOUT, SETTINGS, Fixed, Setting
@@ -200,8 +201,13 @@ def _set_estimator(own: Mapping[str, Any], grpo: dict[str, Any], flat: Mapping[s
             f"{ROLLOUT}.n=1 cannot be honoured: rollouts of a task are compared with each other, unless "
             "algorithm.adv_estimator is reinforce_plus_plus or gae"
         )
-    if grpo.get("policy_loss") == "gspo":  # verl averages it so whatever loss_agg_mode says
+    if _clips_rollouts(grpo):  # verl averages it so whatever loss_agg_mode says
         grpo["loss_aggregation"] = "sequence"
+
+
+def _clips_rollouts(grpo: Mapping[str, Any]) -> bool:
+    """Return True if the loss is of whole rollouts, and not of single tokens."""
+    return "policy_loss" in grpo and LOSSES[grpo["policy_loss"]].over_rollouts is not None
 
 
 def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
@@ -209,10 +215,10 @@ def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
     grpo.pop("normalize_advantage", None)
     if grpo.get("dynamic_sampling"):
         raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator=gae, which compares no groups")
-    if grpo.get("policy_loss") == "gspo":
+    if _clips_rollouts(grpo):
         raise UserError(
-            f"{ACTOR}.policy_loss.loss_mode='gspo' cannot be honoured with algorithm.adv_estimator=gae: the ratio of a "
-            "whole rollout has no place beside advantages of single tokens"
+            f"{ACTOR}.policy_loss.loss_mode={grpo['policy_loss']!r} cannot be honoured with "
+            "algorithm.adv_estimator=gae: the ratio of a whole rollout has no place beside advantages of single tokens"
         )
     if own.get("use_kl_loss"):
         grpo["kl_in_reward"] = False

@@ -23,15 +23,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ...gateway import load_tokenizer
 from ...metrics import ConsoleLogger
 from ...policy import resolve_device
+from ..models import RUN_FILE, run_file_of
 from .base import Source, attach, find_source, load_base, merged
 from .check import PROMPTS, Difference, Observed, compare, observe, observe_again, prompt_ids, require_same
 from .settings import MergeSettings, ResultSettings
 from .target import publish, size_of, target_folder
 
 logger = logging.getLogger(__name__)
-
-RUN_FILE = "run.json"
-"""How an adapter was trained; kept beside the result."""
 
 _ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """Relative difference of logits that computing in a format makes."""
@@ -150,7 +148,6 @@ def _require_same(model: Any, observed: Observed, source: Source, what: str) -> 
 
 def carry_run_file(adapters: Sequence[Path], folder: Path) -> None:
     """Keep how the last adapter was trained; the reward service reads from it where a score stands."""
-    last = adapters[-1]
-    run = last.parent if last.name.startswith("epoch_") else last
-    if (run / RUN_FILE).is_file():
-        shutil.copyfile(run / RUN_FILE, folder / RUN_FILE)
+    run_file = run_file_of(adapters[-1])
+    if run_file is not None:
+        shutil.copyfile(run_file, folder / RUN_FILE)

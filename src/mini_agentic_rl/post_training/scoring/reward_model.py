@@ -29,7 +29,7 @@ from ...policy import (
     resolve_dtype,
     resolve_model,
 )
-from ..models import load_reward_model, only_errors
+from ..models import load_reward_model, only_errors, run_file_of
 from .passes import PackedPass, PaddedPass, ScoringPass, trees_agree
 from .rendering import Reading, Rendered, Renderer
 from .settings import TextLimits
@@ -125,10 +125,6 @@ def _probe(config: Any) -> list[Rendered]:
     ]
 
 
-RUN_FILE = "run.json"
-"""What a run of post-training leaves in its folder, and `merge` and `export` carry along."""
-
-
 def load_scorer(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", limits: TextLimits | None = None
 ) -> RewardModel:
@@ -192,9 +188,7 @@ def _is_decoder(config: PretrainedConfig) -> bool:
 
 
 def _reading(model: str, tokenizer: Any) -> Reading:
-    folder = Path(model).expanduser()
-    run = folder.parent if folder.name.startswith("epoch_") else folder
-    if (run / RUN_FILE).is_file():
+    if run_file_of(Path(model).expanduser()) is not None:
         return "answer"
     return "template" if tokenizer.chat_template else "pair"
 
