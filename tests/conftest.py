@@ -40,19 +40,19 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """The check of all types takes longest: begun first, it ends beside the others."""
+    """Begin with the check of all types: it takes longest, and so it ends beside the others."""
     items.sort(key=lambda item: item.path.name != "test_project.py")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread():
-    """Tiny models are faster on one thread, and every number is then the same on any machine."""
+    """Give torch one thread: tiny models are faster on it, and every number is then the same on any machine."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """A command sets the package's loggers up for its process; here the next test must not find them so."""
+    """Undo what a command does to the package's loggers: it sets them up for its process, not for the next test."""
     before = {name: (list(log.handlers), log.level, log.propagate) for name, log in _package_loggers().items()}
     yield
     for name, logger in _package_loggers().items():
@@ -80,11 +80,11 @@ def _save_tiny(folder: Path, **options) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    """A tiny model and its tokenizer in a folder, as `--model` takes it."""
+    """Return a folder with a tiny model and its tokenizer, as `--model` takes it."""
     return _save_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
 def wide_folder(tmp_path_factory):
-    """As `tiny_folder`, with wider layers."""
+    """Return a folder like `tiny_folder` with wider layers."""
     return _save_tiny(tmp_path_factory.mktemp("models") / "wide", width=96)

@@ -1,4 +1,4 @@
-"""Looking at processes that tests have started, directly or not."""
+"""Look at the processes that tests have started, directly or not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _KEPT = ("rewards.symbolic_worker", "tools.sql.worker", "resource_tracker", "for
 
 
 def family() -> list[psutil.Process]:
-    """What this process has started, and what that has started, and has not ended."""
+    """Return the processes that this one has started, directly or not, and that still run."""
     return [one for one in psutil.Process().children(recursive=True) if _runs(one) and not _is_kept(one)]
 
 
 def all_have_ended(processes: Sequence[psutil.Process], timeout: float) -> bool:
-    """Whether all have ended within `timeout` seconds; one that nobody has reaped yet counts as ended."""
+    """Return whether all have ended within `timeout` seconds; one that nobody has reaped yet counts as ended."""
     end = time.monotonic() + timeout
     while any(_runs(one) for one in processes):
         if time.monotonic() > end:

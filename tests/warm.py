@@ -1,4 +1,4 @@
-"""Processes of their own that need not import the engine again: each is forked from one that has.
+"""Start processes that need not import the engine again: each is forked from one that has.
 
 Importing torch, transformers and the package takes ten seconds of processor time, most of what a short script takes. A
 process from here is as real as another: it has its own memory, files, signals and exit status, and can be killed.
@@ -37,7 +37,7 @@ _FORK.set_forkserver_preload(list(_IMPORTED))
 
 
 class WarmProcess:
-    """`python script options...`, begun at once; as a context manager it is killed when left early.
+    """Run `python script options...`, begun at once; as a context manager it is killed when left early.
 
     Args:
         script: a file, or the name of a module, as after `python -m`.
@@ -58,7 +58,7 @@ class WarmProcess:
         os.kill(self._process.pid, number)
 
     def wait_for(self, beginning: str) -> None:
-        """Until a line on standard error begins so.
+        """Wait until a line on standard error begins so.
 
         Raises:
             AssertionError: the process ended, or two minutes passed, without one.
@@ -66,7 +66,7 @@ class WarmProcess:
         self._wait_until(lambda: any(line.startswith(beginning) for line in self.stderr.splitlines()))
 
     def wait_for_word(self, beginning: str) -> str:
-        """The first whole word on standard error that begins so.
+        """Wait for a whole word on standard error that begins so, and return the first one.
 
         Raises:
             AssertionError: the process ended, or two minutes passed, without one.
@@ -83,7 +83,7 @@ class WarmProcess:
             time.sleep(0.01)
 
     def wait(self, timeout: float = 150.0) -> int:
-        """Its exit status, below 0 for the signal that ended it.
+        """Wait for its end and return its exit status, below 0 for the signal that ended it.
 
         Raises:
             AssertionError: it runs for more than `timeout` seconds; it is killed.
@@ -121,7 +121,7 @@ def run_warm(
     expect: int = 0,
     timeout: float = 150.0,
 ) -> tuple[str, str]:
-    """(standard output, standard error) of `python script options...`, which ends with the status `expect`."""
+    """Run `python script options...`, which ends with the status `expect`; return its standard output and error."""
     with WarmProcess(script, *options, environment=environment) as process:
         status = process.wait(timeout)
         assert status == expect, f"status {status}:\n{process.stderr[-3000:]}"

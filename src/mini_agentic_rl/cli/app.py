@@ -11,13 +11,12 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..jobs.config import TrainConfig, with_agent_defaults
+from ..jobs.config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
-from .options import settings_command, with_errors
+from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
-from .sql_commands import add_sql_commands
 from .store_commands import add_store_commands
 from .tables import show_plan, show_result
 
@@ -28,21 +27,24 @@ app = typer.Typer(
     add_completion=False,
 )
 models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
-app.add_typer(models_app, name="models")
-add_store_commands(app)
-add_sql_commands(app)
-add_post_training_commands(app)
-add_data_commands(app)
-add_model_commands(app)
 
 
-@settings_command(app, "train", TrainConfig)
+@settings_command(app, "train", TrainConfig, panel=TRAIN)
 def train(settings: TrainConfig) -> None:
     """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
-    from ..jobs.train import train_job
-    from ..trainer.run_folder import RunFolder
+    _train(with_agent_defaults(settings))
 
-    settings = with_agent_defaults(settings)
+
+@settings_command(app, "train-sql", SqlTrainConfig, panel=TRAIN)
+def train_sql(settings: SqlTrainConfig) -> None:
+    """Train the SQL agent: it answers questions about a database; measured before, between and after."""
+    _train(settings)
+
+
+def _train(settings: TrainConfig) -> None:
+    from ..jobs.train import train_job
+    from ..trainer import RunFolder
+
     summary = train_job(settings)
     if not summary:  # of runners alone
         return
@@ -50,12 +52,14 @@ def train(settings: TrainConfig) -> None:
         _print_json(summary)
         return
     folder = RunFolder(settings.run.output_dir)
-    show_result(
-        Console(), summary, written=[folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
-    )
+    written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
+    show_result(Console(), summary, written=written)
 
 
-@settings_command(app, "plan", PlanSettings)
+add_post_training_commands(app)
+
+
+@settings_command(app, "plan", PlanSettings, panel=MEASURE)
 def plan(settings: PlanSettings) -> None:
     """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
     from ..jobs.plan import plan_job
@@ -67,7 +71,7 @@ def plan(settings: PlanSettings) -> None:
     show_plan(Console(), found)
 
 
-@settings_command(app, "eval", EvalSettings)
+@settings_command(app, "eval", EvalSettings, panel=MEASURE)
 def evaluate(settings: EvalSettings) -> None:
     """Measure a model or an adapter on held-out problems. Never trains."""
     from ..jobs.evaluate import eval_job
@@ -79,7 +83,7 @@ def evaluate(settings: EvalSettings) -> None:
     show_result(Console(), summary, written=[settings.output] if settings.output else [])
 
 
-@settings_command(app, "chat", ChatSettings, log_level="WARNING")
+@settings_command(app, "chat", ChatSettings, log_level="WARNING", panel=SERVE)
 def chat(settings: ChatSettings) -> None:
     """Talk to a model or an adapter, with the math agent's tools."""
     from .chat import chat as run_chat
@@ -87,12 +91,18 @@ def chat(settings: ChatSettings) -> None:
     run_chat(settings)
 
 
-@settings_command(app, "serve", ServeSettings)
+@settings_command(app, "serve", ServeSettings, panel=SERVE)
 def serve(settings: ServeSettings) -> None:
     """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
     from ..jobs.serve import serve_job
 
     serve_job(settings)
+
+
+add_model_commands(app)
+add_data_commands(app)
+add_store_commands(app)
+app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
 
 
 @models_app.command("pull")
@@ -118,7 +128,7 @@ def models_list() -> None:
     typer.echo(f"embedded  SmolLM2-135M-Instruct  {state}")
 
 
-@app.command()
+@app.command(rich_help_panel=INSTALLED)
 def version() -> None:
     """Print the versions of the package and of what it computes with."""
     rows = {"mini-agentic-rl": __version__, "python": platform.python_version()}

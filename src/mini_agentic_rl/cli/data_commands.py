@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobs.settings import ConvertSettings, DatasetSettings
-from .options import settings_command
+from .options import DATA, settings_command
 
 
 def add_data_commands(app: typer.Typer) -> None:
     """Add the commands to `app`."""
 
-    @settings_command(app, "convert-dpo", ConvertSettings)
+    @settings_command(app, "convert-dpo", ConvertSettings, panel=DATA)
     def convert_dpo(settings: ConvertSettings) -> None:
         """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
         from ..jobs.data import convert_job
@@ -29,7 +29,7 @@ def add_data_commands(app: typer.Typer) -> None:
             return
         show_conversion(Console(), report)
 
-    @settings_command(app, "dataset", DatasetSettings)
+    @settings_command(app, "dataset", DatasetSettings, panel=DATA)
     def dataset(settings: DatasetSettings) -> None:
         """Look at what a data set gives to a form of training, and write it to a file if asked to."""
         from ..jobs.data import dataset_job

@@ -11,27 +11,27 @@ from rich.console import Console
 
 from ..post_training.export import ExportSettings, MergeSettings, ResultSettings
 from ..post_training.scoring import ScoreServerSettings
-from .options import settings_command
+from .options import SERVE, settings_command
 
 
 def add_model_commands(app: typer.Typer) -> None:
     """Add the commands to the application."""
 
-    @settings_command(app, "score-server", ScoreServerSettings)
+    @settings_command(app, "score-server", ScoreServerSettings, panel=SERVE)
     def score_server(settings: ScoreServerSettings) -> None:
         """Serve a reward model, which scores and compares answers, until Ctrl-C."""
         from ..jobs.serve import score_job
 
         score_job(settings)
 
-    @settings_command(app, "merge", MergeSettings)
+    @settings_command(app, "merge", MergeSettings, panel=SERVE)
     def merge(settings: MergeSettings) -> None:
         """Add an adapter into its base: a model of its own, checked to give the same tokens."""
         from ..post_training.export import merge
 
         _show(settings, merge(settings))
 
-    @settings_command(app, "export", ExportSettings)
+    @settings_command(app, "export", ExportSettings, panel=SERVE)
     def export(settings: ExportSettings) -> None:
         """Write a trained adapter for use elsewhere: merged, as an adapter in plain peft form, or as a GGUF file."""
         from ..post_training.export import export

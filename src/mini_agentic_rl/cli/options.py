@@ -27,6 +27,9 @@ from .config_file import as_yaml, read_config
 
 S = TypeVar("S", bound=Settings)
 
+TRAIN, MEASURE, SERVE, DATA, STORE, INSTALLED = "Train", "Measure", "Serve and export", "Data", "Store", "Installed"
+"""Groups of the commands on the help page."""
+
 USER_ERROR = 2
 INTERRUPTED = 130
 

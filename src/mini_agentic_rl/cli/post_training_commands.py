@@ -18,7 +18,7 @@ from ..post_training import (
     RewardModelSettings,
     SFTSettings,
 )
-from .options import settings_command
+from .options import TRAIN, settings_command
 from .tables import accuracy_table
 
 _SHOWN = ("loss", "accuracy", "accuracy/tokens", "reward/margin")
@@ -27,35 +27,35 @@ _SHOWN = ("loss", "accuracy", "accuracy/tokens", "reward/margin")
 def add_post_training_commands(app: typer.Typer) -> None:
     """Add the commands to the application."""
 
-    @settings_command(app, "sft", SFTSettings)
+    @settings_command(app, "sft", SFTSettings, panel=TRAIN)
     def sft(settings: SFTSettings) -> None:
         """Fine-tune a model on conversations: imitate what the assistant says in them."""
         from ..post_training import train_sft
 
         _show(settings, train_sft(settings))
 
-    @settings_command(app, "dpo", DPOSettings)
+    @settings_command(app, "dpo", DPOSettings, panel=TRAIN)
     def dpo(settings: DPOSettings) -> None:
         """Train a model to prefer chosen answers to rejected ones, near to where it started (DPO)."""
         from ..post_training import train_dpo
 
         _show(settings, train_dpo(settings))
 
-    @settings_command(app, "kto", KTOSettings)
+    @settings_command(app, "kto", KTOSettings, panel=TRAIN)
     def kto(settings: KTOSettings) -> None:
         """Train a model on answers that are good or bad, each on its own (KTO)."""
         from ..post_training import train_kto
 
         _show(settings, train_kto(settings))
 
-    @settings_command(app, "orpo", ORPOSettings)
+    @settings_command(app, "orpo", ORPOSettings, panel=TRAIN)
     def orpo(settings: ORPOSettings) -> None:
         """Train a model to imitate chosen answers and to prefer them to rejected ones, in one go (ORPO)."""
         from ..post_training import train_orpo
 
         _show(settings, train_orpo(settings))
 
-    @settings_command(app, "reward", RewardModelSettings)
+    @settings_command(app, "reward", RewardModelSettings, panel=TRAIN)
     def reward(settings: RewardModelSettings) -> None:
         """Train a reward model, which scores answers, on chosen and rejected ones."""
         from ..post_training import train_reward_model

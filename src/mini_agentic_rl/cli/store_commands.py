@@ -13,7 +13,7 @@ from rich.console import Console
 from ..config import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..types import Rollout, Span
-from .options import settings_command
+from .options import STORE, settings_command
 from .store_settings import (
     RolloutListSettings,
     RolloutRetrySettings,
@@ -36,7 +36,7 @@ rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one
 spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
 
 
-@settings_command(rollouts_app, "list", RolloutListSettings, log_level="WARNING")
+@settings_command(rollouts_app, "list", RolloutListSettings, log_level="WARNING", has_file=False)
 def list_rollouts(settings: RolloutListSettings) -> None:
     """List rollouts, the newest first, with their status, their attempts and why they failed."""
     found, total = _ask(settings, lambda store: _newest(store, settings))
@@ -49,7 +49,7 @@ def list_rollouts(settings: RolloutListSettings) -> None:
         console.print(f"{len(found)} of {total} rollouts; --limit shows more", style="dim")
 
 
-@settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING")
+@settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
 def show_rollout(settings: RolloutShowSettings) -> None:
     """Show one rollout: its task, its attempts, its reward, and why it failed."""
 
@@ -73,7 +73,7 @@ def show_rollout(settings: RolloutShowSettings) -> None:
     console.print(attempt_table(attempts))
 
 
-@settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING")
+@settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)
 def retry_rollouts(settings: RolloutRetrySettings) -> None:
     """Try failed rollouts again.
 
@@ -100,7 +100,7 @@ def retry_rollouts(settings: RolloutRetrySettings) -> None:
         typer.echo("no failed rollout is left to try again")
 
 
-@settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING")
+@settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING", has_file=False)
 def show_spans(settings: SpanShowSettings) -> None:
     """Show the spans of a rollout in the order in which they began: LLM calls, rewards, messages, errors."""
 
@@ -138,10 +138,10 @@ def serve_store(settings: ServeStoreSettings) -> None:
 
 def add_store_commands(app: typer.Typer) -> None:
     """Add the commands of this module to the commands of the package."""
-    settings_command(app, "store", ServeStoreSettings, log_level="WARNING")(serve_store)
-    app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True)
-    app.add_typer(spans_app, name="spans", no_args_is_help=True)
-    settings_command(app, "workers", WorkerSettings, log_level="WARNING")(show_workers)
+    settings_command(app, "store", ServeStoreSettings, log_level="WARNING", panel=STORE)(serve_store)
+    app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True, rich_help_panel=STORE)
+    app.add_typer(spans_app, name="spans", no_args_is_help=True, rich_help_panel=STORE)
+    settings_command(app, "workers", WorkerSettings, log_level="WARNING", panel=STORE, has_file=False)(show_workers)
 
 
 def _ask(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:

@@ -13,8 +13,7 @@ from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, read_metrics
 from ..policy import adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks
-from ..trainer import RunFolder, Trainer, asks_for_processes, write_report
-from ..trainer.recorded_run import Checkpoint, RecordedRun, record_run
+from ..trainer import Checkpoint, RecordedRun, RunFolder, Trainer, asks_for_processes, record_run, write_report
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset

@@ -24,10 +24,10 @@ from ..algorithm import peak_memory_bytes
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
 from ..gateway import ChatRenderer, load_tokenizer
-from ..metrics import MetricsLogger, make_logger
+from ..metrics import MetricsLogger
 from ..metrics.base import EVAL
 from ..policy import resolve_device
-from ..trainer.run_folder import RunState
+from ..trainer import RecordedRun, RunSettings, RunState, record_run
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
 from .models import save_trained
 from .progress import TrainingProgress, held_out_metrics
@@ -70,14 +70,12 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     rows, measured_rows = method.tokenise(renderer, train, settings), method.tokenise(renderer, held_out, settings)
     report_losses(rows)
     processes = PartialState(cpu=device.type == "cpu")
-    state = _begin(folder, settings, processes)
-    if state == "finished":
-        return folder.read_summary()
-    latest = folder.latest_checkpoint() if state == "resumed" else None
     has_held_out = bool(measured_rows.rows)
     if not has_held_out:
         measured_rows = TokenRows(rows.rows[:_MEASURED_WITHOUT_HELD_OUT])
-    with _logger(settings, folder, processes, state, latest) as out:
+
+    def train_and_measure(run: RecordedRun) -> dict[str, Any]:
+        out = run.logger
         out.phase("loading the model")
         loaded = method.load(settings)
         arguments = training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
@@ -93,19 +91,19 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         )
         seconds = {"loading": time.perf_counter() - started}
         before = _measure(trainer, out, "measuring before", seconds)
-        if state == "new":
+        if not run.is_resumed:
             out.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
         for callback in callbacks:
             trainer.add_callback(callback)
         if settings.early_stopping_patience is not None:
             trainer.add_callback(EarlyStoppingCallback(settings.early_stopping_patience))
         since = time.perf_counter()
-        trainer.train(resume_from_checkpoint=None if latest is None else str(latest[1]))
+        trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint[1]))
         seconds["training"] = time.perf_counter() - since
-        after = _last_measured(trainer, settings, latest)
+        after = _last_measured(trainer, settings, run.checkpoint)
         if after is None:
             after = _measure(trainer, out, "measuring after", seconds)
-        summary = {
+        summary: dict[str, Any] = {
             "method": method.name,
             "model": settings.model,
             "dataset": settings.dataset if train_rows is None else None,
@@ -123,8 +121,23 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         }
         if processes.is_main_process:
             folder.save_trained(lambda path: _save(trainer, path))
-            folder.write_summary(summary)  # last: it marks the run as finished
-        processes.wait_for_everyone()
+        return summary
+
+    summary = record_run(
+        folder,
+        RunSettings(
+            output_dir=settings.output_dir,
+            loggers=settings.loggers,
+            resume=settings.resume,
+            overwrite=settings.overwrite,
+        ),
+        settings.model_dump(mode="json"),
+        train_and_measure,
+        last_logged=lambda checkpoint: 0 if checkpoint is None else checkpoint[0],
+        is_writer=processes.is_main_process,
+        agree=lambda state: _agreed(state, processes),
+    )
+    processes.wait_for_everyone()
     return summary
 
 
@@ -140,29 +153,12 @@ def _effort(trainer: Any, rows: TokenRows) -> dict[str, Any]:
     }
 
 
-def _begin(folder: PostTrainingFolder, settings: PostTrainingSettings, processes: PartialState) -> RunState:
-    """Return the state of the folder, which the first process makes ready for all."""
-    found: list[RunState] = ["new"]
-    if processes.is_main_process:
-        state = folder.begin(settings.model_dump(mode="json"), resume=settings.resume, overwrite=settings.overwrite)
-        folder.remove_torn_checkpoints()
-        found = [state]
+def _agreed(state: RunState, processes: PartialState) -> RunState:
+    """Return in every process the state of the folder that the first one has found."""
+    found = [state]
     if processes.num_processes > 1:
         broadcast_object_list(found)
     return found[0]
-
-
-def _logger(
-    settings: PostTrainingSettings,
-    folder: PostTrainingFolder,
-    processes: PartialState,
-    state: RunState,
-    latest: tuple[int, Any] | None,
-) -> MetricsLogger:
-    if not processes.is_main_process:
-        return MetricsLogger()
-    resume_step = None if state == "new" else 0 if latest is None else latest[0]
-    return make_logger(settings.loggers, folder.path, resume_step=resume_step)
 
 
 def _measure(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, float]) -> dict[str, float]:

@@ -14,14 +14,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..errors import UserError
 from ..policy import ADAPTER_CONFIG
-from ..trainer.run_folder import RunFolder
+from ..trainer import RunFolder, RunState
 from .models import RUN_FILE
 
 _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
@@ -37,6 +38,11 @@ class PostTrainingFolder(RunFolder):
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         self.config_path = self.path / RUN_FILE
+
+    def begin(self, config: Mapping[str, Any], **options: Any) -> RunState:
+        state = super().begin(config, **options)
+        self.remove_torn_checkpoints()
+        return state
 
     def refuse_model(self, model: str) -> None:
         """Keep a model from being replaced by what is trained from it.

@@ -5,40 +5,41 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ..algorithm import (
-    PRESETS,
-    Backend,
-    GRPOSettings,
-    MiniGRPO,
-    MiniPPO,
-    PPOSettings,
-    ReinforcementLearning,
-    peak_memory_bytes,
-    read_progress,
-)
+from ..algorithm import PRESETS, Backend, ReinforcementLearning
 from ..errors import UserError
 from ..jobs.checks import check_model
-from ..jobs.summary import versions
-from ..metrics import make_logger
-from ..policy import LearnerSettings, LoraSettings, adapter_folder
-from ..trainer import Trainer
-from ..trainer.run_folder import RunFolder
-from ..trainer.statistics import accuracy_row
+from ..jobs.config import PPO, TrainConfig
+from ..jobs.summary import training_summary
+from ..jobs.train import last_logged
+from ..jobs.train import make_algorithm as make_from_config
+from ..policy import adapter_folder
+from ..trainer import RecordedRun, RunFolder, RunnerSettings, RunSettings, Trainer, record_run
 from .config import TrainingConfig
 from .event_loop import outside_of_loops
 from .models import model_source, tracking_project
 from .prompt_agent import PromptAgent, RewardFunction
 
-PPO = "ppo"
-VARIANTS: tuple[str, ...] = tuple(PRESETS)
-"""GRPO and what is made of it by settings."""
-ALGORITHMS: tuple[str, ...] = (*VARIANTS, PPO)
-"""Names of the algorithms."""
+ALGORITHMS: tuple[str, ...] = (*PRESETS, PPO)
+"""Names of the algorithms: GRPO and what is made of it by settings, and PPO."""
 
-N_RUNNERS = 128
-"""Rollouts that run at the same time."""
+NAMES: Mapping[str, str] = {
+    "dtype": "load.dtype",
+    "max_steps": "loop.total_steps",
+    "samples_per_prompt": "loop.samples_per_prompt",
+    "max_new_tokens": "loop.max_new_tokens",
+    "temperature": "loop.temperature",
+    "eval_steps": "loop.eval_every",
+    "save_steps": "loop.checkpoint_every",
+    "seed": "loop.seed",
+    "learning_rate": "learner.learning_rate",
+    "warmup_steps": "learner.warmup_steps",
+    "gradient_checkpointing": "learner.checkpointing",
+    "lora_r": "lora.r",
+    "lora_alpha": "lora.alpha",
+}
+"""Names of `TrainingConfig`, and where they are in the one configuration. None leaves a setting as it is there."""
 
 
 def reinforce(
@@ -71,106 +72,79 @@ def reinforce(
     model = model_source(config)
     check_model(model, "auto")
     learner = make_algorithm(algorithm, config, model, backend=backend)
-    run = RunFolder(folder)
-    about = {**config.to_dict(), "output_dir": str(folder), "algorithm": algorithm, "backend": backend}
-    state = run.begin(about, resume=resume, overwrite=overwrite)
-    if state == "finished":
-        return run.read_summary()
-    latest = run.latest_checkpoint() if state == "resumed" else None
-    logged = -1 if latest is None else read_progress(latest[1]).logged - 1
-    started = time.perf_counter()
-    with (
-        tracking_project(config),
-        make_logger(config.loggers, run.path, resume_step=logged if state == "resumed" else None) as logger,
-    ):
+
+    def fit(run: RecordedRun) -> dict[str, Any]:
+        started = time.perf_counter()
         trainer = Trainer(
-            algorithm=learner, n_runners=N_RUNNERS, output_dir=folder, logger=logger, resume=state == "resumed"
+            algorithm=learner,
+            n_runners=RunnerSettings().n_runners,
+            output_dir=run.folder.path,
+            logger=run.logger,
+            resume=run.is_resumed,
         )
         agent = agent_of(config, reward_fn)
         outside_of_loops(lambda: trainer.fit(agent, list(rows), val_dataset=list(eval_rows)))
-    summary = _summary(learner, algorithm, config, run, time.perf_counter() - started)
-    run.write_summary(summary)  # last: it marks the run as finished
-    return summary
+        means = {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations}
+        return {
+            "algorithm": algorithm,
+            "model": config.model_name,
+            "output_dir": str(run.folder.path),
+            "adapter": str(run.folder.adapter_path),
+            "mean_reward": means,
+            **training_summary(learner, seconds=time.perf_counter() - started, seed=config.seed),
+        }
+
+    about = {**config.to_dict(), "output_dir": str(folder), "algorithm": algorithm, "backend": backend}
+    settings = RunSettings(output_dir=Path(folder), loggers=config.loggers, resume=resume, overwrite=overwrite)
+    with tracking_project(config):
+        return record_run(RunFolder(folder), settings, about, fit, last_logged=last_logged)
+
+
+class PromptConfig(TrainConfig):
+    """The configuration of `train` for rows with a prompt: what `TrainingConfig` does not name is the library's."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"learner.schedule": "linear"}
+    """As the trainers of transformers let it, the learning rate falls."""
+
+
+def train_config(algorithm: str, config: TrainingConfig, *, backend: Backend = "native") -> PromptConfig:
+    """Return the one configuration that says what a `TrainingConfig` says.
+
+    Raises:
+        UserError: there is no such algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise UserError(f"algorithm {algorithm!r} is unknown: choose {', '.join(ALGORITHMS)}")
+    given: dict[str, Any] = {path: getattr(config, name) for name, path in NAMES.items()}
+    given["loop.tasks_per_step"] = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    given["loop.total_epochs"] = config.num_train_epochs if config.max_steps is None else None
+    targets = config.lora_target_modules
+    given["lora.target_modules"] = None if targets is None else tuple(targets)
+    groups: dict[str, dict[str, Any]] = {}
+    for path, value in given.items():
+        group, _, name = path.partition(".")
+        if value is not None:
+            groups.setdefault(group, {})[name] = value
+    groups["loop"]["eval_size"] = None  # all of them
+    values: Mapping[str, Any] = {**groups, "algorithm": algorithm, "backend": backend}
+    return PromptConfig(full_finetune=not config.use_lora, **values)
 
 
 def make_algorithm(
     algorithm: str, config: TrainingConfig, model: str, *, backend: Backend = "native"
 ) -> ReinforcementLearning[Any]:
-    """The algorithm of this name, with the settings that `config` has for it.
+    """Return the algorithm of this name, with the settings that `config` has for it.
 
     Raises:
         UserError: there is no such algorithm, or a setting cannot work.
     """
-    if algorithm not in ALGORITHMS:
-        raise UserError(f"algorithm {algorithm!r} is unknown: choose {', '.join(ALGORITHMS)}")
     if not config.use_lora and adapter_folder(model) is not None:
         raise UserError(f"use_lora=False trains whole weights, but model_name {model!r} is an adapter: merge it first")
-    options: dict[str, Any] = {
-        "lora": lora_of(config) if config.use_lora else None,
-        "learner": LearnerSettings(
-            learning_rate=config.learning_rate,
-            warmup_steps=config.warmup_steps,
-            schedule="linear",
-            checkpointing=config.gradient_checkpointing,
-        ),
-        "load_options": {"dtype": config.dtype},
-    }
-    values = _loop_settings(config)
-    if algorithm == PPO:
-        if backend != "native":
-            raise UserError("backend='trl' is for GRPO and its variants: PPO takes backend='native'")
-        return MiniPPO(model, settings=PPOSettings(**values), **options)
-    preset = next(name for name in VARIANTS if name == algorithm)
-    return MiniGRPO(model, settings=GRPOSettings(preset=preset, **values), backend=backend, **options)
+    if algorithm == PPO and backend != "native":
+        raise UserError("backend='trl' is for GRPO and its variants: PPO takes backend='native'")
+    return make_from_config(train_config(algorithm, config, backend=backend), model=model)
 
 
 def agent_of(config: TrainingConfig, reward_fn: RewardFunction) -> PromptAgent:
     """The agent that asks with a row's prompt."""
     return PromptAgent(reward_fn, sampling={} if config.top_p == 1.0 else {"top_p": config.top_p})
-
-
-def lora_of(config: TrainingConfig) -> LoraSettings:
-    """The adapter that `config` asks for, without dropout."""
-    targets = config.lora_target_modules
-    return LoraSettings(
-        r=config.lora_r, alpha=config.lora_alpha, target_modules="all-linear" if targets is None else tuple(targets)
-    )
-
-
-def _loop_settings(config: TrainingConfig) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "tasks_per_step": config.per_device_train_batch_size * config.gradient_accumulation_steps,
-        "temperature": config.temperature,
-        "max_new_tokens": config.max_new_tokens,
-        "eval_every": config.eval_steps,
-        "eval_size": None,
-        "seed": config.seed,
-    }
-    chosen = {
-        "total_steps": config.max_steps,
-        "total_epochs": config.num_train_epochs if config.max_steps is None else None,
-        "samples_per_prompt": config.samples_per_prompt,
-        "checkpoint_every": config.save_steps,
-    }
-    return values | {name: value for name, value in chosen.items() if value is not None}
-
-
-def _summary(
-    learner: ReinforcementLearning[Any], algorithm: str, config: TrainingConfig, run: RunFolder, seconds: float
-) -> dict[str, Any]:
-    found = learner.summary
-    means = {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations}
-    return {
-        "algorithm": algorithm,
-        "model": config.model_name,
-        "output_dir": str(run.path),
-        "adapter": str(run.adapter_path),
-        "accuracy": [accuracy_row(row["name"], row["correct"], row["count"]) for row in found["accuracy"]],
-        "mean_reward": means,
-        "steps": found["steps"],
-        "untrained": found["untrained"],
-        "seconds": {**found["seconds"], "this process": seconds},
-        "peak_memory_bytes": peak_memory_bytes(),
-        "versions": versions(),
-        "seed": config.seed,
-    }

@@ -20,11 +20,12 @@ from ..algorithm import Backend
 from ..errors import UserError
 from ..gateway import load_tokenizer
 from ..jobs.checks import check_model
+from ..jobs.config import PPO
 from ..policy import ADAPTER_CONFIG
 from .config import TrainingConfig
 from .models import model_source
 from .prompt_agent import RewardFunction
-from .reinforcement import PPO, reinforce
+from .reinforcement import reinforce
 from .reward_models import scoring
 from .rewards import create_accuracy_reward
 from .supervised import supervise

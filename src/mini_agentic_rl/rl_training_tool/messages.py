@@ -1,4 +1,4 @@
-"""What went wrong, in words that an agent can act on: errors speak of the options of commands, agents of parameters."""
+"""Error messages that an agent can act on: errors name settings and options of commands, an agent knows parameters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 
 
 def told(error: Exception) -> str:
-    """What an error says; one that nobody foresaw with its type."""
-    if isinstance(error, UserError | ImportError):
+    """Return what an error says, with its type if nobody foresaw it."""
+    if isinstance(error, UserError):
+        return as_parameters(error.spelled(_parameter))
+    if isinstance(error, ImportError):
         return as_parameters(str(error))
     return f"{type(error).__name__}: {error}"
 

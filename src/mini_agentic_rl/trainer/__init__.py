@@ -9,6 +9,7 @@ from .settings import RunnerSettings, RunSettings
 
 if TYPE_CHECKING:
     from .parts import asks_for_processes
+    from .recorded_run import Checkpoint, RecordedRun, record_run
     from .report import write_report
     from .run_folder import RunFolder, RunState
     from .statistics import AccuracyRow, accuracy_row, mean_pass_at_k, pass_at_k, wilson_interval
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccuracyRow",
+    "Checkpoint",
+    "RecordedRun",
     "RunFolder",
     "RunSettings",
     "RunState",
@@ -25,12 +28,15 @@ __all__ = [
     "asks_for_processes",
     "mean_pass_at_k",
     "pass_at_k",
+    "record_run",
     "wilson_interval",
     "write_report",
 ]
 
 _LATER = {
     "AccuracyRow": "statistics",
+    "Checkpoint": "recorded_run",
+    "RecordedRun": "recorded_run",
     "RunFolder": "run_folder",
     "RunState": "run_folder",
     "Trainer": "trainer",
@@ -38,6 +44,7 @@ _LATER = {
     "asks_for_processes": "parts",
     "mean_pass_at_k": "statistics",
     "pass_at_k": "statistics",
+    "record_run": "recorded_run",
     "wilson_interval": "statistics",
     "write_report": "report",
 }
