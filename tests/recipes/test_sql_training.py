@@ -155,11 +155,11 @@ def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--external-store-address", "localhost:9999"), "--external-store-address localhost:9999"),
+        (("--external-store-address", "localhost:9999"), "--external-store-address: localhost:9999"),
         (("--execution-weight", "0.5"), "--execution-weight: 0.5"),
         (("--answer-weight", "1"), "--answer-weight: 1.0"),
-        (("--reward-model-url", "localhost:1"), "--reward-model-url localhost:1"),
-        (("--agent", "math"), "--agent math"),
+        (("--reward-model-url", "localhost:1"), "--reward-model-url: localhost:1"),
+        (("--agent", "math"), "--agent: this trains the SQL agent"),
         (("--database", "nowhere.db"), "nowhere.db cannot be"),
     ],
 )
