@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from ..errors import UserError
 from .actions import DataActions
-from .messages import told
 from .parameters import (
     EvaluateParameters,
     LoadDatasetParameters,
@@ -32,6 +31,7 @@ from .parameters import (
     json_schema,
     read_action,
     read_parameters,
+    told,
 )
 from .paths import AllowedPaths
 from .trainings import Trainings

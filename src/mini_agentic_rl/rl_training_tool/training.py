@@ -16,8 +16,7 @@ from ..config import Settings
 from ..datasets import divide_examples
 from ..errors import UserError
 from ..rl.config import TrainingConfig
-from .messages import told
-from .parameters import Supervised, TrainParameters
+from .parameters import Supervised, TrainParameters, told
 
 SUPERVISED: tuple[str, ...] = get_args(Supervised)
 REINFORCEMENT_RATE = 5e-4
