@@ -107,10 +107,11 @@ PAGES_WITH_COMMANDS = (
     "post-training",
     "reward-service",
     "sql-agent",
+    "commands",
 )
 
 
-@pytest.mark.parametrize("page", [*READMES, *(f"docs/{name}.md" for name in PAGES_WITH_COMMANDS)])
+@pytest.mark.parametrize("page", [f"docs/{name}.md" for name in PAGES_WITH_COMMANDS])
 def test_the_commands_of_a_page_exist(page):
     commands = list(_commands((ROOT / page).read_text(encoding="utf-8")))
     assert commands
@@ -123,8 +124,26 @@ def test_the_commands_of_a_page_exist(page):
         assert {word for word in words if word.startswith("--")} <= options | {"--help"}, f"{page}: {words}"
 
 
-def test_both_readmes_name_the_same_commands():
-    english, chinese = (list(_commands((ROOT / page).read_text(encoding="utf-8"))) for page in READMES)
+def test_the_lines_of_every_page_are_shorter_than_120_characters():
+    pages = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "dev").glob("*.md"),
+        ROOT / "benchmarks/RESULTS.md",
+    ]
+    long = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in pages
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) >= 120
+    ]
+    assert long == []
+
+
+def test_the_links_of_both_readmes_are_the_same():
+    english, chinese = (
+        re.findall(r"\]\((?!README)([^)]+)\)", (ROOT / page).read_text(encoding="utf-8")) for page in READMES
+    )
     assert english == chinese
 
 
