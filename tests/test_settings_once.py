@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
+import re
 from itertools import combinations
+from pathlib import Path
 
 import mini_agentic_rl
 from mini_agentic_rl.config import Settings, extra_of
@@ -13,6 +14,8 @@ from mini_agentic_rl.config import Settings, extra_of
 HOMONYMS = {
     "adapter": "the one that a model is taken with; all that are merged into it",
     "algorithm": "of reinforcement learning; of any training that the tool can start",
+    "api_key": "keys that a server takes; the key that an agent sends",
+    "backend": "who turns rewards into weights; what keeps the rollouts of a store",
     "batch_size": "examples of the imitation; of post-training; texts to score at once",
     "beta": "of the divergence from the reference; of the odds ratio",
     "dataset": "tasks of an agent; the examples that `dataset` shows, and takes by its place",
@@ -25,6 +28,7 @@ HOMONYMS = {
     "max_length": "tokens of an example to train on; of a text to score; characters that cost no reward",
     "max_new_tokens": "of a rollout's call; of a reply in `chat`",
     "max_samples": "tasks or examples to train on; examples to show, which may be none; rows of the tool's actions",
+    "model": "the one to load; the name that an endpoint has for it",
     "on_failure": "of a rollout that trains weights; of one that judges a prompt",
     "output": "file for the result of `eval`, `convert-dpo` and `dataset`, each in its own form",
     "preset": "a variant of the loss; what fits into some memory",
@@ -36,8 +40,8 @@ HOMONYMS = {
 }
 """Names that stand for different settings."""
 
-FLAT = ("cli.store",)
-"""Rooms whose classes are flat, for their users type these names; what they share is still stated there again."""
+
+_SETTINGS_CLASS = re.compile(r"^class .*Settings\b.*\):", re.MULTILINE)
 
 
 def _declared(kind: type[Settings]) -> set[str]:
@@ -47,9 +51,10 @@ def _declared(kind: type[Settings]) -> set[str]:
 
 
 def _all_settings() -> list[type[Settings]]:
-    for module in pkgutil.walk_packages(mini_agentic_rl.__path__, "mini_agentic_rl."):
-        if module.name.endswith("settings") or ".jobs." in module.name:
-            importlib.import_module(module.name)
+    package = Path(mini_agentic_rl.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        if _SETTINGS_CLASS.search(path.read_text(encoding="utf-8")):
+            importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
     found: list[type[Settings]] = []
     kinds = Settings.__subclasses__()
     while kinds:
@@ -61,13 +66,8 @@ def _all_settings() -> list[type[Settings]]:
 
 
 def test_no_setting_is_declared_twice():
-    kinds = [
-        kind
-        for kind in _all_settings()
-        if not any(kind.__module__.removeprefix("mini_agentic_rl.").startswith(room) for room in FLAT)
-    ]
     twice: dict[str, set[str]] = {}
-    for one, other in combinations(kinds, 2):
+    for one, other in combinations(_all_settings(), 2):
         for name in _declared(one) & _declared(other):
             twice.setdefault(name, set()).update((one.__name__, other.__name__))
     assert {name: found for name, found in twice.items() if name not in HOMONYMS} == {}

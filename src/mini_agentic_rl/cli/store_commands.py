@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import typer
 from pydantic import Field
-from pydantic.config import JsonDict
 from rich.console import Console
 
-from ..config import LightningEnvVar, Settings, resolve_int_env_var, resolve_str_env_var
+from ..config import JsonSettings, LightningEnvVar, resolve_int_env_var, resolve_str_env_var, restated
 from ..errors import UserError
+from ..gateway import ServerSettings
 from ..types import Rollout, RolloutMode, RolloutStatus, Span
 from .options import STORE, settings_command
 from .store_server import ServeStoreSettings
@@ -26,68 +26,76 @@ T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
 
-_WHERE: JsonDict = {"panel": "Store"}
-_WHICH: JsonDict = {"panel": "Which"}
-_JSON: JsonDict = {"panel": "Output", "option": "--json"}
+_STORE: Mapping[str, Sequence[str]] = {"Store": ("store", "api_key")}
+_OUTPUT: Mapping[str, Sequence[str]] = {"Output": ("json_output",)}
 
 
-class StoreSettings(Settings):
+class StoreSettings(JsonSettings):
     """Settings of every command that looks into a store."""
 
-    store: str | None = Field(default=None, json_schema_extra=_WHERE)
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, **_OUTPUT}
+
+    store: str | None = None
     """A run folder, a .db file, postgresql://…, mongodb://… or http://…; by default the store server at AGL_SERVER_HOST
     and AGL_SERVER_PORT, or at 127.0.0.1:4747."""
-    api_key: str | None = Field(default=None, json_schema_extra=_WHERE)
-    """Key of the store server; by default the environment variable AGL_API_KEY."""
+    api_key: str | None = restated(
+        ServerSettings, "api_key", None, "Key of the store server; by default the environment variable AGL_API_KEY."
+    )
 
 
 class RolloutListSettings(StoreSettings):
     """Settings of `rollouts list`."""
 
-    status: list[RolloutStatus] = Field(default=[], json_schema_extra=_WHICH)
+    helps: ClassVar[Mapping[str, str]] = {
+        "json_output": "Print a JSON list of rollouts, each with its latest attempt.",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("status", "mode", "limit"), **_OUTPUT}
+
+    status: list[RolloutStatus] = Field(default=[])
     """Only rollouts in this status; give it several times for several."""
-    mode: RolloutMode | None = Field(default=None, json_schema_extra=_WHICH)
+    mode: RolloutMode | None = None
     """Only rollouts of this mode."""
-    limit: int = Field(default=20, ge=-1, json_schema_extra=_WHICH)
+    limit: int = Field(default=20, ge=-1)
     """At most this many, the newest first; -1 for all."""
-    json_output: bool = Field(default=False, json_schema_extra=_JSON)
-    """Print a JSON list of rollouts, each with its latest attempt."""
 
 
 class RolloutShowSettings(StoreSettings):
     """Settings of `rollouts show`."""
 
+    helps: ClassVar[Mapping[str, str]] = {
+        "json_output": "Print the rollout as JSON, with its attempts, its reward and the number of spans of each "
+        "attempt.",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollout",), **_OUTPUT}
+
     rollout: str = Field(json_schema_extra={"argument": True})
     """Id of the rollout, or a part of it that no other has."""
-    json_output: bool = Field(default=False, json_schema_extra=_JSON)
-    """Print the rollout as JSON, with its attempts, its reward and the number of spans of each attempt."""
 
 
 class RolloutRetrySettings(StoreSettings):
     """Settings of `rollouts retry`."""
 
+    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the new rollouts as a JSON list."}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollouts",), **_OUTPUT}
+
     rollouts: list[str] = Field(default=[], json_schema_extra={"argument": True})
     """Ids of failed rollouts, or parts of them; without any: every failed rollout not yet retried."""
-    json_output: bool = Field(default=False, json_schema_extra=_JSON)
-    """Print the new rollouts as a JSON list."""
 
 
-class SpanShowSettings(StoreSettings):
+class SpanShowSettings(RolloutShowSettings):
     """Settings of `spans show`."""
 
-    rollout: str = Field(json_schema_extra={"argument": True})
-    """Id of the rollout, or a part of it that no other has."""
-    attempt: str = Field(default="latest", json_schema_extra=_WHICH)
+    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the spans as a JSON list, with all their attributes."}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollout", "attempt"), **_OUTPUT}
+
+    attempt: str = "latest"
     """`latest`, `all`, the number of an attempt, or its id."""
-    json_output: bool = Field(default=False, json_schema_extra=_JSON)
-    """Print the spans as a JSON list, with all their attributes."""
 
 
 class WorkerSettings(StoreSettings):
     """Settings of `workers`."""
 
-    json_output: bool = Field(default=False, json_schema_extra=_JSON)
-    """Print the workers as a JSON list."""
+    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the workers as a JSON list."}
 
 
 rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")

@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import typer
-from pydantic import Field
-from pydantic.config import JsonDict
 
-from ..config import LightningEnvVar, Settings, resolve_str_env_var
+from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
+from ..gateway import AddressSettings, ServerSettings
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
 _EVERYWHERE = ("0.0.0.0", "::")
-_SERVER: JsonDict = {"panel": "Server"}
-_KEEP: JsonDict = {"panel": "What it keeps the rollouts in"}
 
 
-class ServeStoreSettings(Settings):
+class ServeStoreSettings(AddressSettings):
     """Settings of `store`."""
 
-    host: str = Field(default="127.0.0.1", json_schema_extra=_SERVER)
-    """Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key."""
-    port: int = Field(default=4747, ge=0, le=65535, json_schema_extra=_SERVER)
-    """Port to listen on; 0 takes a free one."""
-    api_key: str | None = Field(default=None, json_schema_extra=_SERVER)
-    """Key that runners and algorithms must send; by default the environment variable AGL_API_KEY."""
+    defaults: ClassVar[Mapping[str, Any]] = {"port": 4747}
+    helps: ClassVar[Mapping[str, str]] = {
+        "host": "Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key.",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Server": ("host", "port", "api_key"),
+        "What it keeps the rollouts in": ("backend", "path", "url"),
+    }
 
-    backend: Backend | None = Field(default=None, json_schema_extra=_KEEP)
+    api_key: str | None = restated(
+        ServerSettings,
+        "api_key",
+        None,
+        "Key that runners and algorithms must send; by default the environment variable AGL_API_KEY.",
+    )
+
+    backend: Backend | None = None
     """By default what --path or --url says, and memory without them: that forgets everything when it ends."""
-    path: Path | None = Field(default=None, json_schema_extra=_KEEP)
+    path: Path | None = None
     """SQLite file; it is made if it is not there, and taken up again if it is."""
-    url: str | None = Field(default=None, json_schema_extra=_KEEP)
+    url: str | None = None
     """Database: postgresql://user:password@host/database or mongodb://host/database."""
 
 
