@@ -223,7 +223,7 @@ def test_a_full_disk_costs_one_checkpoint_and_nothing_else(tiny_folder, tmp_path
     steps = ("--total-steps", "3", "--checkpoint-every", "1")
     summary, err = trained("--model", tiny_folder, "--output-dir", folder, *SMALL, *steps)
     assert summary["steps"] == 3
-    assert "Checkpoint of step 2 not written: no space left for --output-dir" in " ".join(err.split())
+    assert "Checkpoint of step 2 not written: no space left in the output folder" in " ".join(err.split())
     kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert kept == ["step_1", "step_3"]
 

@@ -61,7 +61,7 @@ def test_loggers_are_made_by_name(tmp_path):
 
 @pytest.mark.parametrize(("names", "message"), [(["jsonl", "paper"], "'paper'"), (["jsonl", "jsonl"], "given twice")])
 def test_a_wrong_logger_name_is_told(tmp_path, names, message):
-    with pytest.raises(UserError, match=f"--loggers: .*{message}"):
+    with pytest.raises(UserError, match=f"loggers: .*{message}"):
         make_logger(names, tmp_path)
 
 

@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder,
     torn = out / "checkpoints" / "checkpoint-5"
     torn.mkdir()
     (torn / ADAPTER).write_bytes(b"half of it")
-    with pytest.raises(UserError, match=r"checkpoint at step 4.*--resume"):
+    with pytest.raises(UserError, match=r"checkpoint at step 4.*`resume`"):
         train_sft(quick(SFTSettings, tiny_folder, out, **options), train_rows=conversations())
     resumed = quick(SFTSettings, tiny_folder, out, **options, resume=True)
     summary = train_sft(resumed, train_rows=conversations())

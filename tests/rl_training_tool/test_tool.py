@@ -8,7 +8,7 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import load_model
-from mini_agentic_rl.rl_training_tool.messages import as_parameters
+from mini_agentic_rl.rl_training_tool.parameters import told
 from mini_agentic_rl.tools import RLTrainingTool
 
 SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
@@ -76,7 +76,15 @@ def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, 
     assert "--" not in message
     state = ask(tool, action="status", output_dir="output")
     assert (state["state"], state["message"]) == ("failed", message)
-    assert as_parameters("--output-dir x holds a run: give\n --overwrite") == "output_dir x holds a run: give overwrite"
+
+
+def test_settings_of_errors_are_told_as_parameters_of_the_tool():
+    error = UserError("'nowhere' cannot be loaded, `full_finetune` or not", setting="model")
+    assert told(error) == "model_name: 'nowhere' cannot be loaded, use_lora=false or not"
+    assert told(UserError("x holds a run: give\n `overwrite`", setting="output_dir")) == (
+        "output_dir: x holds a run: give overwrite"
+    )
+    assert told(ValueError("odd")) == "ValueError: odd"
 
 
 def test_a_symbolic_link_does_not_lead_out_of_the_folder(tool, tmp_path_factory, tmp_path):

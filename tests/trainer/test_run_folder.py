@@ -45,7 +45,7 @@ def test_a_finished_run_is_not_overwritten_unless_asked(tmp_path):
     folder = _begun(tmp_path)
     folder.save_checkpoint(3, _write("three"))
     folder.write_summary({"accuracy": []})
-    with pytest.raises(UserError, match=r"finished run.*--overwrite"):
+    with pytest.raises(UserError, match=r"finished run.*`overwrite`"):
         RunFolder(tmp_path).begin(CONFIG)
     assert folder.latest_checkpoint() == (3, folder.checkpoint_path(3))
     assert RunFolder(tmp_path).begin({"model": "other"}, overwrite=True) == "new"
@@ -56,7 +56,7 @@ def test_a_finished_run_is_not_overwritten_unless_asked(tmp_path):
 
 def test_an_unfinished_run_with_a_checkpoint_is_not_overwritten_unless_asked(tmp_path):
     _begun(tmp_path).save_checkpoint(3, _write("three"))
-    with pytest.raises(UserError, match=r"checkpoint at step 3.*--resume"):
+    with pytest.raises(UserError, match=r"checkpoint at step 3.*`resume`"):
         RunFolder(tmp_path).begin(CONFIG)
 
 
@@ -143,7 +143,7 @@ def test_a_full_disk_costs_only_the_checkpoint_being_written(tmp_path, caplog):
     assert os.listdir(folder.checkpoints_path) == ["step_1"]
     assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "one"
     (record,) = caplog.records
-    assert "no space left for --output-dir" in record.getMessage()
+    assert "no space left in the output folder" in record.getMessage()
     assert "\n" not in record.getMessage()
 
 

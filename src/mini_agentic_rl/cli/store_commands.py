@@ -8,22 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+from pydantic import Field
+from pydantic.config import JsonDict
 from rich.console import Console
 
-from ..config import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
+from ..config import LightningEnvVar, Settings, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..types import Rollout, Span
+from ..types import Rollout, RolloutMode, RolloutStatus, Span
 from .options import STORE, settings_command
-from .store_settings import (
-    RolloutListSettings,
-    RolloutRetrySettings,
-    RolloutShowSettings,
-    ServeStoreSettings,
-    SpanShowSettings,
-    StoreSettings,
-    WorkerSettings,
-)
-from .store_tables import as_json, attempt_table, rollout_facts, rollout_table, span_table, worker_table
+from .store_server import ServeStoreSettings
+from .tables import as_json, attempt_table, rollout_facts, rollout_table, span_table, worker_table
 
 if TYPE_CHECKING:
     from ..store import LightningStore
@@ -31,6 +25,70 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
+
+_WHERE: JsonDict = {"panel": "Store"}
+_WHICH: JsonDict = {"panel": "Which"}
+_JSON: JsonDict = {"panel": "Output", "option": "--json"}
+
+
+class StoreSettings(Settings):
+    """Settings of every command that looks into a store."""
+
+    store: str | None = Field(default=None, json_schema_extra=_WHERE)
+    """A run folder, a .db file, postgresql://…, mongodb://… or http://…; by default the store server at AGL_SERVER_HOST
+    and AGL_SERVER_PORT, or at 127.0.0.1:4747."""
+    api_key: str | None = Field(default=None, json_schema_extra=_WHERE)
+    """Key of the store server; by default the environment variable AGL_API_KEY."""
+
+
+class RolloutListSettings(StoreSettings):
+    """Settings of `rollouts list`."""
+
+    status: list[RolloutStatus] = Field(default=[], json_schema_extra=_WHICH)
+    """Only rollouts in this status; give it several times for several."""
+    mode: RolloutMode | None = Field(default=None, json_schema_extra=_WHICH)
+    """Only rollouts of this mode."""
+    limit: int = Field(default=20, ge=-1, json_schema_extra=_WHICH)
+    """At most this many, the newest first; -1 for all."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print a JSON list of rollouts, each with its latest attempt."""
+
+
+class RolloutShowSettings(StoreSettings):
+    """Settings of `rollouts show`."""
+
+    rollout: str = Field(json_schema_extra={"argument": True})
+    """Id of the rollout, or a part of it that no other has."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the rollout as JSON, with its attempts, its reward and the number of spans of each attempt."""
+
+
+class RolloutRetrySettings(StoreSettings):
+    """Settings of `rollouts retry`."""
+
+    rollouts: list[str] = Field(default=[], json_schema_extra={"argument": True})
+    """Ids of failed rollouts, or parts of them; without any: every failed rollout not yet retried."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the new rollouts as a JSON list."""
+
+
+class SpanShowSettings(StoreSettings):
+    """Settings of `spans show`."""
+
+    rollout: str = Field(json_schema_extra={"argument": True})
+    """Id of the rollout, or a part of it that no other has."""
+    attempt: str = Field(default="latest", json_schema_extra=_WHICH)
+    """`latest`, `all`, the number of an attempt, or its id."""
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the spans as a JSON list, with all their attributes."""
+
+
+class WorkerSettings(StoreSettings):
+    """Settings of `workers`."""
+
+    json_output: bool = Field(default=False, json_schema_extra=_JSON)
+    """Print the workers as a JSON list."""
+
 
 rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")
 spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
@@ -145,7 +203,7 @@ def add_store_commands(app: typer.Typer) -> None:
 
 
 def _ask(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
-    """What `work` answers about the store of the settings.
+    """Return what `work` answers about the store of the settings.
 
     Raises:
         UserError: the store cannot be reached, or does not hold what was asked for.

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
+from typing import Literal
 
 import typer
+from pydantic import Field
+from pydantic.config import JsonDict
 
-from ..config import LightningEnvVar, resolve_str_env_var
+from ..config import LightningEnvVar, Settings, resolve_str_env_var
 from ..errors import UserError
-from ..store import MEMORY, LightningStoreServer, open_store
-from .store_settings import Backend, ServeStoreSettings
+
+Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
 _EVERYWHERE = ("0.0.0.0", "::")
+_SERVER: JsonDict = {"panel": "Server"}
+_KEEP: JsonDict = {"panel": "What it keeps the rollouts in"}
+
+
+class ServeStoreSettings(Settings):
+    """Settings of `store`."""
+
+    host: str = Field(default="127.0.0.1", json_schema_extra=_SERVER)
+    """Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key."""
+    port: int = Field(default=4747, ge=0, le=65535, json_schema_extra=_SERVER)
+    """Port to listen on; 0 takes a free one."""
+    api_key: str | None = Field(default=None, json_schema_extra=_SERVER)
+    """Key that runners and algorithms must send; by default the environment variable AGL_API_KEY."""
+
+    backend: Backend | None = Field(default=None, json_schema_extra=_KEEP)
+    """By default what --path or --url says, and memory without them: that forgets everything when it ends."""
+    path: Path | None = Field(default=None, json_schema_extra=_KEEP)
+    """SQLite file; it is made if it is not there, and taken up again if it is."""
+    url: str | None = Field(default=None, json_schema_extra=_KEEP)
+    """Database: postgresql://user:password@host/database or mongodb://host/database."""
 
 
 def serve(settings: ServeStoreSettings) -> None:
@@ -21,6 +45,8 @@ def serve(settings: ServeStoreSettings) -> None:
     Raises:
         UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
     """
+    from ..store import LightningStoreServer, open_store
+
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     store = open_store(spec)
@@ -43,11 +69,13 @@ def serve(settings: ServeStoreSettings) -> None:
 
 
 def store_spec(backend: Backend | None, path: str | None, url: str | None) -> str:
-    """What `open_store` takes for these options.
+    """Return what `open_store` takes for these options.
 
     Raises:
         UserError: they contradict each other, or the one that the backend needs is missing.
     """
+    from ..store import MEMORY
+
     if path is not None and url is not None:
         raise UserError("--path and --url contradict each other: give one of them")
     if backend == "memory" or (backend is None and path is None and url is None):
@@ -68,7 +96,9 @@ def store_spec(backend: Backend | None, path: str | None, url: str | None) -> st
 
 
 def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list[str]:
-    """What a person needs to know who starts runners next."""
+    """Return the lines that tell a person how to start runners next."""
+    from ..store import MEMORY
+
     address, _, port = endpoint.removeprefix("http://").rpartition(":")
     reached = socket.gethostname() if host in _EVERYWHERE else address
     kept = "in memory only; --path FILE keeps them" if spec == MEMORY else f"in {_without_password(spec)}"

@@ -1,13 +1,35 @@
-"""Results as a person reads them: the accuracy table, and where things were written."""
+"""Results as a person reads them (Rich tables): accuracies, memory plans, and the contents of a store, also as JSON."""
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from ..types import Attempt, AttemptedRollout, Rollout, Span, Worker
+
+_STYLES = {
+    "succeeded": "green",
+    "failed": "red",
+    "timeout": "red",
+    "unresponsive": "red",
+    "cancelled": "dim",
+    "running": "cyan",
+    "preparing": "cyan",
+    "busy": "cyan",
+    "queuing": "yellow",
+    "requeuing": "yellow",
+}
+_PREVIEW = 60
 
 
 def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -46,3 +68,146 @@ def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
     table.add_row("peak", "", f"{plan['peak_bytes'] / 1e6:,.0f}")
     console.print(table)
     console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def as_json(item: BaseModel) -> Any:
+    """The item as JSON values. JSON knows no infinity and no NaN: null stands for them."""
+    return _finite(item.model_dump(mode="json", fallback=str))
+
+
+def rollout_table(rollouts: Sequence[Rollout]) -> Table:
+    """Two lines for each rollout: which and when, how it stands, its task and why it failed."""
+    table = Table("rollout", "status", "task, and why it failed")
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for rollout in rollouts:
+        attempt = _latest(rollout)
+        when = " ".join(filter(None, (rollout.mode, _clock(rollout.start_time))))
+        tries = "" if attempt is None else f"try {attempt.sequence_id} of {rollout.config.max_attempts}"
+        took = _took(rollout.start_time, rollout.end_time)
+        table.add_row(
+            Text.assemble(rollout.rollout_id, "\n", (when, "dim")),
+            Text.assemble(_status(rollout.status), "\n", (", ".join(filter(None, (tries, took))), "dim")),
+            Text.assemble(_preview(rollout.input), "\n", (_shortened(_reason(attempt)), "red")),
+        )
+    return table
+
+
+def rollout_facts(rollout: Rollout, reward: float | None) -> Table:
+    """All of one rollout, a line for each fact."""
+    table = Table(title=rollout.rollout_id, show_header=False)
+    config = {name: value for name, value in as_json(rollout.config).items() if value not in (None, [])}
+    for name, value in (
+        ("status", _status(rollout.status)),
+        ("why", _text(_reason(_latest(rollout)))),
+        ("reward", "" if reward is None else f"{reward:g}"),
+        ("mode", rollout.mode or ""),
+        ("task", _text(rollout.input)),
+        ("resources", rollout.resources_id or ""),
+        ("config", _text(config)),
+        ("metadata", _text(rollout.metadata or "")),
+        ("queued", _clock(rollout.start_time)),
+        ("took", _took(rollout.start_time, rollout.end_time)),
+    ):
+        if str(value):
+            table.add_row(name, value)
+    return table
+
+
+def attempt_table(attempts: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each attempt, given as JSON values with the number of its spans."""
+    table = Table("#", "attempt", "status", "worker", "started", "took", "spans", "why", title="Attempts")
+    table.columns[1].overflow = "fold"
+    for attempt in attempts:
+        table.add_row(
+            str(attempt["sequence_id"]),
+            attempt["attempt_id"],
+            _status(attempt["status"]),
+            attempt["worker_id"] or "",
+            _clock(attempt["start_time"]),
+            _took(attempt["start_time"], attempt["end_time"]),
+            str(attempt["spans"]),
+            _preview(attempt["metadata"].get("error", "")),
+        )
+    return table
+
+
+def span_table(spans: Sequence[Span]) -> Table:
+    """One line for each span; times are seconds since the first one began."""
+    table = Table("#", "span", "at", "took", "status", "attributes")
+    begin = min((span.start_time for span in spans if span.start_time is not None), default=0.0)
+    for span in spans:
+        table.add_row(
+            str(span.sequence_id),
+            Text(span.name),
+            "" if span.start_time is None else f"{span.start_time - begin:.2f} s",
+            _took(span.start_time, span.end_time),
+            span.status.status_code,
+            Text("\n".join(f"{name} = {_shortened(value)}" for name, value in span.attributes.items())),
+        )
+    return table
+
+
+def worker_table(workers: Sequence[Worker]) -> Table:
+    """One line for each worker."""
+    table = Table("worker", "status", "rollout", "last heartbeat", "last claim")
+    now = time.time()
+    for worker in workers:
+        table.add_row(
+            Text(worker.worker_id),
+            _status(worker.status),
+            worker.current_rollout_id or "",
+            _ago(worker.last_heartbeat_time, now),
+            _ago(worker.last_dequeue_time, now),
+        )
+    return table
+
+
+def _latest(rollout: Rollout) -> Attempt | None:
+    return rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+
+
+def _reason(attempt: Attempt | None) -> Any:
+    if attempt is None:
+        return ""
+    if "error" in attempt.metadata:
+        return attempt.metadata["error"]
+    return f"the attempt's status is {attempt.status}" if attempt.status in ("timeout", "unresponsive") else ""
+
+
+def _status(status: str) -> Text:
+    return Text(status, _STYLES.get(status, ""))
+
+
+def _text(value: Any) -> Text:
+    return Text(value if isinstance(value, str) else json.dumps(_finite(value), ensure_ascii=False, default=str))
+
+
+def _preview(value: Any) -> Text:
+    return Text(_shortened(value if isinstance(value, str) else _text(value).plain))
+
+
+def _shortened(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(start: float | None, end: float | None) -> str:
+    return "" if start is None or end is None else f"{end - start:.2f} s"
+
+
+def _ago(seconds: float | None, now: float) -> str:
+    return "" if seconds is None else f"{max(0.0, now - seconds):.0f} s ago"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

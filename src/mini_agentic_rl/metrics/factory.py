@@ -1,4 +1,4 @@
-"""Loggers by name, as the `--loggers` setting gives them."""
+"""Loggers by name, as the setting `loggers` gives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlf
 
 
 def make_logger(names: Sequence[str], run_dir: str | Path, *, resume_step: int | None = None) -> MultiLogger:
-    """One logger that passes everything on to those named; those made already are closed if a later one fails.
+    """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
 
     Args:
         names: Any of `LoggerName`, each at most once.
@@ -30,9 +30,9 @@ def make_logger(names: Sequence[str], run_dir: str | Path, *, resume_step: int |
     known = get_args(LoggerName)
     for name in names:
         if name not in known:
-            raise UserError(f"--loggers: unknown logger {name!r}; choose from {', '.join(known)}")
+            raise UserError(f"unknown logger {name!r}; choose from {', '.join(known)}", setting="loggers")
         if list(names).count(name) > 1:
-            raise UserError(f"--loggers: {name!r} is given twice")
+            raise UserError(f"{name!r} is given twice", setting="loggers")
     made: list[MetricsLogger] = []
     try:
         for name in names:

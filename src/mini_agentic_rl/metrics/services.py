@@ -145,5 +145,5 @@ def _load(module: str, package: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"the {package} logger needs the package {package!r}: "
-            "pip install 'mini-agentic-rl[loggers]', or leave it out of --loggers"
+            "pip install 'mini-agentic-rl[loggers]', or leave it out of `loggers`"
         ) from error

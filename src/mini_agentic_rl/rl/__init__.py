@@ -31,9 +31,8 @@ if TYPE_CHECKING:
         create_step_reward,
         evaluate_rewards,
     )
-    from .short import train_with_grpo, train_with_sft
     from .simple_agent import LLMConfig, SimpleAgent
-    from .trainers import GRPOTrainerWrapper, PPOTrainerWrapper, SFTTrainerWrapper
+    from .trainers import GRPOTrainerWrapper, PPOTrainerWrapper, SFTTrainerWrapper, train_with_grpo, train_with_sft
 
 _HOME = {
     "TrainingConfig": "config",
@@ -61,8 +60,8 @@ _HOME = {
     "LLMConfig": "simple_agent",
     "SimpleAgent": "simple_agent",
     "evaluate_model": "evaluation",
-    "train_with_grpo": "short",
-    "train_with_sft": "short",
+    "train_with_grpo": "trainers",
+    "train_with_sft": "trainers",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Trainers as objects: make one, `train()`, `save_model()`.
+"""Training in one call, and trainers as objects: make one, `train()`, `save_model()`.
 
     trainer = GRPOTrainerWrapper(config, dataset, reward_fn=create_accuracy_reward())
     trainer.train()
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from ..gateway import load_tokenizer
 from ..jobs.checks import check_model
 from ..jobs.config import PPO
 from ..policy import ADAPTER_CONFIG
+from ..rewards import RemoteReward
 from .config import TrainingConfig
+from .datasets import create_rl_dataset, create_sft_dataset
 from .models import model_source
 from .prompt_agent import RewardFunction
 from .reinforcement import reinforce
-from .reward_models import scoring
 from .rewards import create_accuracy_reward
 from .supervised import supervise
 
@@ -200,5 +202,84 @@ class PPOTrainerWrapper(GRPOTrainerWrapper):
         self.reward_model: RewardFunction | str | Path = self.reward_fn if reward_model is None else reward_model
 
     def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
-        with scoring(self.reward_model) as self.reward_fn:
+        with _scoring(self.reward_model) as self.reward_fn:
             return super()._train(rows, resume, overwrite)
+
+
+@contextmanager
+def _scoring(reward: RewardFunction | str | Path) -> Iterator[RewardFunction]:
+    """Yield the reward function that `reward` means: itself, the client of the service at a URL, or that of a service
+    on the reward model in a folder, which answers many callers in batches and ends with the block.
+
+    Raises:
+        UserError: the folder holds no reward model.
+        ValueError: a text that is neither a URL nor a folder.
+    """
+    if not isinstance(reward, str | Path):
+        yield reward
+        return
+    if str(reward).startswith(("http://", "https://")):
+        yield RemoteReward(str(reward))
+        return
+    from ..post_training.scoring import ScoreServer, load_scorer
+
+    with ScoreServer(load_scorer(str(reward))) as server:
+        yield RemoteReward(server.url)
+
+
+def train_with_sft(
+    model_name: str = "embedded",
+    dataset: Rows | None = None,
+    output_dir: str = "./output/sft",
+    *,
+    max_samples: int | None = 1000,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Fine-tune a model, save it in `output_dir`, and return the summary.
+
+    Args:
+        model_name: as in `TrainingConfig`.
+        dataset: rows with `messages`; None takes `create_sft_dataset(max_samples)`.
+        output_dir: where the result goes.
+        max_samples: rows of the data set that is taken without a `dataset`.
+        settings: further fields of `TrainingConfig`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+        UserError: the training cannot be done as asked.
+    """
+    config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
+    trainer = SFTTrainerWrapper(config, create_sft_dataset(max_samples) if dataset is None else dataset)
+    summary = trainer.train()
+    trainer.save_model()
+    return summary
+
+
+def train_with_grpo(
+    model_name: str = "embedded",
+    dataset: Rows | None = None,
+    reward_fn: RewardFunction | None = None,
+    output_dir: str = "./output/grpo",
+    *,
+    max_samples: int | None = 500,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Reinforce a model, save it in `output_dir`, and return the summary.
+
+    Args:
+        model_name: as in `TrainingConfig`.
+        dataset: rows with a `prompt`; None takes `create_rl_dataset(max_samples)`.
+        reward_fn: see `GRPOTrainerWrapper`.
+        output_dir: where the result goes.
+        max_samples: rows of the data set that is taken without a `dataset`.
+        settings: further fields of `TrainingConfig`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+        UserError: the training cannot be done as asked.
+    """
+    config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
+    trainer = GRPOTrainerWrapper(config, create_rl_dataset(max_samples) if dataset is None else dataset, reward_fn)
+    summary = trainer.train()
+    trainer.save_model()
+    return summary

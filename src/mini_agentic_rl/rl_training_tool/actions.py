@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..rl.datasets import STAND_IN, local_copy, usual_dataset
 from ..rl.rewards import REWARD_TYPES, create_reward_function
 from .parameters import DataParameters, EvaluateParameters, LoadDatasetParameters, RewardParameters, ToolError
-from .places import Places
+from .paths import AllowedPaths
 
 _SHOWN_ROWS = 2
 _SHOWN_TEXT = 600
@@ -29,11 +29,11 @@ class DataActions:
     """Data sets and rewards by name, and what can be done with them.
 
     Args:
-        places: what may be read.
+        paths: what may be read.
     """
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, paths: AllowedPaths) -> None:
+        self._paths = paths
         self._datasets: dict[str, Rows] = {}
         self._rewards: dict[str, Callable[..., Any]] = {}
 
@@ -65,7 +65,7 @@ class DataActions:
             return (usual_dataset() if form in ("sft", "rl") else STAND_IN), None
         if name in self._datasets:
             return name, _first(self._datasets[name], parameters.max_samples)
-        return local_copy(self._places.dataset(name)), None
+        return local_copy(self._paths.dataset(name)), None
 
     def reward(self, parameters: RewardParameters) -> Callable[..., Any]:
         """The reward function that the parameters mean.
@@ -139,7 +139,7 @@ class DataActions:
         reward_fn = self.reward(parameters)
         name, rows = self.find(parameters, "rl")
         found = evaluate_model(
-            self._places.model(parameters.model_path or parameters.model_name),
+            self._paths.model(parameters.model_path or parameters.model_name),
             self.rows(name, rows, "rl", parameters),
             reward_fn,
             max_samples=parameters.max_samples,

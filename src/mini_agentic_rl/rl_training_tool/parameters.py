@@ -285,3 +285,24 @@ def _choices(expected: str) -> list[str]:
 def _hint(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+_PARAMETERS: Mapping[str, str] = {
+    "adapter": "model_name",
+    "full_finetune": "use_lora=false",
+    "model": "model_name",
+    "no_use_lora": "use_lora=false",
+    "total_epochs": "num_epochs",
+    "total_steps": "max_steps",
+}
+"""Parameters of the tool for the settings that errors name, where the names differ."""
+
+
+def told(error: Exception) -> str:
+    """Return what an error says in one line, with the parameters of the tool for settings, and with the type of an
+    error that nobody foresaw."""
+    if isinstance(error, UserError):
+        return " ".join(error.spelled(lambda name: _PARAMETERS.get(name, name)).split())
+    if isinstance(error, ImportError):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}: {error}"

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from ..errors import UserError
 from .actions import DataActions
-from .messages import told
 from .parameters import (
     EvaluateParameters,
     LoadDatasetParameters,
@@ -32,8 +31,9 @@ from .parameters import (
     json_schema,
     read_action,
     read_parameters,
+    told,
 )
-from .places import Places
+from .paths import AllowedPaths
 from .trainings import Trainings
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ class RLTrainingTool:
     ) -> None:
         if max_trainings < 1:
             raise UserError(f"max_trainings must be 1 or more, not {max_trainings}")
-        self.places = Places(Path.cwd() if root is None else root, data_folders)
-        self._data = DataActions(self.places)
-        self._trainings = Trainings(self.places, self._data, max_trainings)
+        self.paths = AllowedPaths(Path.cwd() if root is None else root, data_folders)
+        self._data = DataActions(self.paths)
+        self._trainings = Trainings(self.paths, self._data, max_trainings)
 
     def run(self, parameters: Mapping[str, Any] | str | None = None) -> str:
         """Do what `action` says (`train` where there is none) and answer in JSON."""

@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from pydantic import ValidationError
+
+from ..atomic_files import write_json
+from ..config import Settings
 from ..datasets import divide_examples
 from ..errors import UserError
 from ..rl.config import TrainingConfig
-from .messages import told
-from .parameters import Supervised, TrainParameters
-from .state import TrainingState
+from .parameters import Supervised, TrainParameters, told
 
 SUPERVISED: tuple[str, ...] = get_args(Supervised)
 REINFORCEMENT_RATE = 5e-4
 """Learning rate of reinforcement learning, unless another is asked for."""
 _EVAL_FRACTION = 0.1
 
+STATE_FILE = "training.json"
+LOG_FILE = "training.log"
+
 Row = Mapping[str, Any]
+Phase = Literal["running", "finished", "stopped", "failed"]
+
+
+class TrainingState(Settings):
+    """State of a training, kept as `training.json` in its output folder by the process that trains."""
+
+    state: Phase
+    """`stopped` was ended by somebody, with a checkpoint where it had come to train; `failed` ended by itself."""
+    algorithm: str
+    """Name of the algorithm."""
+    parameters: dict[str, Any]
+    """Parameters that it was started with."""
+    started: float
+    """Seconds since the epoch."""
+    ended: float | None = None
+    """Seconds since the epoch; None while it runs."""
+    message: str | None = None
+    """Why it failed, or what to do next."""
+    result: dict[str, Any] | None = None
+    """Summary of the finished training."""
+
+    def ended_as(
+        self, state: Phase, *, message: str | None = None, result: dict[str, Any] | None = None
+    ) -> TrainingState:
+        """Return the same training, ended now."""
+        return self.model_copy(update={"state": state, "ended": time.time(), "message": message, "result": result})
+
+    def write(self, folder: Path) -> None:
+        """Write it into the output folder.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / STATE_FILE, json.loads(self.model_dump_json()))
+
+
+def read_state(folder: Path) -> TrainingState | None:
+    """Return the training in an output folder; None where there is none."""
+    try:
+        return TrainingState.model_validate_json((folder / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,7 +80,7 @@ class Job:
     model: str
     """The model; a local one by its whole path."""
     dataset: str
-    """What to call the rows."""
+    """Name of the rows."""
     rows: Sequence[Row] | None
     """The rows; None loads them by the name of the data set, in the process that trains."""
     reward_fn: Any
@@ -90,7 +139,7 @@ def run_job(job: Job, folder: Path) -> dict[str, Any]:
     }
 
 
-def form_of(algorithm: str) -> str:
+def format_of(algorithm: str) -> str:
     """The form of rows that an algorithm learns from."""
     from ..rl.supervised import FORMS
 
@@ -106,7 +155,7 @@ def load_rows(job: Job) -> list[Row]:
     from ..datasets import load_examples
 
     parameters = job.parameters
-    form: Any = form_of(parameters.algorithm)
+    form: Any = format_of(parameters.algorithm)
     rows: list[Row] = list(
         load_examples(
             job.dataset, form, split=parameters.split, max_samples=parameters.max_samples, seed=parameters.seed

@@ -14,10 +14,9 @@ from ..metrics import read_metrics
 from ..runner.processes import dumps
 from .actions import DataActions
 from .parameters import LogsParameters, StopParameters, ToolError, TrainingParameters, TrainParameters
-from .places import Places
+from .paths import AllowedPaths
 from .processes import interrupt, running, start_worker
-from .state import LOG_FILE, TrainingState, read_state
-from .training import Job, form_of, run_recorded
+from .training import LOG_FILE, Job, TrainingState, format_of, read_state, run_recorded
 
 _TAIL_BYTES = 1 << 18
 """Bytes at the end of a log that are looked at."""
@@ -31,13 +30,13 @@ class Trainings:
     """Trainings inside one root.
 
     Args:
-        places: where they write.
+        paths: where they write.
         data: where their rows and rewards come from.
         most: how many may run at once.
     """
 
-    def __init__(self, places: Places, data: DataActions, most: int) -> None:
-        self._places = places
+    def __init__(self, paths: AllowedPaths, data: DataActions, most: int) -> None:
+        self._paths = paths
         self._data = data
         self._most = most
         self._lock = threading.Lock()
@@ -48,7 +47,7 @@ class Trainings:
 
     def train(self, parameters: TrainParameters) -> Answer:
         """Train in this process, to the end."""
-        folder = self._places.output(parameters.output_dir)
+        folder = self._paths.output(parameters.output_dir)
         job = self._job(parameters)
         _refuse_finished(folder, parameters)
         with self._place(folder):
@@ -56,7 +55,7 @@ class Trainings:
 
     def start(self, parameters: TrainParameters) -> Answer:
         """Train in a process of its own."""
-        folder = self._places.output(parameters.output_dir)
+        folder = self._paths.output(parameters.output_dir)
         job = self._job(parameters)
         pickled = dumps(
             job,
@@ -82,14 +81,14 @@ class Trainings:
     def status(self, parameters: TrainingParameters) -> Answer:
         """How a training stands, or all that run and all that this tool has started."""
         if parameters.output_dir is not None:
-            return self._status(self._places.output(parameters.output_dir))
-        folders = {*running(self._places.root), *self._started, *self._here}
+            return self._status(self._paths.output(parameters.output_dir))
+        folders = {*running(self._paths.root), *self._started, *self._here}
         return {"trainings": [self._status(folder) for folder in sorted(folders)], "max_trainings": self._most}
 
     def stop(self, parameters: StopParameters) -> Answer:
         """End a training as Ctrl-C would: with a checkpoint."""
         folder = self._which(parameters)
-        process = running(self._places.root).get(folder)
+        process = running(self._paths.root).get(folder)
         if folder in self._here:
             raise ToolError(
                 f"output_dir={str(folder)!r} is trained by the action train, which goes on to its end; what start has "
@@ -114,11 +113,11 @@ class Trainings:
         return {"output_dir": str(folder), "state": self._status(folder)["state"], "lines": lines}
 
     def _job(self, parameters: TrainParameters) -> Job:
-        form = form_of(parameters.algorithm)
+        form = format_of(parameters.algorithm)
         name, rows = self._data.find(parameters, form)
         return Job(
             parameters=parameters.model_copy(update={"custom_dataset": None, "custom_reward": None}),
-            model=self._places.model(parameters.model_name),
+            model=self._paths.model(parameters.model_name),
             dataset=name,
             rows=rows,
             reward_fn=self._data.reward(parameters) if form == "rl" else None,
@@ -139,7 +138,7 @@ class Trainings:
     def _check_room(self, folder: Path) -> None:
         for process in self._started.values():
             process.poll()  # one that has ended does not stay as a zombie
-        busy = {*running(self._places.root), *self._here}
+        busy = {*running(self._paths.root), *self._here}
         if folder in busy:
             raise ToolError(
                 f"output_dir={str(folder)!r}: a training writes there now; choose another folder, or stop it"
@@ -150,15 +149,15 @@ class Trainings:
 
     def _which(self, parameters: TrainingParameters) -> Path:
         if parameters.output_dir is not None:
-            return self._places.output(parameters.output_dir)
-        folders = list(running(self._places.root)) or list(self._started)[-1:]
+            return self._paths.output(parameters.output_dir)
+        folders = list(running(self._paths.root)) or list(self._started)[-1:]
         if len(folders) != 1:
             shown = ", ".join(map(str, sorted(folders))) or "none"
             raise ToolError(f"output_dir is needed to say which training is meant; those that run: {shown}")
         return folders[0]
 
     def _status(self, folder: Path) -> Answer:
-        runs = folder in running(self._places.root)
+        runs = folder in running(self._paths.root)
         state = read_state(folder)
         found: Answer = {"output_dir": str(folder)}
         if folder in self._here:

@@ -1,4 +1,4 @@
-"""Component specs: the ways in which a person may name a part, made into the part.
+"""Make the parts, the agent and the data sets of a run from the ways in which people write them down.
 
 A spec is the part itself, its class, a factory (anything callable that returns one), a dotted path of one of these
 ("package.module.Name" or "package.module:Name"), a short name where the part has some, or a mapping
@@ -9,11 +9,13 @@ own settings that they name as parameters.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from importlib import import_module
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from ..errors import UserError
+from ..litagent import LitAgent, rollout
+from ..types import Dataset
 
 T = TypeVar("T")
 
@@ -153,3 +155,64 @@ def _refuse(keyword: str, spec: Any, why: str, cause: Exception | None = None) -
     if len(shown) > _SHOWN_CHARACTERS:
         shown = f"{shown[:_SHOWN_CHARACTERS]}…"
     raise UserError(f"Trainer({keyword}={shown}): {why}") from cause
+
+
+class Inputs(NamedTuple):
+    """Agent and data sets of a run; None where nothing was said."""
+
+    agent: LitAgent[Any] | None
+    train: Dataset[Any] | None
+    val: Dataset[Any] | None
+
+    def filled_from(self, others: Inputs) -> Inputs:
+        """Return these, with those of `others` where there are none."""
+        return Inputs(
+            others.agent if self.agent is None else self.agent,
+            others.train if self.train is None else self.train,
+            others.val if self.val is None else self.val,
+        )
+
+
+def read_inputs(agent: Any, train: Any, val: Any) -> Inputs:
+    """Read the arguments of `fit(agent, train, val)`, which may also be `fit(train)` or `fit(train, val)`.
+
+    Raises:
+        UserError: one of them is not what its place is for.
+        TypeError: a function that does not have the parameters of a rollout.
+    """
+    chosen = None if agent is None else as_agent(agent)
+    if agent is not None and chosen is None:
+        if train is not None and val is not None:
+            raise UserError(f"agent={type(agent).__name__}: an agent is a LitAgent, its class, or a rollout function")
+        train, val = agent, val if train is None else train
+    return Inputs(chosen, as_dataset("train_dataset", train), as_dataset("val_dataset", val))
+
+
+def as_agent(spec: Any) -> LitAgent[Any] | None:
+    """Return the agent that `spec` is: a LitAgent, its class, a rollout function, or a dotted path of one; else None.
+
+    Raises:
+        UserError: a path leads nowhere, or the class needs arguments.
+        TypeError: a function that does not have the parameters of a rollout.
+    """
+    if isinstance(spec, str):
+        spec = load("agent", spec)
+    if isinstance(spec, LitAgent):
+        return spec
+    if isinstance(spec, type) and issubclass(spec, LitAgent):
+        agent: LitAgent[Any] = build("agent", spec, LitAgent)
+        return agent
+    return rollout(spec) if callable(spec) and not isinstance(spec, Sized) else None
+
+
+def as_dataset(keyword: str, value: Any) -> Dataset[Any] | None:
+    """Return the data set that `value` is.
+
+    Raises:
+        UserError: it is none: no length, a text, or a mapping of several data sets.
+    """
+    if value is None or (isinstance(value, Sized) and not isinstance(value, (str, Mapping))):
+        return cast("Dataset[Any] | None", value)
+    raise UserError(
+        f"{keyword}={type(value).__name__}: a data set has a length and rows by index, as a list or a datasets.Dataset"
+    )

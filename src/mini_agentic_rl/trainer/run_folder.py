@@ -2,7 +2,7 @@
 
 Every file and every checkpoint is written under a temporary name, synced to disk and renamed, so that a process killed
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
-continued only with `--resume`, under the configuration it was started with, and replaced only with `--overwrite`.
+continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
     config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/  checkpoints/step_N/
 
@@ -34,11 +34,11 @@ _EPOCH = re.compile(r"epoch_\d+")
 
 
 class RunFolder:
-    """Paths and durable writes of a run.
+    """Paths of a run, and the writing of its files, whole or not at all.
 
     Args:
         path: The folder; created by `begin`.
-        keep_checkpoints: How many of the newest checkpoints stay, 1 or more.
+        keep_checkpoints: Number of the newest checkpoints that stay, 1 or more.
 
     Raises:
         ValueError: `keep_checkpoints` is below 1.
@@ -83,9 +83,9 @@ class RunFolder:
             UserError: the folder cannot be used like this; the message says which setting to change.
         """
         if resume and overwrite:
-            raise UserError("--resume and --overwrite contradict each other: give one of them")
+            raise UserError("`resume` and `overwrite` contradict each other: give one of them")
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"--output-dir {self.path} is a file: choose a folder")
+            raise UserError(f"{self.path} is a file: choose a folder", setting="output_dir")
         if overwrite:
             self._delete_run()
         elif not resume:
@@ -101,11 +101,11 @@ class RunFolder:
             self.checkpoints_path.mkdir(parents=True, exist_ok=True)
             write_json(self.config_path, config)
         except OSError as error:
-            raise UserError(f"--output-dir {self.path} cannot be written: {error.strerror}") from error
+            raise UserError(f"{self.path} cannot be written: {error.strerror}", setting="output_dir") from error
         return "new"
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration that the run was begun with; empty if there is none."""
+        """Return the configuration that the run was begun with; empty if there is none."""
         return self._read(self.config_path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -128,27 +128,27 @@ class RunFolder:
             yield
         except OSError as error:
             raise UserError(
-                f"{path.name} was not written to --output-dir {self.path}: {error.strerror}; "
-                "mend that and continue with --resume"
+                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
+                setting="output_dir",
             ) from error
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary of a finished run; empty if it has none."""
+        """Return the summary of a finished run; empty if it has none."""
         return self._read(self.summary_path)
 
     def checkpoint_path(self, step: int) -> Path:
-        """Where the checkpoint of a step is or will be."""
+        """Return the folder in which the checkpoint of a step is or will be."""
         return self.checkpoints_path / f"step_{step}"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(step, folder) of every finished checkpoint, oldest first."""
+        """Return (step, folder) of every finished checkpoint, oldest first."""
         if not self.checkpoints_path.is_dir():
             return []
         found = [(_STEP.fullmatch(entry.name), entry) for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
         return sorted((int(match[1]), entry) for match, entry in found if match)
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
-        """(step, folder) of the newest finished checkpoint, or None."""
+        """Return (step, folder) of the newest finished checkpoint, or None."""
         return next(reversed(self.checkpoints()), None)
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
@@ -170,7 +170,7 @@ class RunFolder:
             write_folder(path, write)
         except DiskFullError:
             logger.error(
-                "Checkpoint of step %d not written: no space left for --output-dir %s. "
+                "Checkpoint of step %d not written: no space left in the output folder %s. "
                 "The run goes on; free some space before the next checkpoint.",
                 step,
                 self.path,
@@ -202,7 +202,7 @@ class RunFolder:
         self.write_whole(self.path / f"epoch_{epoch}", write)
 
     def epochs(self) -> list[Path]:
-        """The folders that `save_epoch` has written."""
+        """Return the folders that `save_epoch` has written."""
         if not self.path.is_dir():
             return []
         return [entry for entry in sorted(self.path.glob("epoch_*")) if _EPOCH.fullmatch(entry.name)]
@@ -218,32 +218,36 @@ class RunFolder:
             write_folder(path, write)
         except DiskFullError as error:
             raise UserError(
-                f"the folder {path.name} was not written: no space left for --output-dir {self.path}; "
-                "free some space and continue with --resume"
+                f"{path.name} was not written to {self.path}: no space left; free some and continue with `resume`",
+                setting="output_dir",
             ) from error
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             return read_json(path)
         except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}): choose another --output-dir, or give --overwrite") from error
+            raise UserError(
+                f"{path} is damaged ({error}): choose another folder, or give `overwrite`", setting="output_dir"
+            ) from error
 
     def _refuse_to_overwrite(self) -> None:
         latest = self.latest_checkpoint()
         if self.summary_path.exists():
             raise UserError(
-                f"--output-dir {self.path} holds a finished run: "
-                "choose another folder, or give --overwrite to replace it"
+                f"{self.path} holds a finished run: choose another folder, or give `overwrite` to replace it",
+                setting="output_dir",
             )
         if latest is not None:
             raise UserError(
-                f"--output-dir {self.path} holds an unfinished run with a checkpoint at step {latest[0]}: "
-                "give --resume to continue it or --overwrite to replace it"
+                f"{self.path} holds an unfinished run with a checkpoint at step {latest[0]}: "
+                "give `resume` to continue it or `overwrite` to replace it",
+                setting="output_dir",
             )
         if not self.config_path.exists() and any(path.exists() for path in self.owned()):
             raise UserError(
-                f"--output-dir {self.path} already holds files of these names but no {self.config_path.name}: "
-                "choose another folder, or give --overwrite to replace them"
+                f"{self.path} already holds files of these names but no {self.config_path.name}: "
+                "choose another folder, or give `overwrite` to replace them",
+                setting="output_dir",
             )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
@@ -255,19 +259,20 @@ class RunFolder:
         ]
         if changed:
             raise UserError(
-                f"--resume: the run in {self.path} was started with other settings: {', '.join(changed)}. "
-                "Give the same settings, or --overwrite to start again"
+                f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
+                "Give the same settings, or `overwrite` to start again",
+                setting="resume",
             )
 
     def owned(self) -> list[Path]:
-        """What a run writes, and an overwritten one loses."""
+        """Return the paths that a run writes, and an overwritten one loses."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
         results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
         return [*files, *database, *results, self.checkpoints_path]
 
     def _delete_run(self) -> None:
-        """Deletes only what a run writes; anything else in the folder stays."""
+        """Delete only what a run writes; anything else in the folder stays."""
         for path in self.owned():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

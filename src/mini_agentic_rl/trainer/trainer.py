@@ -19,8 +19,7 @@ from ..runner import Runner
 from ..store import LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
-from .components import Component, build, build_all, build_any
-from .inputs import read_inputs
+from .components import Component, build, build_all, build_any, read_inputs
 from .parts import (
     is_external,
     make_runner,

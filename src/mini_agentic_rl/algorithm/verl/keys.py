@@ -1,4 +1,4 @@
-"""The keys of a verl configuration and what becomes of each: the table behind `VERL`, beside `critic_keys`.
+"""The keys of a verl configuration and what becomes of each: the table behind `VERL`.
 
 A key is in one of four groups: it sets something here (`SETTINGS`); another value than the one that holds here would
 change what is learned, and is an error (`FIXED`); it is not honoured but changes no gradient (`IGNORED`); or it is
@@ -109,7 +109,7 @@ SETTINGS: Sequence[Setting] = (
             {
                 "grpo": {},
                 "AdvantageEstimator.GRPO": {},
-                "gae": {},  # see `critic_keys`
+                "gae": {},  # see `CRITIC_SETTINGS`
                 "AdvantageEstimator.GAE": {},
                 "rloo": {"baseline": "leave_one_out", "normalize_advantage": False},
                 "reinforce_plus_plus": {**_OVER_BATCH, "baseline": "none"},
@@ -317,3 +317,27 @@ NO_MEANING: Sequence[str] = (
 )
 """Keys, and roots of keys, about machines, engines and parts of verl that have no counterpart in one process. Data
 sets, run folder, resuming and loggers are given to the `Trainer`."""
+
+ESTIMATORS: Sequence[str] = ("gae", "AdvantageEstimator.GAE")
+"""Values of `algorithm.adv_estimator` that have a critic, which is PPO. verl's critic is a model of its own; here it is
+a value head on the policy's weights, which learns in the policy's steps and has a learning rate of its own."""
+
+CRITIC_SETTINGS: Sequence[Setting] = (
+    Setting("algorithm.gamma", "grpo.gamma", number),
+    Setting("algorithm.lam", "grpo.gae_lambda", number),
+    Setting("critic.cliprange_value", "grpo.value_clip", number),
+    Setting("trainer.critic_warmup", "grpo.value_warmup_steps", whole),
+)
+
+_HEAD = "the critic is a value head on the policy's weights"
+_STEPS = "the critic learns in the policy's steps"
+
+CRITIC_IGNORED: Sequence[Fixed] = (
+    Fixed("critic.optim", never, f"{_HEAD}: its learning rate is the setting value_learning_rate"),
+    Fixed("critic.model.path", never, _HEAD),
+    Fixed("critic.model.lora_rank", never, _HEAD),
+    Fixed("critic.ppo_epochs", never, _STEPS),
+    Fixed("critic.ppo_mini_batch_size", never, _STEPS),
+    Fixed("critic.grad_clip", lambda value: str(value) in ("1", "1.0"), "gradients of the head are clipped at 1"),
+    Fixed("critic.loss_agg_mode", never, "errors of the critic are averaged as the loss of the policy"),
+)

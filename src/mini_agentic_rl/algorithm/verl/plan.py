@@ -9,8 +9,20 @@ from typing import Any
 from ...errors import UserError
 from ..losses import LOSSES
 from .convert import flatten, truth
-from .critic_keys import CRITIC_IGNORED, CRITIC_SETTINGS, ESTIMATORS
-from .keys import ACTOR, FIXED, IGNORED, MODEL, NO_MEANING, ROLLOUT, SETTINGS, Fixed, Setting
+from .keys import (
+    ACTOR,
+    CRITIC_IGNORED,
+    CRITIC_SETTINGS,
+    ESTIMATORS,
+    FIXED,
+    IGNORED,
+    MODEL,
+    NO_MEANING,
+    ROLLOUT,
+    SETTINGS,
+    Fixed,
+    Setting,
+)
 
 _NEVER = 10**9
 _DEFAULT_KL_COEF = 0.001

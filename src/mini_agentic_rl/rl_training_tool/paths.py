@@ -9,7 +9,7 @@ from ..datasets import NAMES, is_data_file, is_hub_name
 from .parameters import ToolError
 
 
-class Places:
+class AllowedPaths:
     """The folders of a tool.
 
     Args:
