@@ -73,7 +73,7 @@ def test_the_choices_are_those_of_the_tables():
     assert choices["preset"]["enum"] == list(PRESETS)
     with pytest.raises(ValidationError, match="'clip', 'gspo' or 'cispo'"):
         GRPOSettings(policy_loss="clap")
-    with pytest.raises(ValidationError, match="policy_loss gspo is GRPO's: with PPO take clip or cispo"):
+    with pytest.raises(ValidationError, match="`policy_loss=gspo` is GRPO's: with PPO take clip or cispo"):
         PPOSettings(policy_loss="gspo")
 
 

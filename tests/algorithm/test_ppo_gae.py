@@ -151,9 +151,9 @@ def test_parts_of_a_batch_hold_each_term_once():
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ({"baseline": "group"}, "baseline group"),
+        ({"baseline": "group"}, "`baseline=group`"),
         ({"preset": "dapo"}, "preset"),
-        ({"credit": "discounted"}, "credit per_turn and gamma"),
+        ({"credit": "discounted"}, "`credit=per_turn` and `gamma`"),
         ({"policy_loss": "gspo"}, "gspo"),
         ({"dynamic_sampling": True}, "dynamic_sampling"),
         ({"advantage_normalization": "group"}, "whitens over the batch"),

@@ -5,6 +5,6 @@ imported, which costs nothing until an older name is asked for.
 """
 
 from .finder import install
-from .names import MOVED, current
+from .names import ELSEWHERE, MOVED, current, find_elsewhere
 
-__all__ = ["MOVED", "current", "install"]
+__all__ = ["ELSEWHERE", "MOVED", "current", "find_elsewhere", "install"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 PACKAGE: Final = "mini_agentic_rl"
 OLDER_PACKAGE: Final = "mini_agent_lighting"
@@ -51,6 +52,22 @@ MOVED: Final[dict[str, str]] = {
 CALLED: Final = frozenset({"reward"})
 """Older names of modules that are names of functions at the top of the package as well: such a module can be called as
 the function of its own last name, so that `mini_agentic_rl.reward` decorates whichever of the two it is."""
+
+
+ELSEWHERE: Final[dict[str, tuple[str, str]]] = {"tools.RLTrainingTool": ("rl_training_tool", "RLTrainingTool")}
+"""Names of rooms that stand in a room above them: (module, name)."""
+
+
+def find_elsewhere(module: str, name: str) -> Any:
+    """Return what users look for under `name` in `module`, as the `__getattr__` of that module.
+
+    Raises:
+        AttributeError: nothing of that name was ever there.
+    """
+    found = ELSEWHERE.get(f"{module.removeprefix(PACKAGE + '.')}.{name}")
+    if found is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return getattr(import_module(f"{PACKAGE}.{found[0]}"), found[1])
 
 
 def current(name: str) -> str:

@@ -1,17 +1,13 @@
-"""A recipe by its name, as a job takes it: the agent, the hooks that score it, its demonstrations, its tasks."""
+"""A recipe, as a job takes it: the agent, the hooks that score it, and its demonstrations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
-from ..datasets.sql import MedicalQuestions
-from ..errors import UserError
 from ..litagent import LitAgent
 from ..types import Hook
-from ..user_code import load_object
 
 
 @dataclass(frozen=True)
@@ -34,51 +30,3 @@ class Recipe:
     hooks: Sequence[Hook] = ()
     demonstrations: Demonstrations | None = None
     """None where nobody wrote any."""
-
-
-def load_recipe(name: str) -> Recipe:
-    """Return the recipe `math` or `sql`, or that of a user's `module:ClassName` of a LitAgent.
-
-    A user's agent is scored by what its rollouts return, by what they emit, and by the hooks in its attribute `hooks`.
-
-    Raises:
-        UserError: there is no such agent.
-    """
-    if name == "math":
-        from .math import math_recipe
-
-        return math_recipe()
-    if name == "sql":
-        from .sql import sql_recipe
-
-        return sql_recipe()
-    if ":" not in name:
-        raise UserError(f"{name!r} is unknown: give 'math', 'sql', or module:ClassName of a LitAgent", setting="agent")
-    try:
-        found = load_object(name)
-        agent = found() if isinstance(found, type) else found
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent") from error
-    if not isinstance(agent, LitAgent):
-        raise UserError(f"{name!r} is a {type(agent).__name__}, not a LitAgent", setting="agent")
-    return Recipe(agent, list(getattr(agent, "hooks", ())))
-
-
-def load_tasks(
-    dataset: str, split: Split | Literal["all"], size: int | None, seed: int, difficulty: Sequence[int]
-) -> TaskRows:
-    """Return the tasks of a split; `difficulty` holds the levels that generated data sets draw from.
-
-    Raises:
-        UserError: no such data set, or its extra is not installed.
-    """
-    if dataset in ("arithmetic", "medical") and split != "all":
-        if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
-            raise UserError(f"{list(difficulty)}: the levels are 1, 2, 3 and 4", setting="difficulty")
-        if dataset == "medical":
-            return MedicalQuestions(split, 2000 if size is None else size, seed, difficulty=tuple(difficulty))
-        return ArithmeticDataset(split, 10_000 if size is None else size, seed, difficulty=tuple(difficulty))
-    try:
-        return load_task_dataset(dataset, split, size, seed)
-    except ImportError as error:
-        raise UserError(f"{dataset}: {error}", setting="dataset") from error

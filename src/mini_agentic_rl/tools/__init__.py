@@ -1,16 +1,15 @@
-"""Tools that agents call. `RLTrainingTool` stands far above this room, and is loaded when it is asked for."""
+"""Tools that agents call: the calculator, also over MCP, and read-only SQL (`tools.sql`).
+
+`RLTrainingTool`, which users of the guides import from here, stands in a room of its own above.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from functools import partial
 
+from ..compat import find_elsewhere
 from .calculator import CALCULATOR_TOOL, calculate
 
 __all__ = ["CALCULATOR_TOOL", "RLTrainingTool", "calculate"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "RLTrainingTool":
-        return import_module("mini_agentic_rl.rl_training_tool").RLTrainingTool
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = partial(find_elsewhere, __name__)

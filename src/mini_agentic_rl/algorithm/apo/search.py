@@ -13,19 +13,38 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+from openai import AsyncOpenAI
 
 from ...adapter import TraceToMessages
 from ...types import Dataset, NamedResources, PromptTemplate
+from ..base import AlgorithmContext
 from ..seeds import derive_seed, tasks_of_step
 from .beam import Search, Version, read_search, write_search
 from .critic import Critic, CriticError
+from .settings import APOSettings
 from .trials import Trial, Trials, mean_score, transcript
 
-if TYPE_CHECKING:
-    from .apo import APO
-
 logger = logging.getLogger(__name__)
+
+
+class Searcher(Protocol):
+    """The part of APO that a run reads, and the search that it keeps there."""
+
+    search: Search | None
+
+    @property
+    def client(self) -> AsyncOpenAI: ...
+
+    @property
+    def settings(self) -> APOSettings: ...
+
+    @property
+    def context(self) -> AlgorithmContext: ...
+
+    @property
+    def history(self) -> list[dict[str, Any]]: ...
 
 
 class SearchRun:
@@ -33,7 +52,7 @@ class SearchRun:
 
     def __init__(
         self,
-        algorithm: APO[Any],
+        algorithm: Searcher,
         name: str,
         seed_prompt: PromptTemplate,
         resources: NamedResources,

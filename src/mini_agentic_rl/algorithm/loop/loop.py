@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...gateway import ServedPolicy
-from ...policy import LearnerSettings
+from ...policy import LearnerSettings, Policy
 from ...types import Dataset, NamedResources
-from ..base import ResultKind
-from ..measure import evaluate, peak_memory_bytes
+from ..base import AlgorithmContext, ResultKind
+from ..measure import Evaluation, evaluate, peak_memory_bytes
 from ..seeds import tasks_of_step
 from .curriculum import TaskSource, updated_pass_rates
 from .objective import Objective
@@ -21,10 +21,24 @@ from .sampling import SampledStep, sample_groups
 from .settings import LoopSettings
 from .warm_start import WarmStart, warm_up
 
-if TYPE_CHECKING:
-    from .reinforcement import ReinforcementLearning
-
 _LAST = "after RL"
+
+
+class Looped(Protocol):
+    """The part of an algorithm that its loop reads, and the progress that it keeps there."""
+
+    progress: RunProgress
+    evaluations: list[Evaluation]
+    warm_starts: dict[str, WarmStart]
+    learner_settings: LearnerSettings
+
+    @property
+    def settings(self) -> LoopSettings: ...
+
+    @property
+    def context(self) -> AlgorithmContext: ...
+
+    def objective(self, policy: Policy, learner: LearnerSettings) -> Objective: ...
 
 
 class Loop:
@@ -32,7 +46,7 @@ class Loop:
 
     def __init__(
         self,
-        algorithm: ReinforcementLearning[Any],
+        algorithm: Looped,
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
