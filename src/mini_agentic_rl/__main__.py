@@ -1,5 +1,5 @@
 """`python -m mini_agentic_rl` is the command `mini-agentic-rl`."""
 
-from .cli import app
+from . import cli
 
-app()
+cli.app()

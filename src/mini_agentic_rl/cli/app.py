@@ -11,8 +11,15 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..jobs.config import SqlTrainConfig, TrainConfig, with_agent_defaults
-from ..jobs.settings import ChatSettings, EvalSettings, PlanSettings, ServeSettings
+from ..jobs import (
+    ChatSettings,
+    EvalSettings,
+    PlanSettings,
+    ServeSettings,
+    SqlTrainConfig,
+    TrainConfig,
+    with_agent_defaults,
+)
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
@@ -42,7 +49,7 @@ def train_sql(settings: SqlTrainConfig) -> None:
 
 
 def _train(settings: TrainConfig) -> None:
-    from ..jobs.train import train_job
+    from ..jobs import train_job
     from ..trainer import RunFolder
 
     summary = train_job(settings)
@@ -62,7 +69,7 @@ add_post_training_commands(app)
 @settings_command(app, "plan", PlanSettings, panel=MEASURE)
 def plan(settings: PlanSettings) -> None:
     """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
-    from ..jobs.plan import plan_job
+    from ..jobs import plan_job
 
     found = plan_job(settings)
     if settings.json_output:
@@ -74,7 +81,7 @@ def plan(settings: PlanSettings) -> None:
 @settings_command(app, "eval", EvalSettings, panel=MEASURE)
 def evaluate(settings: EvalSettings) -> None:
     """Measure a model or an adapter on held-out problems. Never trains."""
-    from ..jobs.evaluate import eval_job
+    from ..jobs import eval_job
 
     summary = eval_job(settings)
     if settings.json_output:
@@ -94,7 +101,7 @@ def chat(settings: ChatSettings) -> None:
 @settings_command(app, "serve", ServeSettings, panel=SERVE)
 def serve(settings: ServeSettings) -> None:
     """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
-    from ..jobs.serve import serve_job
+    from ..jobs import serve_job
 
     serve_job(settings)
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..gateway import ServerSettings
-from ..jobs.settings import ChatSettings, ServeSettings
+from ..jobs import ChatSettings, ServeSettings
 from ..policy import AdaptedModelSettings
 from ..recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
@@ -122,7 +122,7 @@ def chat(settings: ChatSettings) -> None:
     Raises:
         UserError: the model or the adapter cannot be loaded.
     """
-    from ..jobs.serve import open_server
+    from ..jobs import open_server
 
     console = Console()
     load = settings.model_dump(include=set(AdaptedModelSettings.model_fields))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..jobs.settings import ConvertSettings, DatasetSettings
+from ..jobs import ConvertSettings, DatasetSettings
 from .options import DATA, settings_command
 
 
@@ -21,7 +21,7 @@ def add_data_commands(app: typer.Typer) -> None:
     @settings_command(app, "convert-dpo", ConvertSettings, panel=DATA)
     def convert_dpo(settings: ConvertSettings) -> None:
         """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
-        from ..jobs.data import convert_job
+        from ..jobs import convert_job
 
         report = convert_job(settings)
         if settings.json_output:
@@ -32,7 +32,7 @@ def add_data_commands(app: typer.Typer) -> None:
     @settings_command(app, "dataset", DatasetSettings, panel=DATA)
     def dataset(settings: DatasetSettings) -> None:
         """Look at what a data set gives to a form of training, and write it to a file if asked to."""
-        from ..jobs.data import dataset_job
+        from ..jobs import dataset_job
 
         found = dataset_job(settings)
         if settings.json_output:

@@ -20,7 +20,7 @@ def add_model_commands(app: typer.Typer) -> None:
     @settings_command(app, "score-server", ScoreServerSettings, panel=SERVE)
     def score_server(settings: ScoreServerSettings) -> None:
         """Serve a reward model, which scores and compares answers, until Ctrl-C."""
-        from ..jobs.serve import score_job
+        from ..jobs import score_job
 
         score_job(settings)
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..metrics import MetricsLogger
-from ..metrics.base import EVAL
+from ..metrics import EVAL, MetricsLogger
 
 
 class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here

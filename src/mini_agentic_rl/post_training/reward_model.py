@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..gateway import ChatRenderer
-from ..trainer.statistics import accuracy_row
+from ..trainer import accuracy_row
 from .method import Callbacks, Method, Rows, TrlTrainer
 from .models import load_for_training
 from .rows import Example, TokenRows, preference_rows

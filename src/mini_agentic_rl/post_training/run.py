@@ -24,8 +24,7 @@ from ..algorithm import peak_memory_bytes
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
 from ..gateway import ChatRenderer, load_tokenizer
-from ..metrics import MetricsLogger
-from ..metrics.base import EVAL
+from ..metrics import EVAL, MetricsLogger
 from ..policy import resolve_device
 from ..trainer import RecordedRun, RunState, record_run
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments

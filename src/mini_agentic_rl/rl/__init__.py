@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import TrainingConfig
     from .datasets import (
+        STAND_IN,
         GSM8KDataset,
         create_math_dataset,
         create_rl_dataset,
         create_sft_dataset,
         format_math_dataset,
         load_dataset,
+        local_copy,
         preview_dataset,
         usual_dataset,
     )
     from .evaluation import evaluate_model
     from .installation import TRL_AVAILABLE, check_trl_installation, get_device_info, get_installation_guide
+    from .reinforcement import reinforce
     from .rewards import (
+        REWARD_TYPES,
         MathRewardFunction,
         create_accuracy_reward,
         create_length_penalty_reward,
@@ -32,9 +36,17 @@ if TYPE_CHECKING:
         evaluate_rewards,
     )
     from .simple_agent import LLMConfig, SimpleAgent
+    from .supervised import FORMATS, SUPERVISED_SETTINGS, supervise
     from .trainers import GRPOTrainerWrapper, PPOTrainerWrapper, SFTTrainerWrapper, train_with_grpo, train_with_sft
 
 _HOME = {
+    "reinforce": "reinforcement",
+    "supervise": "supervised",
+    "SUPERVISED_SETTINGS": "supervised",
+    "FORMATS": "supervised",
+    "REWARD_TYPES": "rewards",
+    "local_copy": "datasets",
+    "STAND_IN": "datasets",
     "TrainingConfig": "config",
     "GSM8KDataset": "datasets",
     "create_math_dataset": "datasets",
@@ -65,6 +77,10 @@ _HOME = {
 }
 
 __all__ = [
+    "FORMATS",
+    "REWARD_TYPES",
+    "STAND_IN",
+    "SUPERVISED_SETTINGS",
     "TRL_AVAILABLE",
     "GRPOTrainerWrapper",
     "GSM8KDataset",
@@ -88,7 +104,10 @@ __all__ = [
     "get_device_info",
     "get_installation_guide",
     "load_dataset",
+    "local_copy",
     "preview_dataset",
+    "reinforce",
+    "supervise",
     "train_with_grpo",
     "train_with_sft",
     "usual_dataset",

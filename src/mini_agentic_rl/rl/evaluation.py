@@ -8,10 +8,9 @@ from typing import Any
 
 from ..algorithm import Measure
 from ..errors import UserError
-from ..jobs.checks import check_model
+from ..jobs import check_model
 from ..metrics import ConsoleLogger, MetricsLogger
-from ..trainer import Trainer
-from ..trainer.statistics import accuracy_row
+from ..trainer import Trainer, accuracy_row
 from .datasets import create_rl_dataset
 from .event_loop import outside_of_loops
 from .prompt_agent import PromptAgent, RewardFunction

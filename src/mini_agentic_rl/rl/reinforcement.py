@@ -9,11 +9,8 @@ from typing import Any, ClassVar
 
 from ..algorithm import PRESETS, Backend, ReinforcementLearning
 from ..errors import UserError
-from ..jobs.checks import check_model
-from ..jobs.config import PPO, TrainConfig
-from ..jobs.summary import training_summary
-from ..jobs.train import last_logged
-from ..jobs.train import make_algorithm as make_from_config
+from ..jobs import PPO, TrainConfig, check_model, last_logged, training_summary
+from ..jobs import make_algorithm as make_from_config
 from ..policy import adapter_folder
 from ..trainer import RecordedRun, RunFolder, RunnerSettings, RunSettings, Trainer, record_run
 from .config import TrainingConfig

@@ -19,7 +19,7 @@ from ..post_training import (
 from .config import TrainingConfig
 from .models import model_source, tracking_project
 
-SETTINGS: Mapping[str, type[PostTrainingSettings]] = {
+SUPERVISED_SETTINGS: Mapping[str, type[PostTrainingSettings]] = {
     "sft": SFTSettings,
     "dpo": DPOSettings,
     "kto": KTOSettings,
@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, type[PostTrainingSettings]] = {
 }
 """The settings of each method by its name."""
 
-FORMS: Mapping[str, str] = {
+FORMATS: Mapping[str, str] = {
     "sft": "sft",
     "dpo": "preference",
     "kto": "unpaired",
@@ -50,7 +50,7 @@ def supervise(
     """Train on rows in the form of the method and return the summary of the run. The result is `folder` itself.
 
     Args:
-        method: a name in `SETTINGS`.
+        method: a name in `SUPERVISED_SETTINGS`.
         resume: go on with the run in the folder.
         overwrite: replace the run in the folder.
 
@@ -81,7 +81,7 @@ def settings_of(
         raise UserError(
             "lora_target_modules: training on written rows puts the adapter on all linear layers; leave it None"
         )
-    return SETTINGS[method](
+    return SUPERVISED_SETTINGS[method](
         model=model_source(config),
         dtype=config.dtype,
         use_lora=config.use_lora,

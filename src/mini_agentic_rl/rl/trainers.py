@@ -20,8 +20,7 @@ from typing import Any
 from ..algorithm import Backend
 from ..errors import UserError
 from ..gateway import load_tokenizer
-from ..jobs.checks import check_model
-from ..jobs.config import PPO
+from ..jobs import PPO, check_model
 from ..policy import ADAPTER_CONFIG
 from ..rewards import RemoteReward
 from .config import TrainingConfig

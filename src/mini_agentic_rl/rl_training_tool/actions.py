@@ -8,8 +8,7 @@ from typing import Any
 
 from ..datasets import load_examples
 from ..errors import UserError
-from ..rl.datasets import STAND_IN, local_copy, usual_dataset
-from ..rl.rewards import REWARD_TYPES, create_reward_function
+from ..rl import REWARD_TYPES, STAND_IN, create_reward_function, local_copy, usual_dataset
 from .parameters import DataParameters, EvaluateParameters, LoadDatasetParameters, RewardParameters, ToolError
 from .paths import AllowedPaths
 
@@ -134,7 +133,7 @@ class DataActions:
     def evaluate(self, parameters: EvaluateParameters) -> dict[str, Any]:
         """The mean reward and the accuracy of a model."""
         from ..metrics import MetricsLogger
-        from ..rl.evaluation import evaluate_model
+        from ..rl import evaluate_model
 
         reward_fn = self.reward(parameters)
         name, rows = self.find(parameters, "rl")

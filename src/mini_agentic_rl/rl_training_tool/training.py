@@ -15,7 +15,7 @@ from ..atomic_files import write_json
 from ..config import Settings
 from ..datasets import divide_examples
 from ..errors import UserError
-from ..rl.config import TrainingConfig
+from ..rl import TrainingConfig
 from .parameters import Supervised, TrainParameters, told
 
 SUPERVISED: tuple[str, ...] = get_args(Supervised)
@@ -141,9 +141,9 @@ def run_job(job: Job, folder: Path) -> dict[str, Any]:
 
 def format_of(algorithm: str) -> str:
     """The form of rows that an algorithm learns from."""
-    from ..rl.supervised import FORMS
+    from ..rl import FORMATS
 
-    return FORMS.get(algorithm, "rl")
+    return FORMATS.get(algorithm, "rl")
 
 
 def load_rows(job: Job) -> list[Row]:
@@ -192,10 +192,10 @@ def config_of(job: Job, folder: Path, learning_rate: float) -> TrainingConfig:
 
 
 def _supervise(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    from ..rl.supervised import SETTINGS, supervise
+    from ..rl import SUPERVISED_SETTINGS, supervise
 
     given = job.parameters
-    usual = SETTINGS[given.algorithm].settings()["learning_rate"].default
+    usual = SUPERVISED_SETTINGS[given.algorithm].settings()["learning_rate"].default
     return supervise(
         given.algorithm,
         config_of(job, folder, float(usual)),
@@ -207,7 +207,7 @@ def _supervise(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _reinforce(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    from ..rl.reinforcement import reinforce
+    from ..rl import reinforce
 
     given = job.parameters
     train: Sequence[Any] = rows
