@@ -51,7 +51,7 @@ def _show(settings: ResultSettings, summary: Mapping[str, Any]) -> None:
 
 
 def _checked(merged: Mapping[str, Any]) -> str:
-    """What the comparison with the unmerged model found, beside what the adapter does."""
+    """Describe the difference between the merged and the unmerged model, beside the effect of the adapter."""
     check = merged["check"]
     rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
     if not check["tokens"]:

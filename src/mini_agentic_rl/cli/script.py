@@ -73,7 +73,7 @@ def _command_line(
     own: Sequence[str],
     prepare: Prepare | None,
 ) -> list[str]:
-    """What the command is to be called with.
+    """Return the arguments that the command is called with.
 
     Raises:
         UserError: a flag that nobody knows, or one of the script's own without a value.

@@ -29,7 +29,7 @@ class LightningEnvVar(Enum):
     AGL_SERVER_PORT = "AGL_SERVER_PORT"
     """Port of the store server."""
     AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
-    """Whether the strategy wraps the store in a server and clients itself."""
+    """True if the strategy wraps the store in a server and clients itself."""
     AGL_API_KEY = "AGL_API_KEY"
     """Bearer token of the store server; needed where it listens on anything but this computer's loopback."""
 

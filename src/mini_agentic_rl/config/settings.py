@@ -95,7 +95,7 @@ class Setting:
     path: tuple[str, ...]
     """Names of the groups, and of the field."""
     name: str
-    """What it is called without its groups."""
+    """Name of the setting without its groups."""
     field: FieldInfo
     default: Any
     """The default that holds here."""
@@ -115,7 +115,7 @@ class SeedSettings(Settings):
 
 
 class JsonSettings(Settings):
-    """How a command tells its result."""
+    """Settings of the output of a command."""
 
     json_output: bool = Field(default=False, json_schema_extra={"option": "--json"})
     """Print the result as JSON on standard output."""

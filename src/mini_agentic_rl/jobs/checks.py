@@ -1,4 +1,4 @@
-"""What is looked at before anything is written or deleted: the model, and which role this process has."""
+"""Check the model and the role of this process before anything is written or deleted."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*DECIDED, *CRITIC)},
     }
-    """What the main job has against the library's defaults, and why. The library's defaults (30 steps of 8 tasks, a
+    """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
     constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
     it trains the embedded model on arithmetic, on a CPU within minutes, and so takes fewer and larger steps, at a
     higher learning rate that falls, after a short imitation. With PPO, too, it takes these numbers of rollouts and
@@ -137,7 +137,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     algorithm: AlgorithmName = "grpo"
     """Published algorithm. It decides what is not given by name under "Rewards and loss"; `ppo` has a critic."""
     backend: Backend = "native"
-    """Who turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
+    """Backend that turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
     full_finetune: bool = False
     """Train every weight instead of a LoRA adapter."""
     max_samples: int | None = Field(default=None, ge=1)

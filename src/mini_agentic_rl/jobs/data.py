@@ -38,7 +38,7 @@ def convert_job(settings: ConvertSettings) -> dict[str, Any]:
 
 
 def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
-    """How many examples there are, and the first of them.
+    """Return the number of examples and the first of them.
 
     Raises:
         UserError: there is no such data set, or an extra that it needs is not installed.

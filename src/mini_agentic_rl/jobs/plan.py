@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _PRESETS = {"4gb": 4 * 10**9}
 _CONTEXT_BYTES = 450 * 10**6
-"""What a CUDA context takes of a card beside what torch allocates."""
+"""Bytes that a CUDA context takes of a card beside what torch allocates."""
 _PROMPT_TOKENS = 512
 
 

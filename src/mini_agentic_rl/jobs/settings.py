@@ -73,7 +73,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     split: Literal["train", "val", "test"] = "test"
     """Which part of the tasks; of a single file, `test` is the whole."""
     size: int = Field(default=200, ge=1)
-    """How many problems, at most."""
+    """Number of problems at most."""
     samples: int = Field(default=1, ge=1)
     """Tries at each problem; with k tries pass@1 to pass@k are reported."""
     temperature: float | None = Field(default=None, ge=0)
@@ -161,8 +161,8 @@ class DatasetSettings(SeedSettings, JsonSettings):
     split: Literal["train", "val", "test", "all"] = "train"
     """Which part; `all` is for files."""
     max_samples: int | None = Field(default=None, ge=0)
-    """How many examples to draw; by default all, of generated data sets 1000."""
+    """Number of examples to draw; by default all, of generated data sets 1000."""
     show: int = Field(default=3, ge=0)
-    """How many examples to show."""
+    """Number of examples to show."""
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""

@@ -1,4 +1,4 @@
-"""What a training leaves to read: its summary, some conversations, and the versions of what computed."""
+"""The results that a training leaves to read: its summary, some conversations, and the versions of what computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One face for everything that shows or keeps the numbers of a run.
+"""The interface of everything that shows or keeps the metrics of a run.
 
 A run is a row of phases ("SFT", "reinforcement learning", "evaluation"); a phase advances through a known or unknown
 number of units; at some points a dictionary of numbers is logged under a step. `step` is one count over the whole
@@ -17,11 +17,11 @@ from types import TracebackType
 HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
 """Families that a person watches, in the order in which they are shown."""
 EVAL = "/eval"
-"""The end of the name of what was measured on held-out examples."""
+"""Suffix of the names of metrics that were measured on held-out examples."""
 
 
 def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
-    """The metric that stands for a family: `family`, else `family/mean`, else its first `family/…`, else the first
+    """Return the name of a family's metric: `family`, else `family/mean`, else its first `family/…`, else the first
     `…/family`, as in `sft/loss`.
 
     None where the family has no number.
@@ -34,13 +34,13 @@ def headline_name(metrics: Mapping[str, float | None], family: str) -> str | Non
 
 
 def headline(metrics: Mapping[str, float | None], family: str) -> float | None:
-    """The number of the metric that stands for a family; None where it has none."""
+    """Return the number of the metric that stands for a family; None where it has none."""
     name = headline_name(metrics, family)
     return None if name is None else metrics[name]
 
 
 def held_out(metrics: Mapping[str, float]) -> dict[str, float] | None:
-    """Numbers that were all measured on held-out examples, under their plain names; None if they were not."""
+    """Return numbers that were all measured on held-out examples, under their plain names; None if they were not."""
     if not metrics or not all(name.endswith(EVAL) for name in metrics):
         return None
     return {name.removesuffix(EVAL): value for name, value in metrics.items()}
@@ -54,7 +54,7 @@ class MetricsLogger:
 
         Args:
             name: What to call it, e.g. "evaluation before".
-            total: How many units (steps, problems) it has; None if that is unknown.
+            total: Number of its units (steps, problems); None if that is unknown.
         """
 
     def advance(self, n: int = 1) -> None:

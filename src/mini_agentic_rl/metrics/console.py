@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: progress, time left, and the latest numbers of each headline family.
+"""Show a run on the console while it goes on: progress, time left, and the latest numbers of each headline family.
 
 On a terminal it is one live view; elsewhere (a file, a pipe, CI) it is plain lines, one for each logged step, each
 phase and, within a long phase, each half minute. It writes to standard error, so that standard output stays free for
@@ -41,7 +41,7 @@ _TITLES = {
     "reward/margin": "margin",
     "tokens_per_second": "tokens/s",
 }
-"""What metrics and families are called, where that is not the name of the family."""
+"""Labels of metrics and families, where they differ from the name of the family."""
 _HELD_OUT = "held out"
 
 
@@ -220,7 +220,7 @@ class _PlainLines:
 
 
 def _title(row: Mapping[str, float], family: str) -> str:
-    """What the number of a family is called in this row."""
+    """Return the label of a family's number in this row."""
     return _TITLES.get(headline_name(row, family) or family, _TITLES.get(family, family))
 
 

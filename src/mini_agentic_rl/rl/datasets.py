@@ -188,7 +188,7 @@ def _checked(format_type: str) -> Form:
 
 
 def _in_cache() -> bool:
-    """Whether the Hub's client has fetched GSM8K before."""
+    """Return True if the Hub's client has fetched GSM8K before."""
     return cached("openai/gsm8k", "README.md", "dataset")
 
 

@@ -1,4 +1,4 @@
-"""Runs have event loops of their own, which cannot begin inside another one, as a notebook has it."""
+"""Run code with an event loop of its own where another loop runs already, as in a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def outside_of_loops(call: Callable[[], T]) -> T:
-    """What `call` returns or raises: here, or in a thread where an event loop is running here. Blocks either way."""
+    """Return or raise what `call` does: here, or in a thread where an event loop runs here. Block either way."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is installed, what is missing, and what there is to compute on."""
+"""Report what is installed, what is missing, and which devices there are."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from importlib.util import find_spec
 from typing import Any
 
 TRL_AVAILABLE: bool = find_spec("trl") is not None
-"""Whether TRL is installed: SFT and preference training stand on it, the reinforcement learning here does not."""
+"""True if TRL is installed: SFT and preference training stand on it, the reinforcement learning here does not."""
 
 _INSTALL = "pip install 'mini-agentic-rl[trl]'"
 
 
 def check_trl_installation() -> bool:
-    """Whether TRL can be used."""
+    """Return True if TRL can be used."""
     return find_spec("trl") is not None
 
 
 def get_installation_guide() -> str:
-    """What to install for which training, and what of it is here."""
+    """Return a text on what each training needs installed, and what of it is missing."""
     state = f"installed ({metadata.version('trl')})" if check_trl_installation() else "not installed"
     return (
         f"TRL: {state}\n"

@@ -1,4 +1,4 @@
-"""The model that a `TrainingConfig` names, and where its figures go."""
+"""The model that a `TrainingConfig` names, and the project that its metrics go to."""
 
 from __future__ import annotations
 

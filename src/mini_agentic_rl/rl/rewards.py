@@ -28,7 +28,7 @@ REWARD_TYPES: Mapping[str, str] = {
     "length_penalty": "accuracy, less penalty_weight for each character beyond max_length",
     "step": f'accuracy, plus step_bonus for each marked step ("Step 1", "2.") of a right reply, up to {MAX_STEPS}',
 }
-"""What each reward gives, by its name."""
+"""Descriptions of the rewards, by their names."""
 
 
 class MathRewardFunction(AccuracyReward):
@@ -51,14 +51,14 @@ class MathRewardFunction(AccuracyReward):
         return normalise_answer(answer)
 
     def compare_answers(self, predicted: str, truth: str) -> bool:
-        """Whether two answers say the same, numbers to within the tolerance. An empty one equals none."""
+        """Return True if two answers say the same, numbers to within the tolerance. An empty one equals none."""
         if not str(predicted).strip() or not str(truth).strip():
             return False
         return same_answer(predicted, truth, abs_tol=self.tolerance)
 
 
 class AdjustedReward(Reward):
-    """What another reward function gives, changed by what a reply looks like where it earned more than 0.
+    """The reward of another function, changed by the look of a reply where it earned more than 0.
 
     Args:
         base: the other function.

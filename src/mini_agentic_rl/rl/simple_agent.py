@@ -38,7 +38,7 @@ class LLMConfig(Settings):
 
 
 class AgentTool(Protocol):
-    """What an agent can use."""
+    """A function that an agent can call."""
 
     @property
     def openai_tool(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class SimpleAgent:
         return request | {name: value for name, value in options.items() if value is not None}
 
     def _use(self, name: str, arguments: str) -> str:
-        """What a tool says; a call that cannot be made is told to the model, which may make a better one."""
+        """Return the answer of a tool; a call that cannot be made is told to the model, which may make a better one."""
         tool = self._tools.get(name)
         if tool is None:
             return f"error: there is no tool {name!r}; there are {', '.join(self._tools)}"

@@ -39,7 +39,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class TrainerWrapper(ABC):
-    """What all trainers share.
+    """The base of all trainers.
 
     Args:
         config: the settings; None takes the defaults.
@@ -53,7 +53,7 @@ class TrainerWrapper(ABC):
         self.config = config or TrainingConfig()
         self.dataset = dataset
         self.summary: dict[str, Any] | None = None
-        """What `train` returned."""
+        """Return the summary that `train` has returned."""
 
     @property
     def run_folder(self) -> Path:

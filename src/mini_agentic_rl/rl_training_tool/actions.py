@@ -91,7 +91,7 @@ class DataActions:
         )
 
     def load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
-        """How many rows there are, what they hold, and the first ones."""
+        """Return the number of rows, their columns and the first rows."""
         name, rows = self.find(parameters, parameters.format)
         found = self.rows(name, rows, parameters.format, parameters)
         return {
@@ -114,7 +114,7 @@ class DataActions:
         return load_examples(name, form, split=parameters.split, max_samples=parameters.max_samples)
 
     def create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
-        """What the reward gives for three replies to a task whose right answer is 42."""
+        """Return the rewards of three replies to a task whose right answer is 42."""
         reward_fn = self.reward(parameters)
         truths = [_TRUTH] * len(_EXAMPLES)
         rewards = reward_fn(completions=[text for _, text in _EXAMPLES], ground_truth=truths)

@@ -26,7 +26,7 @@ from .tool import RLTrainingTool
 
 
 def training_server(tool: RLTrainingTool) -> Server[Any]:
-    """The server of a tool. Calls run in threads, so that a training can be watched while another call waits."""
+    """Return the server of a tool. Calls run in threads, so that a training can be watched while another call waits."""
 
     async def list_tools(context: Any, parameters: Any) -> ListToolsResult:
         offered = Tool(name=tool.name, description=tool.description, input_schema=json_schema())

@@ -10,7 +10,7 @@ from .tool import RLTrainingTool
 
 
 def openai_agents_tool(tool: RLTrainingTool) -> Any:
-    """A `FunctionTool` for `agents.Agent(tools=[…])`. A call runs in a thread: the event loop goes on meanwhile.
+    """Return a `FunctionTool` for `agents.Agent(tools=[…])`. A call runs in a thread: the event loop goes on meanwhile.
 
     Raises:
         ImportError: openai-agents is not installed.

@@ -1,4 +1,4 @@
-"""What each action of the tool takes. From these classes come the checks, the JSON schema and `get_parameters()`.
+"""Parameters of each action of the tool. From these classes come the checks, the JSON schema and `get_parameters()`.
 
 A wrong parameter is told in one sentence that an agent can act on: which one, and what is allowed.
 """

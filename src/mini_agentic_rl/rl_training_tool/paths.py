@@ -1,4 +1,4 @@
-"""What an agent may read and write: output folders inside one root, data files there or in folders that were named."""
+"""The paths that an agent may read and write: output folders inside one root, data files there or in named folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AllowedPaths:
         self._readable = (self.root, *(Path(folder).expanduser().resolve() for folder in data_folders))
 
     def output(self, output_dir: str) -> Path:
-        """The output folder of this name.
+        """Return the output folder of this name.
 
         Raises:
             ToolError: it is not inside the root.
@@ -33,12 +33,12 @@ class AllowedPaths:
         return folder
 
     def model(self, name: str) -> str:
-        """A model: the path where the name is that of a folder inside the root, else the name itself."""
+        """Return a model: the path where the name is that of a folder inside the root, else the name itself."""
         folder = self._absolute(name)
         return str(folder) if folder.is_dir() and folder.is_relative_to(self.root) else name
 
     def dataset(self, name: str) -> str:
-        """A data set by name, or the path of one that may be read.
+        """Return a data set by name, or the path of one that may be read.
 
         Raises:
             ToolError: there is no such data set, or it is elsewhere. `module:function`, which would run code, is none.

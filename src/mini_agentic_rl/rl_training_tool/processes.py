@@ -42,7 +42,7 @@ def start_worker(folder: Path, job: bytes, log: Path) -> subprocess.Popen[bytes]
 
 
 def running(root: Path) -> dict[Path, psutil.Process]:
-    """The processes that train into folders inside `root`, by folder."""
+    """Return the processes that train into folders inside `root`, by folder."""
     found = {}
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
@@ -54,7 +54,7 @@ def running(root: Path) -> dict[Path, psutil.Process]:
 
 
 def interrupt(process: psutil.Process, wait_seconds: float) -> bool:
-    """Press Ctrl-C, and wait; whether it has ended within so many seconds."""
+    """Send SIGINT, and wait; return True if it has ended within so many seconds."""
     try:
         process.send_signal(signal.SIGINT)
         process.wait(wait_seconds)

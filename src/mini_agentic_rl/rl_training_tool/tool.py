@@ -89,11 +89,11 @@ class RLTrainingTool:
         return json.dumps(answer, ensure_ascii=False, indent=2, default=str)
 
     def __call__(self, **parameters: Any) -> str:
-        """The same as `run`, with the parameters by name."""
+        """Call `run` with the parameters by name."""
         return self.run(parameters)
 
     def get_parameters(self) -> list[ToolParameter]:
-        """Every parameter with its type, description and default."""
+        """Return every parameter with its type, description and default."""
         return describe()
 
     @property

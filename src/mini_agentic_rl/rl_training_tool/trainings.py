@@ -79,7 +79,7 @@ class Trainings:
         }
 
     def status(self, parameters: TrainingParameters) -> Answer:
-        """How a training stands, or all that run and all that this tool has started."""
+        """Report the state of one training, or of all that run and all that this tool has started."""
         if parameters.output_dir is not None:
             return self._status(self._paths.output(parameters.output_dir))
         folders = {*running(self._paths.root), *self._started, *self._here}
@@ -107,7 +107,7 @@ class Trainings:
         return found
 
     def logs(self, parameters: LogsParameters) -> Answer:
-        """The last lines that a training has written."""
+        """Return the last lines that a training has written."""
         folder = self._which(parameters)
         lines = _tail(folder / LOG_FILE, parameters.lines)
         return {"output_dir": str(folder), "state": self._status(folder)["state"], "lines": lines}

@@ -26,7 +26,7 @@ FAILED, STOPPED = 1, 130
 
 
 def main() -> int:
-    """The exit code: 0 finished, 1 failed, 130 stopped."""
+    """Train, and return the exit code: 0 finished, 1 failed, 130 stopped."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored for what it starts
     job: Job = cloudpickle.load(sys.stdin.buffer)
     setup_logging("INFO", console=shared_console())

@@ -72,7 +72,7 @@ def build_all(keyword: str, specs: Component[Any] | Sequence[Component[Any]], ki
 
 
 def load(keyword: str, path: str, names: Mapping[str, str] | None = None) -> Any:
-    """What a dotted path or a short name stands for.
+    """Import what a dotted path or a short name stands for.
 
     Raises:
         UserError: there is no such thing, or its module cannot be imported.

@@ -49,7 +49,7 @@ _CLIENT_SERVER_VARIABLES: Final = (
 def make_strategy(
     spec: Component[ExecutionStrategy] | None, *, n_runners: int | None, port: int | None
 ) -> ExecutionStrategy:
-    """The strategy; `n_runners` and `port` reach one that is made here.
+    """Return the strategy; `n_runners` and `port` reach one that is made here.
 
     Raises:
         UserError: `spec` names no strategy.
@@ -69,12 +69,12 @@ def make_strategy(
 
 
 def asks_for_processes() -> bool:
-    """Whether the environment asks for the client-server strategy, in which each runner is a process of its own."""
+    """Return True if the environment asks for the client-server strategy: each runner is a process of its own."""
     return any(variable.value in os.environ for variable in _CLIENT_SERVER_VARIABLES)
 
 
 def make_store(spec: Component[LightningStore] | Path, folder: RunFolder | None) -> LightningStore:
-    """The store that was asked for: a spec, or the URL or file of one.
+    """Return the store that was asked for: a spec, or the URL or file of one.
 
     Raises:
         UserError: `spec` names no store, or it cannot be opened.
@@ -115,12 +115,12 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
 
 
 def is_external(store: LightningStore | None) -> bool:
-    """Whether others may use the store at the same time."""
+    """Return True if others may use the store at the same time."""
     return store is not None and not isinstance(store, InMemoryLightningStore)
 
 
 def runs_algorithm(strategy: ExecutionStrategy) -> bool:
-    """Whether this start of the program runs the algorithm, and not runners alone."""
+    """Return True if this start of the program runs the algorithm, and not runners alone."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return True
     from ..execution import ClientServerExecutionStrategy
@@ -129,7 +129,7 @@ def runs_algorithm(strategy: ExecutionStrategy) -> bool:
 
 
 def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
-    """How many runners the strategy has; one of the user's own making has what was asked for."""
+    """Return the number of runners of the strategy; one of the user's own making has what was asked for."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return strategy.n_runners
     from ..execution import ClientServerExecutionStrategy
@@ -140,7 +140,7 @@ def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
 
 
 def make_runner(spec: Component[Runner] | None, *, tracer: Tracer | None, max_rollouts: int | None) -> Runner:
-    """The runner; one object serves all runners of a process, each in a `run_context` of its own.
+    """Return the runner; one object serves all runners of a process, each in a `run_context` of its own.
 
     Raises:
         UserError: `spec` names no runner.

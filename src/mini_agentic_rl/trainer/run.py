@@ -59,7 +59,7 @@ class AlgorithmSide:
 
     algorithm: Algorithm
     context_on: Callable[[LightningStore], AlgorithmContext]
-    """What the algorithm gets, but for the store, which each process reaches in its own way."""
+    """Make the context of the algorithm for a store, which each process reaches in its own way."""
     train_dataset: Dataset[Any] | None
     val_dataset: Dataset[Any] | None
     switch: StopSwitch
@@ -107,7 +107,7 @@ class Run:
     algorithm_side: AlgorithmSide
     runner_side: RunnerSide
     runs_algorithm: bool = True
-    """Whether the algorithm is part of this start of the program, and not runners alone."""
+    """True if the algorithm is part of this start of the program, and not runners alone."""
     cancels_leftovers: bool = False
     """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
     closes_store: bool = False
@@ -147,7 +147,7 @@ class Run:
 
 
 def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """What `call` returns or raises in a daemon thread that has the caller's context variables."""
+    """Return or raise what `call` does in a daemon thread that has the caller's context variables."""
     result: Future[T] = Future()
     context = contextvars.copy_context()
 
@@ -174,7 +174,7 @@ async def _end(work: asyncio.Future[None]) -> None:
 
 
 def _look_at(work: asyncio.Future[None]) -> None:
-    """Who has stopped a run does not ask what it raised then."""
+    """Ignore what a run raised after it was stopped."""
     if not work.cancelled():
         work.exception()
 

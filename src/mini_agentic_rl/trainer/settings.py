@@ -11,7 +11,7 @@ from ..metrics import LoggerName
 
 
 class RunnerSettings(Settings):
-    """Who runs the agent."""
+    """Settings of the runners, which run the agent."""
 
     n_runners: int = Field(default=128, ge=1)
     """Rollouts that run at the same time."""

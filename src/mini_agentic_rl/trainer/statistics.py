@@ -1,4 +1,4 @@
-"""How sure a measured accuracy is: Wilson's interval, and the unbiased pass@k."""
+"""The uncertainty of a measured accuracy: Wilson's interval, and the unbiased pass@k."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class AccuracyRow(TypedDict):
     """One line of the accuracy table."""
 
     name: str
-    """What was measured: "before", "after SFT", "after RL", "pass@4"."""
+    """Name of the measurement: "before", "after SFT", "after RL", "pass@4"."""
     accuracy: float
     """In [0, 1]."""
     correct: float
-    """How many were right: `accuracy * count`."""
+    """Number of problems solved: `accuracy * count`."""
     count: int
-    """How many problems there were."""
+    """Number of problems."""
     low: float
     """Lower end of the 95 % confidence interval."""
     high: float

@@ -147,7 +147,7 @@ class Trainer:
         self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
         self.hooks: list[Hook] = build_all("hooks", hooks, Hook)
         self.inputs = read_inputs(agent, train_dataset, val_dataset)
-        """What `fit`, `dev` and `train` take where they are given nothing else."""
+        """Return the inputs of `fit`, `dev` and `train` where they are given no others."""
 
     @property
     def agent(self) -> LitAgent[Any] | None:

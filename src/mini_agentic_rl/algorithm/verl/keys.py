@@ -147,9 +147,9 @@ class Fixed:
 
     key: str
     holds: Callable[[Any], bool]
-    """Whether the value is the one that holds here."""
+    """Return True if the value is the one that holds here."""
     instead: str
-    """What to do about another one, or what happens instead."""
+    """Advice for another value, or what happens instead."""
 
 
 def _is_off(value: Any) -> bool:

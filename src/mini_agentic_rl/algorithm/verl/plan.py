@@ -36,12 +36,12 @@ _OF_CRITIC = {setting.key for setting in CRITIC_SETTINGS}
 
 @dataclass(frozen=True)
 class Plan:
-    """What a configuration asks for, in the words of Mini-GRPO or Mini-PPO. What is absent keeps their defaults."""
+    """Settings of Mini-GRPO or Mini-PPO that a configuration asks for. What is absent keeps their defaults."""
 
     model: str | None = None
     tokenizer: str | None = None
     has_critic: bool = False
-    """Whether it asks for PPO."""
+    """True if it asks for PPO."""
     grpo: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `GRPOSettings`; with a critic, of `PPOSettings`."""
     learner: Mapping[str, Any] = field(default_factory=dict)
