@@ -84,7 +84,7 @@ class Throttle:
         self._told: dict[str, float] = {}
 
     def due(self, text: str) -> bool:
-        """Whether to log `text` now; asking counts as logging it."""
+        """Return True if `text` is to be logged now; asking counts as logging it."""
         now = time.monotonic()
         if now - self._told.get(text, -math.inf) < self._seconds:
             return False

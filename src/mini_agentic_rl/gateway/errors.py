@@ -1,4 +1,4 @@
-"""What can go wrong with a request to the gateway, beside what can go wrong at any server."""
+"""Errors of requests to the gateway, beside those of any server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each attempt of a rollout may ask of the model, and the mark that one leaves which wants more.
+"""Limits on what each attempt of a rollout may ask of the model, and the mark that one leaves which wants more.
 
 The refusal is final: its status is 403, which the SDKs do not try again. The first one is recorded as an exception span
 of the attempt, so that its reason is in the store even where the agent swallows the error.
@@ -48,7 +48,7 @@ class GatewayLimits(RolloutLimits, RequestLimits):
     """All bounds of a gateway: `MiniLLMServer(limits=…)`, `LLMProxy(limits=…)`, `MiniGRPO(limits=…)`."""
 
     when_paused: Literal["wait", "refuse"] = "wait"
-    """What becomes of a request that arrives while the weights are updated: it waits, or is told to come again."""
+    """Treatment of a request that arrives while the weights are updated: it waits, or is told to come again."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What every server of this project shares; nothing here knows what is served.
+"""The parts that every server of this project shares; nothing here knows what is served.
 
 `ServerThread` runs an ASGI application in a thread, and `AdmittingServer` puts an `Admission` in front of it: keys,
 rate, concurrency, pausing, draining. `read_body`, `json_object` and `checked` read bounded bodies, every failure is an

@@ -1,4 +1,4 @@
-"""Who may ask at all: those who carry a key; and where no key is asked for, no web page of another site."""
+"""Check that a request may be served: by its key, or, where none is needed, by not coming from a foreign web page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes in when: the key, its rate, how many at once; closed while the server drains, held while it is paused.
+"""Admission of requests: by key, by rate, by number at once; closed while the server drains, held while it is paused.
 
 Requests are let in and out on the server's event loop. `pause`, `resume`, `drain` and `reopen` may be called from any
 thread.

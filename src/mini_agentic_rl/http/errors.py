@@ -1,4 +1,4 @@
-"""What can go wrong with a request to any server: an HTTP status, a message, and headers to send along."""
+"""Errors of requests to any server: an HTTP status, a message, and headers to send along."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class MetricFamily:
     name: str
     """Without the prefix."""
     text: str
-    """What they are."""
+    """Description of the values."""
     values: Mapping[tuple[str, ...], float]
     """By the values of the labels."""
     labels: tuple[str, ...] = ("kind",)

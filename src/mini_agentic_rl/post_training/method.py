@@ -42,7 +42,7 @@ class TrlTrainer:
     configuration: Any
     """The class of its configuration."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the method's settings say in it; this wins over what all methods share."""
+    """Arguments that the settings of the method add; they win over those that all methods share."""
 
     def make(self, loaded: TrainedModel, arguments: Mapping[str, Any], train: Dataset, measured: Dataset) -> Any:
         """Return the trainer of a model, under the `arguments` that all methods share."""

@@ -61,7 +61,7 @@ class TrainedModel:
     """The adapter that the trainer has to make; None where one is there, or every weight is trained."""
     device: torch.device
     dtype: torch.dtype
-    """What the device computes in."""
+    """Number type in which the device computes."""
 
 
 def load_causal(settings: PostTrainingSettings) -> TrainedModel:

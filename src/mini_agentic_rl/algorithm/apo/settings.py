@@ -1,4 +1,4 @@
-"""What a person can choose about APO."""
+"""Settings of APO."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
 
 
 _NOW = ("attempts", "tokens")
-"""What `ConversationMemory.counters` tells of the present; the rest only ever grows; `forked` is a sum of others."""
+"""Counters of `ConversationMemory` that tell of the present; the rest only ever grows; `forked` is a sum of others."""
 
 
 def _counted(service: ChatService) -> Iterable[MetricFamily]:

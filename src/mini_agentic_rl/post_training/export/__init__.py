@@ -1,4 +1,4 @@
-"""What others can load: an adapter merged into its base, an adapter in plain peft form, a GGUF file.
+"""Exports that other programs load: an adapter merged into its base, an adapter in plain peft form, a GGUF file.
 
 `merge` and `export` need torch, and are loaded when they are asked for; their settings are not.
 """

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _HUB_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/[^/]+/?$")
 _SPARE = 1.3
-"""How much more memory than its weights a model in float32 needs to be merged and compared."""
+"""Memory for merging and comparing a model in float32, as a multiple of the bytes of its weights."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..rows import prompt_and_answer
 from .settings import Truncation
 
 Reading = Literal["answer", "template", "pair"]
-"""How far a model reads: up to the end of the answer, all that the chat template writes, or a pair of plain texts."""
+"""Part that a model reads: up to the end of the answer, all that the chat template writes, or a pair of plain texts."""
 
 
 @dataclass(frozen=True)

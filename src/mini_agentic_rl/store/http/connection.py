@@ -38,7 +38,7 @@ _IDLE_CONNECTIONS: Final = 64
 _CLOSED: Final = "the client of the store is closed: make a new one"
 
 _of_other_processes: list[object] = []
-"""What was open when the process was forked: it belongs to the parent, and must not be closed here."""
+"""Connections that were open when the process was forked: they belong to the parent, and must not be closed here."""
 
 
 class Connection:
