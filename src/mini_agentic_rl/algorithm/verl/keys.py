@@ -19,7 +19,7 @@ MODEL = "actor_rollout_ref.model"
 
 
 @dataclass(frozen=True)
-class Setting:
+class HonouredKey:
     """A key that sets something; where several set the same, the later in the table wins. None leaves the default."""
 
     key: str
@@ -38,31 +38,31 @@ OVERLONG: Sequence[str] = (
 
 _OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
 
-SETTINGS: Sequence[Setting] = (
-    Setting("data.train_batch_size", "grpo.tasks_per_step", whole),
-    Setting("data.max_response_length", "grpo.max_new_tokens", whole),
-    Setting("data.seed", "grpo.seed", whole),
-    Setting("data.tokenizer", "own.tokenizer", text),
-    Setting("data.trust_remote_code", "load.trust_remote_code", truth),
-    Setting(f"{MODEL}.path", "own.model", text),
-    Setting(f"{MODEL}.tokenizer_path", "own.tokenizer", text),
-    Setting(f"{MODEL}.trust_remote_code", "load.trust_remote_code", truth),
-    Setting(f"{MODEL}.lora_rank", "lora.r", whole),
-    Setting(f"{MODEL}.lora_alpha", "lora.alpha", whole),
-    Setting(f"{MODEL}.target_modules", "lora.target_modules", modules),
-    Setting(f"{MODEL}.lora_adapter_path", "load.adapter", text),
-    Setting(f"{MODEL}.enable_gradient_checkpointing", "learner.checkpointing", truth),
-    Setting(f"{ROLLOUT}.n", "grpo.samples_per_prompt", whole),
-    Setting(f"{ROLLOUT}.temperature", "grpo.temperature", number),
-    Setting(f"{ROLLOUT}.response_length", "grpo.max_new_tokens", whole),
-    Setting(f"{ACTOR}.clip_ratio", "grpo.clip_ratio", number),
-    Setting(f"{ACTOR}.clip_ratio_low", "grpo.clip_ratio", number),
-    Setting(f"{ACTOR}.clip_ratio_high", "grpo.clip_ratio_high", number),
-    Setting(f"{ACTOR}.ppo_epochs", "grpo.epochs_per_batch", whole),
-    Setting(f"{ACTOR}.ppo_mini_batch_size", "own.mini_batch", whole),
-    Setting(f"{ACTOR}.use_kl_loss", "own.use_kl_loss", truth),
-    Setting(f"{ACTOR}.kl_loss_coef", "grpo.kl_coef", number),
-    Setting(
+SETTINGS: Sequence[HonouredKey] = (
+    HonouredKey("data.train_batch_size", "grpo.tasks_per_step", whole),
+    HonouredKey("data.max_response_length", "grpo.max_new_tokens", whole),
+    HonouredKey("data.seed", "grpo.seed", whole),
+    HonouredKey("data.tokenizer", "own.tokenizer", text),
+    HonouredKey("data.trust_remote_code", "load.trust_remote_code", truth),
+    HonouredKey(f"{MODEL}.path", "own.model", text),
+    HonouredKey(f"{MODEL}.tokenizer_path", "own.tokenizer", text),
+    HonouredKey(f"{MODEL}.trust_remote_code", "load.trust_remote_code", truth),
+    HonouredKey(f"{MODEL}.lora_rank", "lora.r", whole),
+    HonouredKey(f"{MODEL}.lora_alpha", "lora.alpha", whole),
+    HonouredKey(f"{MODEL}.target_modules", "lora.target_modules", modules),
+    HonouredKey(f"{MODEL}.lora_adapter_path", "load.adapter", text),
+    HonouredKey(f"{MODEL}.enable_gradient_checkpointing", "learner.checkpointing", truth),
+    HonouredKey(f"{ROLLOUT}.n", "grpo.samples_per_prompt", whole),
+    HonouredKey(f"{ROLLOUT}.temperature", "grpo.temperature", number),
+    HonouredKey(f"{ROLLOUT}.response_length", "grpo.max_new_tokens", whole),
+    HonouredKey(f"{ACTOR}.clip_ratio", "grpo.clip_ratio", number),
+    HonouredKey(f"{ACTOR}.clip_ratio_low", "grpo.clip_ratio", number),
+    HonouredKey(f"{ACTOR}.clip_ratio_high", "grpo.clip_ratio_high", number),
+    HonouredKey(f"{ACTOR}.ppo_epochs", "grpo.epochs_per_batch", whole),
+    HonouredKey(f"{ACTOR}.ppo_mini_batch_size", "own.mini_batch", whole),
+    HonouredKey(f"{ACTOR}.use_kl_loss", "own.use_kl_loss", truth),
+    HonouredKey(f"{ACTOR}.kl_loss_coef", "grpo.kl_coef", number),
+    HonouredKey(
         f"{ACTOR}.kl_loss_type",
         "grpo.kl_estimator",
         # `+` reports the value of k1 or k3 with the gradient of k2, which is what k2 has.
@@ -70,7 +70,7 @@ SETTINGS: Sequence[Setting] = (
             {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "k1+": "k2", "k3+": "k2"}
         ),
     ),
-    Setting(
+    HonouredKey(
         f"{ACTOR}.loss_agg_mode",
         "own.aggregation",
         one_of(
@@ -82,27 +82,29 @@ SETTINGS: Sequence[Setting] = (
             }
         ),
     ),
-    Setting(f"{ACTOR}.grad_clip", "learner.max_grad_norm", number),
-    Setting(f"{ACTOR}.ppo_max_token_len_per_gpu", "learner.max_batch_tokens", whole),
-    Setting(f"{ACTOR}.optim.lr", "learner.learning_rate", number),
-    Setting(f"{ACTOR}.optim.weight_decay", "learner.weight_decay", number),
-    Setting(f"{ACTOR}.optim.betas", "learner.betas", numbers),
-    Setting(f"{ACTOR}.optim.lr_warmup_steps_ratio", "own.warmup_ratio", number),
-    Setting(f"{ACTOR}.optim.lr_warmup_steps", "learner.warmup_steps", positive),
-    Setting(f"{ACTOR}.optim.total_training_steps", "learner.total_steps", positive),
-    Setting(f"{ACTOR}.optim.warmup_style", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})),
-    Setting(
+    HonouredKey(f"{ACTOR}.grad_clip", "learner.max_grad_norm", number),
+    HonouredKey(f"{ACTOR}.ppo_max_token_len_per_gpu", "learner.max_batch_tokens", whole),
+    HonouredKey(f"{ACTOR}.optim.lr", "learner.learning_rate", number),
+    HonouredKey(f"{ACTOR}.optim.weight_decay", "learner.weight_decay", number),
+    HonouredKey(f"{ACTOR}.optim.betas", "learner.betas", numbers),
+    HonouredKey(f"{ACTOR}.optim.lr_warmup_steps_ratio", "own.warmup_ratio", number),
+    HonouredKey(f"{ACTOR}.optim.lr_warmup_steps", "learner.warmup_steps", positive),
+    HonouredKey(f"{ACTOR}.optim.total_training_steps", "learner.total_steps", positive),
+    HonouredKey(
+        f"{ACTOR}.optim.warmup_style", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
+    ),
+    HonouredKey(
         f"{ACTOR}.optim.lr_scheduler_type", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
     ),
-    Setting(f"{ACTOR}.entropy_coeff", "grpo.entropy_coef", number),
-    Setting(
+    HonouredKey(f"{ACTOR}.entropy_coeff", "grpo.entropy_coef", number),
+    HonouredKey(
         f"{ACTOR}.policy_loss.loss_mode",
         "grpo.policy_loss",
         one_of({"vanilla": "clip", "gspo": "gspo", "cispo": "cispo"}),
     ),
-    Setting(f"{ACTOR}.tis_imp_ratio_cap", "own.importance_cap", number),
-    Setting("algorithm.norm_adv_by_std_in_grpo", "grpo.normalize_advantage", truth),
-    Setting(
+    HonouredKey(f"{ACTOR}.tis_imp_ratio_cap", "own.importance_cap", number),
+    HonouredKey("algorithm.norm_adv_by_std_in_grpo", "grpo.normalize_advantage", truth),
+    HonouredKey(
         "algorithm.adv_estimator",
         "own.estimator",
         one_of(
@@ -117,27 +119,27 @@ SETTINGS: Sequence[Setting] = (
             }
         ),
     ),
-    Setting("algorithm.use_kl_in_reward", "own.kl_in_reward", truth),
-    Setting("algorithm.kl_ctrl.kl_coef", "own.reward_kl_coef", number),
-    Setting("algorithm.kl_ctrl.type", "own.reward_kl_type", text),
-    Setting("algorithm.kl_penalty", "own.reward_kl_penalty", text),
-    Setting("algorithm.filter_groups.enable", "grpo.dynamic_sampling", truth),
-    Setting("algorithm.filter_groups.max_num_gen_batches", "grpo.max_sampling_rounds", positive),
-    Setting(
+    HonouredKey("algorithm.use_kl_in_reward", "own.kl_in_reward", truth),
+    HonouredKey("algorithm.kl_ctrl.kl_coef", "own.reward_kl_coef", number),
+    HonouredKey("algorithm.kl_ctrl.type", "own.reward_kl_type", text),
+    HonouredKey("algorithm.kl_penalty", "own.reward_kl_penalty", text),
+    HonouredKey("algorithm.filter_groups.enable", "grpo.dynamic_sampling", truth),
+    HonouredKey("algorithm.filter_groups.max_num_gen_batches", "grpo.max_sampling_rounds", positive),
+    HonouredKey(
         "algorithm.rollout_correction.rollout_is",
         "grpo.importance_correction",
         one_of({"token": "token", "sequence": "sequence", "null": "none"}),
     ),
-    Setting("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
-    *(Setting(f"{root}.enable", "own.overlong", truth) for root in OVERLONG),
-    *(Setting(f"{root}.len", "own.overlong_len", whole) for root in OVERLONG),
-    *(Setting(f"{root}.penalty_factor", "grpo.overlong_penalty", number) for root in OVERLONG),
-    Setting("reward_model.reward_kwargs.max_resp_len", "own.overlong_max", whole),
-    Setting("reward.reward_kwargs.max_resp_len", "own.overlong_max", whole),
-    Setting("trainer.total_epochs", "grpo.total_epochs", positive),
-    Setting("trainer.total_training_steps", "grpo.total_steps", whole),
-    Setting("trainer.test_freq", "grpo.eval_every", positive),
-    Setting("trainer.save_freq", "own.save_freq", whole),
+    HonouredKey("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
+    *(HonouredKey(f"{root}.enable", "own.overlong", truth) for root in OVERLONG),
+    *(HonouredKey(f"{root}.len", "own.overlong_len", whole) for root in OVERLONG),
+    *(HonouredKey(f"{root}.penalty_factor", "grpo.overlong_penalty", number) for root in OVERLONG),
+    HonouredKey("reward_model.reward_kwargs.max_resp_len", "own.overlong_max", whole),
+    HonouredKey("reward.reward_kwargs.max_resp_len", "own.overlong_max", whole),
+    HonouredKey("trainer.total_epochs", "grpo.total_epochs", positive),
+    HonouredKey("trainer.total_training_steps", "grpo.total_steps", whole),
+    HonouredKey("trainer.test_freq", "grpo.eval_every", positive),
+    HonouredKey("trainer.save_freq", "own.save_freq", whole),
 )
 
 
@@ -322,11 +324,11 @@ ESTIMATORS: Sequence[str] = ("gae", "AdvantageEstimator.GAE")
 """Values of `algorithm.adv_estimator` that have a critic, which is PPO. verl's critic is a model of its own; here it is
 a value head on the policy's weights, which learns in the policy's steps and has a learning rate of its own."""
 
-CRITIC_SETTINGS: Sequence[Setting] = (
-    Setting("algorithm.gamma", "grpo.gamma", number),
-    Setting("algorithm.lam", "grpo.gae_lambda", number),
-    Setting("critic.cliprange_value", "grpo.value_clip", number),
-    Setting("trainer.critic_warmup", "grpo.value_warmup_steps", whole),
+CRITIC_SETTINGS: Sequence[HonouredKey] = (
+    HonouredKey("algorithm.gamma", "grpo.gamma", number),
+    HonouredKey("algorithm.lam", "grpo.gae_lambda", number),
+    HonouredKey("critic.cliprange_value", "grpo.value_clip", number),
+    HonouredKey("trainer.critic_warmup", "grpo.value_warmup_steps", whole),
 )
 
 _HEAD = "the critic is a value head on the policy's weights"

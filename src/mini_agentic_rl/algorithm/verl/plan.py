@@ -21,7 +21,7 @@ from .keys import (
     ROLLOUT,
     SETTINGS,
     Fixed,
-    Setting,
+    HonouredKey,
 )
 
 _NEVER = 10**9
@@ -135,7 +135,9 @@ def translate(config: Mapping[Any, Any]) -> Plan:
     )
 
 
-def _settings(flat: Mapping[str, Any], settings: Sequence[Setting]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _settings(
+    flat: Mapping[str, Any], settings: Sequence[HonouredKey]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     found: dict[str, dict[str, Any]] = {"grpo": {}, "learner": {}, "lora": {}, "load": {}, "own": {}}
     sources: dict[str, str] = {}
     with_kl = _has_kl_loss(flat)
