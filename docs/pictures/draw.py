@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,19 @@ from mini_agentic_rl.trainer.charts import line_chart
 
 HERE = Path(__file__).parent
 COLUMNS = 100
+FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Fonts that Rich loads from a server; without them the reader's own is taken."""
 SYSTEM_CHARACTERS = 200
 COLOURS = {"system": "bright_black", "user": "cyan", "assistant": "green", "tool": "yellow"}
+SERIES = ("#2f6fb2", "#c2571a")
 CURVE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 480 262" font-family="system-ui, sans-serif">
 <style>
-svg {{ --grid: #e4e2dd; --muted: #68707a; --series-1: #2f6fb2; --series-2: #c2571a; }}
-text {{ font-size: 11px; fill: var(--muted); }}
-polyline {{ fill: none; stroke: var(--line); stroke-width: 2; stroke-linejoin: round; }}
-.raw {{ stroke-width: 1; opacity: 0.45; }} circle {{ fill: var(--line); }} .grid {{ stroke: var(--grid); }}
+text {{ font-size: 11px; fill: #68707a; }}
+polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
+.raw {{ stroke-width: 1; opacity: 0.45; }} .grid {{ stroke: #e4e2dd; }}
 </style>
 <rect width="480" height="262" fill="#ffffff"/>
-<text x="62" y="18" style="fill: #2f6fb2">accuracy, {count} held-out problems: {accuracy}</text>
+<text x="62" y="18" style="fill: #2f6fb2">accuracy of {count}: {accuracy}</text>
 <text x="62" y="34" style="fill: #c2571a">mean reward of the training rollouts, by RL step</text>
 <g transform="translate(10 40)">{chart}</g>
 </svg>
@@ -52,6 +55,8 @@ def draw_curve(run: Path) -> str:
     chart = line_chart(
         [("accuracy", accuracy), ("reward", [(float(step), value) for step, value in enumerate(rewards, start=1)])]
     ).replace("<svg ", '<svg width="460" height="220" ', 1)
+    for series, colour in enumerate(SERIES, start=1):  # some readers of SVG know no variables
+        chart = chart.replace(f"--line: var(--series-{series})", f"stroke: {colour}")
     told = ", ".join(f"{100 * row['accuracy']:.1f} % {row['name']}" for row in measured)
     return CURVE.format(chart=chart, count=measured[-1]["count"], accuracy=told)
 
@@ -84,7 +89,8 @@ def draw_conversation(messages: list[dict[str, Any]]) -> str:
         ]
         body = Group(*([Text(text)] if text else []), *calls)
         console.print(Panel(body, title=message["role"], title_align="left", border_style=colour))
-    return console.export_svg(title="after reinforcement learning")
+    drawn = console.export_svg(title="after reinforcement learning")
+    return FONTS.sub("", drawn)
 
 
 def main() -> None:
