@@ -9,7 +9,7 @@ from ..gateway import AnswerSettings
 
 
 class RolloutSettings(AnswerSettings, SeedSettings):
-    """How rollouts are sampled."""
+    """Sampling of rollouts."""
 
     max_new_tokens: int = Field(default=128, ge=1)
     """At most this many sampled tokens in one model call."""
@@ -18,7 +18,7 @@ class RolloutSettings(AnswerSettings, SeedSettings):
 
 
 class WarmStartSettings(Settings):
-    """How much is imitated before reinforcement learning."""
+    """Amount of imitation before reinforcement learning."""
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
     """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""

@@ -13,7 +13,7 @@ from .tool_formats import ToolFormatName
 
 
 class AnswerSettings(Settings):
-    """How a model's replies are read, and its history written."""
+    """Formats in which a model's replies are read and its history is written."""
 
     tool_format: ToolFormatName = "auto"
     """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""

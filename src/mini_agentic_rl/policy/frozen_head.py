@@ -47,7 +47,7 @@ def frozen_head_logprobs(
         entropy_gradient: True if the entropies have a gradient.
     """
     arguments = (hidden_RM, weight_VM, scale_R, row_S, token_S, entropy_gradient)
-    logprob_S, entropy_S = _FrozenHead.apply(*arguments)  # type: ignore[no-untyped-call]
+    logprob_S, entropy_S = _FrozenHead.apply(*arguments)  # type: ignore[no-untyped-call]  # torch
     return logprob_S, entropy_S
 
 

@@ -106,7 +106,7 @@ class PackedLinears:
 
 def is_packed(dtype: torch.dtype) -> bool:
     """Return True if this processor samples with blocked copies of weights of this type."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

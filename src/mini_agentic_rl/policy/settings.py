@@ -48,7 +48,7 @@ class LoraSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """How the engine batches and how much it caches."""
+    """Batches and cache of the engine."""
 
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
@@ -78,7 +78,7 @@ class LearnerSettings(Settings):
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises."""
     schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--lr-schedule"})
-    """How the learning rate falls over the steps."""
+    """Curve by which the learning rate falls over the steps."""
     total_steps: int = Field(default=0, ge=0)
     """Optimizer steps of the whole run; needed for a schedule that falls."""
     optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"

@@ -1,4 +1,4 @@
-"""What a job trains, by its name: a recipe, and its tasks."""
+"""Look up a recipe, and its tasks, by the names that a job is given."""
 
 from __future__ import annotations
 

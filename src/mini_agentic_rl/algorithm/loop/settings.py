@@ -13,13 +13,13 @@ from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, Po
 from ..settings import RolloutSettings
 
 Baseline = Literal["group", "leave_one_out", "none"]
-"""What a reward is compared with: the mean of its group, the mean of the group's other rollouts, or nothing."""
+"""Baseline of a reward: the mean of its group, the mean of the group's other rollouts, or nothing."""
 
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
 """Which of a rollout's rewards its calls are trained with; see `credit.py`."""
 
 Curriculum = Literal["none", "pass_rate"]
-"""How tasks are drawn; see `curriculum.py`."""
+"""Order in which tasks are drawn; see `curriculum.py`."""
 
 Normalization = Literal["group", "batch"]
 """Over what advantages are brought to a standard deviation of 1."""
@@ -53,35 +53,35 @@ class LoopSettings(RolloutSettings):
     max_sampling_rounds: int = Field(default=4, ge=1)
     """At most this often a step draws tasks with `dynamic_sampling`; what it has by then is trained on."""
     curriculum: Curriculum = "none"
-    """How tasks are drawn: each once an epoch (`none`), or those more often that are solved about half of the time
+    """Order of the tasks: each once an epoch (`none`), or those more often that are solved about half of the time
     (`pass_rate`)."""
     curriculum_floor: float = Field(default=0.1, gt=0, le=1)
     """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: what is always or never
     solved is still tried now and then."""
     epochs_per_batch: int = Field(default=1, ge=1)
-    """How often each batch of rollouts is trained on."""
+    """Passes over each batch of rollouts."""
     on_failure: OnFailure = "drop"
-    """What becomes of a rollout that fails: it is left out (`drop`), counts as reward 0 if it has called the model
+    """Fate of a rollout that fails: it is left out (`drop`), counts as reward 0 if it has called the model
     (`zero`), or is tried again and left out when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
     """At most this many attempts at a rollout with `on_failure=retry`."""
 
     baseline: Baseline = "group"
-    """What a reward is compared with: the mean of its group, the mean of the group's others (`leave_one_out`), or
+    """Baseline of a reward: the mean of its group, the mean of the group's others (`leave_one_out`), or
     nothing."""
     normalize_advantage: bool = True
     """Divide advantages by a standard deviation."""
     advantage_normalization: Normalization = "group"
     """By that of the group, or by that of the batch, whose mean is then subtracted too (REINFORCE++)."""
     policy_loss: PolicyLossName = "clip"
-    """What is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), or the
+    """Objective that is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), or the
     log-probability under a clipped weight (`cispo`)."""
     clip_ratio: float = Field(default=0.2, gt=0, le=1)
     """Lower bound of the ratio is 1 minus this (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper bound is 1 plus this; by default as much as the lower one (DAPO; Yu et al. 2025, section 3.1)."""
     loss_aggregation: Aggregation = "sequence"
-    """How token losses are averaged: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
+    """Average of the token losses: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
     max_trajectory_tokens: int = Field(default=1024, ge=1)
     """The constant that `loss_aggregation=dr_grpo` divides by: about the most tokens a rollout samples."""
     importance_correction: ImportanceCorrection = "none"
@@ -104,10 +104,10 @@ class LoopSettings(RolloutSettings):
     """The last part of `max_new_tokens`, as a share, in which a call's length is punished, the more the longer (DAPO;
     Yu et al. 2025, equation 13); 0 punishes nothing."""
     overlong_penalty: float = Field(default=1.0, ge=0)
-    """What a call as long as `max_new_tokens` then takes off the reward."""
+    """Penalty, taken off the reward, of a call as long as `max_new_tokens`."""
 
     eval_size: int | None = Field(default=200, ge=1)
-    """How many held-out tasks measure the accuracy, before, between and after; in Python, None takes all."""
+    """Number of held-out tasks that measure the accuracy, before, between and after; in Python, None takes all."""
     eval_every: int = Field(default=0, ge=0)
     """Measure the accuracy every this many steps as well; 0 does so at the beginning and the end only."""
     checkpoint_every: int = Field(default=5, ge=1)
