@@ -7,6 +7,8 @@ VENV ?= .venv
 VENV_AGENTS ?= .venv-agents
 VENV_CREWAI ?= .venv-crewai
 VENV_TAU2 ?= .venv-tau2
+VENV_OLDEST ?= .venv-oldest
+VENV_AUDIT ?= .venv-audit
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -15,9 +17,15 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_AGENTS := $(VENV_AGENTS)/.installed
 INSTALLED_CREWAI := $(VENV_CREWAI)/.installed
 INSTALLED_TAU2 := $(VENV_TAU2)/.installed
+INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
+INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 SDK_TESTS := tests/agents_sdk
+# torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
+OLDEST_CONSTRAINTS ?= constraints.txt
+OLDEST_TESTS ?= $(addprefix tests/,adapter calculator datasets emitter execution gateway http invariant litagent \
+  policy rewards runner store tokens tracer trainer)
 
-.PHONY: train test test-agents test-tau2 lint format install clean
+.PHONY: train test test-embedded test-agents test-tau2 test-oldest torture audit lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -27,12 +35,31 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest $(ARGS)
 
+# What README and docs/your-agent.md promise of the embedded model, which is fetched if it is not in the cache.
+test-embedded: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -n 0 tests/embedded $(ARGS)
+
 test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
 
+# Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.1 is what `make test` tries of it.
+torture: export TORTURE_SIZE ?= 1
+torture: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -n 0 --timeout 7200 tests/torture $(ARGS)
+
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
+
+# The suite with the oldest version of each requirement that pyproject.toml allows.
+test-oldest: $(INSTALLED_OLDEST)
+	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
+
+# Licences of all that is installed, and known vulnerabilities: pip-audit asks a service on the network for them, and
+# --strict makes a package that it could not ask about an error.
+audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT)
+	$(BIN)/python dev/licences.py
+	$(VENV_AUDIT)/bin/pip-audit --strict --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") $(ARGS)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -72,8 +99,22 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 	$(VENV_TAU2)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[tau2,test]'
 	touch $@
 
+# uv takes the oldest versions, which pip cannot; it does not read where pip finds the wheels of this machine.
+$(INSTALLED_OLDEST): export UV_FIND_LINKS ?= $(shell $(PYTHON) -m pip config list 2>/dev/null | sed -n "s/^global.find.links='\(.*\)'/\1/p")
+$(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS)
+	test -x $(VENV_OLDEST)/bin/python || $(PYTHON) -m venv $(VENV_OLDEST)
+	$(VENV_OLDEST)/bin/python -m pip install --quiet uv
+	$(VENV_OLDEST)/bin/uv pip install --quiet --python $(VENV_OLDEST)/bin/python --resolution lowest-direct \
+	  -c $(OLDEST_CONSTRAINTS) -e '.[gaia,mongo,otlp,postgres,reasoning,test]' 'anthropic>=2.0'
+	touch $@
+
+$(INSTALLED_AUDIT):
+	test -x $(VENV_AUDIT)/bin/python || $(PYTHON) -m venv $(VENV_AUDIT)
+	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_OLDEST) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

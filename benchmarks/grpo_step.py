@@ -3,6 +3,7 @@
 python benchmarks/grpo_step.py --peer-python other-env/bin/python     # W1: 375-token prompts, one turn of 64 tokens
 python benchmarks/grpo_step.py --turns 3 --peer-python ...            # W2: two tool calls, 60-token results between
 python benchmarks/grpo_step.py --prompt-tokens 1000 --samples 8 16    # how a step grows with the group
+python benchmarks/grpo_step.py --neighbours 0 1 2 --peer-python=      # what it takes beside busy processes
 
 Each measurement is a fresh process; both sides take turns, and the median of the rounds counts. Memory is the peak of
 the process, or of the device's allocator on CUDA. Both sides train LoRA r=8 on all linear layers of the same model in
@@ -18,6 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,18 @@ from output import add_model_options, deliver, make_parser, tell
 
 HERE = Path(__file__).parent
 OURS, PEER = "mini-agentic-rl", "TRL"
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Keep so many other processes busy, each with one thread that never waits, while inside."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
@@ -68,8 +84,9 @@ def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each side and number of samples: medians over the rounds."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for samples in options.samples:
-            rounds = [run_round(options, samples, folder) for _ in range(options.rounds)]
+        for samples, count in product(options.samples, options.neighbours):
+            with neighbours(count):
+                rounds = [run_round(options, samples, folder) for _ in range(options.rounds)]
             for side in rounds[0]:
                 metrics = {
                     name: statistics.median(found[side][name] for found in rounds)
@@ -77,15 +94,27 @@ def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
                 }
                 new = options.tasks * samples * options.turns * options.new_tokens
                 rows.append(
-                    {"side": side, "samples": samples, **metrics, "tokens_per_second": new / metrics["sampling"]}
+                    {
+                        "side": side,
+                        "samples": samples,
+                        "neighbours": count,
+                        **metrics,
+                        "tokens_per_second": new / metrics["sampling"],
+                    }
                 )
     return rows
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the ratio of each comparison; above 1 is in our favour, but for the growth with the group."""
-    by = {(row["side"], row["samples"]): row for row in rows}
     found = {}
+    for row in rows:
+        quiet = next(other for other in rows if (other["side"], other["samples"]) == (row["side"], row["samples"]))
+        if row["neighbours"] > quiet["neighbours"]:
+            name = f"step of {row['side']}, {row['samples']} samples: {row['neighbours']} neighbours / "
+            found[f"{name}{quiet['neighbours']}"] = row["step"] / quiet["step"]
+    fewest = min(row["neighbours"] for row in rows)
+    by = {(row["side"], row["samples"]): row for row in rows if row["neighbours"] == fewest}
     sizes = sorted({row["samples"] for row in rows})
     for samples in sizes:
         ours, peer = by[OURS, samples], by.get((PEER, samples))
@@ -101,12 +130,22 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def report(console: Console, result: dict[str, Any]) -> None:
     table = Table(title="One GRPO step")
-    for name in ("", "samples", "step, s", "sampling, s", "learning, s", "new tokens/s", "tokens computed", "peak, GB"):
+    for name in (
+        "",
+        "samples",
+        "neighbours",
+        "step, s",
+        "sampling, s",
+        "learning, s",
+        "new tokens/s",
+        "tokens computed",
+        "peak, GB",
+    ):
         table.add_column(name, justify="right" if name else "left")
     for row in result["rows"]:
         times = (f"{row[name]:.1f}" for name in ("step", "sampling", "learning"))
         rest = (f"{row['tokens_per_second']:.0f}", f"{row['computed_tokens']:,.0f}", f"{row['peak_bytes'] / 1e9:.2f}")
-        table.add_row(row["side"], str(row["samples"]), *times, *rest)
+        table.add_row(row["side"], str(row["samples"]), str(row["neighbours"]), *times, *rest)
     console.print(table)
     for name, ratio in result["ratios"].items():
         console.print(f"{name}: {ratio:.2f}", highlight=False)
@@ -119,6 +158,7 @@ def main() -> None:
     add_model_options(parser)
     parser.add_argument("--tasks", type=int, default=4, help="tasks of a step")
     parser.add_argument("--samples", type=int, nargs="+", default=[8], help="samples of each task")
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[0], help="busy processes beside it")
     parser.add_argument("--prompt-tokens", type=int, default=375, help="tokens of each prompt")
     parser.add_argument("--new-tokens", type=int, default=64, help="sampled tokens of a turn, exactly")
     parser.add_argument("--turns", type=int, default=1, help="turns of a rollout")

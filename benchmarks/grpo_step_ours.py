@@ -19,7 +19,7 @@ from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenReques
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of
 
 
-async def _turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed: int) -> CompletionRecord:
+async def turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed: int) -> CompletionRecord:
     request = TokenRequest(tuple(prompt), SamplingParams(max_tokens=work.new_tokens, seed=seed), adapter="default")
     deltas = [delta async for delta in backend.complete(request)]
     return CompletionRecord(
@@ -31,12 +31,12 @@ async def _turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed:
     )
 
 
-async def _rollout(
+async def rollout(
     backend: PolicyBackend, prompt: list[int], result: list[int], work: Workload, seed: int
 ) -> list[CompletionRecord]:
     records = []
-    for turn in range(work.turns):
-        record = await _turn(backend, prompt, work, seed * 100 + turn)
+    for number in range(work.turns):
+        record = await turn(backend, prompt, work, seed * 100 + number)
         records.append(record)
         prompt = [*prompt, *record.output_ids.tolist(), *result]
     return records
@@ -47,8 +47,14 @@ def main() -> None:
     parser.add_argument("--max-batch-tokens", type=int, default=LearnerSettings().max_batch_tokens)
     parser.add_argument("--cache-mib", type=int, default=EngineSettings().cache_mib)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--quantization", default="none", choices=["none", "4bit", "8bit"])
+    parser.add_argument("--device-bytes", type=int, default=None, help="as if the card had so little memory")
     options = parser.parse_args()
     work = workload_of(options)
+    cuda = options.device.startswith("cuda")
+    if cuda and options.device_bytes:
+        total = torch.cuda.get_device_properties(options.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(options.device_bytes / total, options.device)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     tools = [TOOL_SCHEMA] if work.turns > 1 else None
     prompts = [render(tokenizer, messages, tools) for messages in conversations(tokenizer, work)]
@@ -59,6 +65,7 @@ def main() -> None:
         lora=LoraSettings(),
         dtype=options.dtype,
         device=options.device,
+        quantization=options.quantization,
         seed=0,
         engine=EngineSettings(cache_mib=options.cache_mib),
     )
@@ -73,7 +80,7 @@ def main() -> None:
 
     async def sample(step: int) -> list[list[CompletionRecord]]:
         rollouts = [
-            _rollout(backend, prompt, result, work, (step * work.tasks + task) * work.samples + sample)
+            rollout(backend, prompt, result, work, (step * work.tasks + task) * work.samples + sample)
             for task, prompt in enumerate(prompts)
             for sample in range(work.samples)
         ]
@@ -105,7 +112,6 @@ def main() -> None:
             seconds["sampling"].append(sampled - started)
             seconds["learning"].append(ended - sampled)
     policy.close()
-    cuda = options.device.startswith("cuda")
     print_result(
         work,
         **{name: statistics.median(values) for name, values in seconds.items()},

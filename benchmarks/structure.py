@@ -29,7 +29,7 @@ class Checkout:
         self.root = root / "src" / PACKAGE
         if not self.root.is_dir():
             raise SystemExit(f"{root} is no checkout: it has no src/{PACKAGE}")
-        paths = sorted(self.root.rglob("*.py"))
+        paths = sorted([*self.root.rglob("*.py"), *self.root.rglob("*.pyi")])
         self.lines = {path: path.read_text(encoding="utf-8").count("\n") for path in paths}
         self.trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -55,7 +55,7 @@ class Checkout:
             "files over 300 lines": sum(count > 300 for count in self.lines.values()),
             "files over 400 lines": sum(count > 400 for count in self.lines.values()),
             "files under 40 lines, but for __init__": sum(
-                count < 40 and path.name != "__init__.py" for path, count in self.lines.items()
+                count < 40 and path.stem != "__init__" for path, count in self.lines.items()
             ),
             "settings declared in several classes": sum(len(found) > 1 for found in self._fields().values()),
             "imports of other rooms past a face": sum(1 for _ in self._past_a_face()),

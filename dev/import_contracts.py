@@ -13,7 +13,7 @@ from importlinter import Contract, ContractCheck, fields, output
 
 class FacesContract(Contract):
     """Forbid imports of a room's modules by other rooms. A room is a package directly below `root`; what it offers
-    stands in its `__init__`, or in that of a package inside it."""
+    stands in its `__init__` or `__init__.pyi`, or in that of a package inside it."""
 
     root = fields.StringField()
     rooms = fields.SetField(subfield=fields.StringField())

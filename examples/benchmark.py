@@ -45,7 +45,7 @@ def main() -> None:
     print(f"pass@1: {100 * correct / count:.1f} % ({correct} of {count}; {interval})")
     if options.samples > 1:
         outcomes = [(options.samples, number) for number in found.correct]
-        print(f"pass@{options.samples}: {mean_pass_at_k(outcomes, options.samples):.1%}")
+        print(f"pass@{options.samples}: {100 * mean_pass_at_k(outcomes, options.samples):.1f} %")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from mini_agentic_rl.tools import RLTrainingTool
@@ -42,7 +43,8 @@ def main() -> None:
     parser.add_argument("--output-dir", default="outputs/rl-training-example", help="folder for the results")
     options = parser.parse_args()
 
-    tool = RLTrainingTool(options.output_dir)
+    # An agent may choose any name: a folder of models outside the tool's own has to be named by the program.
+    tool = RLTrainingTool(options.output_dir, model_folders=[options.model] if Path(options.model).is_dir() else [])
     rows = {"dataset": options.dataset, "max_samples": options.max_samples}
     found = use(tool, {"action": "load_dataset", "format": "rl", **rows})
     print(f"{found['dataset_size']} tasks with {', '.join(found['sample_keys'])}")

@@ -28,7 +28,15 @@ if __name__ == "__main__":
     run_script(
         "train",
         names={"model_path": "model"},
-        own=("batch_size", "gradient_accumulation_steps"),
+        own={
+            "batch_size": "Tasks of a step are this, 4 by default, times --gradient_accumulation_steps.",
+            "gradient_accumulation_steps": "See --batch_size; 1 by default.",
+        },
         defaults={"sft_examples": "0", "total_epochs": "1", "samples_per_prompt": "4", "output_dir": "outputs/rl"},
+        found={
+            "tasks_per_step": "4, or what --batch_size says",
+            "eval_size": "200, or less with --max_samples",
+            "dataset": "gsm8k where it can be had, else arithmetic",
+        },
         prepare=prepare,
     )

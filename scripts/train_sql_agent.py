@@ -18,4 +18,9 @@ from mini_agentic_rl.cli.script import run_script
 
 if __name__ == "__main__":
     new = [] if "--resume" in sys.argv else ["--overwrite"]
-    run_script("train-sql", names={"model_path": "model"}, arguments=[*sys.argv[1:], *new])
+    run_script(
+        "train-sql",
+        names={"model_path": "model"},
+        found={"overwrite": "given, unless --resume is"},
+        arguments=[*sys.argv[1:], *new],
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -22,13 +23,14 @@ def tiny_policy(
     dtype: torch.dtype = torch.float32,
     **options,
 ):
-    """A policy on a tiny model whose adapter already does something."""
-    model = load_model(tiny_model(**options).to(dtype), lora=lora)
+    """A policy on a tiny model whose adapter already does something, on the device that TEST_DEVICE names."""
+    device = os.environ.get("TEST_DEVICE", "cpu")
+    model = load_model(tiny_model(**options).to(device, dtype), lora=lora)
     if lora is not None:
         generator = torch.Generator().manual_seed(1)
         for name, parameter in model.base.named_parameters():
             if "lora_B" in name:
-                parameter.data.normal_(0, 0.2, generator=generator)
+                parameter.data.copy_(torch.empty(parameter.shape).normal_(0, 0.2, generator=generator))
     policy = Policy(model, engine or EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48))
     try:
         yield policy

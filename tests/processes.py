@@ -7,7 +7,17 @@ from collections.abc import Sequence
 
 import psutil
 
-_KEPT = ("rewards.symbolic_worker", "tools.sql.worker", "resource_tracker", "forkserver", "postgres", "secantus")
+_KEPT = (
+    "rewards.symbolic_worker",
+    "tools.sql.worker",
+    "gaia.file_worker",
+    "constraints.trial_worker",
+    "resource_tracker",
+    "forkserver",
+    "rl-keeper",
+    "postgres",
+    "secantus",
+)
 """Helpers and servers that live as long as the test run, or as what has started them."""
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from rich.console import Console
 
 from mini_agentic_rl.config import (
+    COMMAS,
     LightningEnvVar,
     Settings,
     resolve_bool_env_var,
     resolve_int_env_var,
     resolve_str_env_var,
 )
+from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
+from mini_agentic_rl.policy import LoraSettings
 
 
 class _Example(Settings):
@@ -108,3 +113,50 @@ def test_low_rooms_do_not_load_torch() -> None:
     loaded = set(output.split())
     assert "mini_agentic_rl.store.sql" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "fastapi"})
+
+
+def test_log_lines_of_a_file_are_neither_padded_nor_wrapped() -> None:
+    output = io.StringIO()
+    setup_logging("INFO", console=Console(file=output, width=40))
+    logging.getLogger(f"{PACKAGE_LOGGER}.part").info("a [b]line[/b] %s", "x" * 100)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d INFO a \[b\]line\[/b\] x{100}\n", output.getvalue())
+
+
+def test_what_is_asked_for_because_of_its_lines_shows_them_where_nothing_is_set_up() -> None:
+    program = (
+        "import logging, sys\n"
+        "from mini_agentic_rl.logging import setup_logging, show_where_nothing_is_set_up\n"
+        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
+        "    logging.getLogger(name).info('unseen')\n"
+        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
+        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
+        "    logging.getLogger(name).info('by %s', name)\n"
+        "setup_logging('WARNING')\n"
+        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
+        "logging.getLogger('mini_agentic_rl.one').info('unseen')\n"
+        "logging.getLogger('mini_agentic_rl.one').warning('once')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    assert [line.split(" ", 1)[1] for line in told.splitlines()] == ["INFO by mini_agentic_rl.one", "WARNING once"]
+
+
+def test_a_list_may_be_one_text_with_commas() -> None:
+    class Listed(Settings):
+        """Holds a list."""
+
+        levels: Annotated[list[int], COMMAS] = Field(default=[1])
+        """Levels."""
+
+    for given in ("2,3", ["2", 3], ["2, 3"], (2, 3)):
+        assert Listed(levels=given).levels == [2, 3]
+    with pytest.raises(ValidationError, match="levels"):
+        Listed(levels="2,x")
+
+
+def test_a_setting_of_a_group_may_be_spelled_by_its_name_within_the_group() -> None:
+    for given in ({"lora_alpha": 4, "lora_dropout": 0.1}, {"lora": {"lora_alpha": 4, "lora_dropout": 0.1}}):
+        config = TrainConfig(**given)
+        assert (config.lora.alpha, config.lora.dropout) == (4, 0.1)
+        assert config.lora.model_fields_set == {"alpha", "dropout"}
+        assert TrainConfig(**config.flat()).lora == config.lora
+    assert TrainConfig(lora=LoraSettings(r=8, lora_alpha=4, target_modules=["q_proj"])).lora.alpha == 4

@@ -46,6 +46,27 @@ EXPORTS = (
     *("Rollout", "Attempt", "AttemptedRollout", "RolloutConfig", "EnqueueRolloutRequest", "Worker", "Triplet", "Task"),
     *("Span", "SpanCoreFields", "PaginatedResult", "Dataset", "Hook"),
     *("LLM", "ProxyLLM", "PromptTemplate", "NamedResources", "Resource", "ResourcesUpdate"),
+    *("AgentOpsTracer", "build_component", "lightning_cli", "setup_module_logging", "configure_logger", "TaskInput"),
+    *("RolloutMode", "RolloutStatus", "AttemptStatus", "WorkerStatus", "ResourceUnion", "Attributes", "AttributeValue"),
+    *(
+        "TraceStatus",
+        "OtelResource",
+        "SpanContext",
+        "SpanLike",
+        "Event",
+        "Link",
+        "TraceState",
+        "StatusCode",
+        "SpanNames",
+    ),
+    *(
+        "SpanNames",
+        "SpanAttributeNames",
+        "SpanRecordingContext",
+        "ParallelWorkerBase",
+        "RolloutRawResult",
+        "ModelConfig",
+    ),
     *("MiniGRPO", "MiniLLMServer", "SqlLightningStore", "MongoLightningStore", "TokenTree", "init"),
 )
 

@@ -53,6 +53,11 @@ class WarmProcess:
         self._process = _FORK.Process(target=_run, args=(*given, str(self.stdout_file), str(self.stderr_file)))
         self._process.start()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def send_signal(self, number: int) -> None:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)

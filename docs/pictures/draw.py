@@ -1,9 +1,11 @@
-"""Draw the pictures of the README out of a run of the main job.
+"""Draw the pictures of the README out of a run of the main job, and that of the page about memory out of the plan.
 
     python docs/pictures/draw.py outputs/math-agent
+    python docs/pictures/draw.py
 
 `curve.svg` shows the measured accuracy and the reward of the training rollouts, `conversation.svg` a conversation of
-the last measurement in which the agent called its tool and was right.
+the last measurement in which the agent called its tool and was right. `memory.svg`, which needs no run and no model,
+shows the planned parts of three trainings, once while they sample and once while they learn.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ import asyncio
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
+from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from mini_agentic_rl.adapter import TraceToMessages
 from mini_agentic_rl.emitter import find_final_reward
 from mini_agentic_rl.metrics import read_metrics
+from mini_agentic_rl.policy import MemoryPlan, ModelShape, PlannedSettings, PlannedWork, plan_memory
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.trainer.charts import line_chart
 
@@ -44,6 +50,98 @@ polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
 <g transform="translate(10 40)">{chart}</g>
 </svg>
 """
+
+SMOLLM2_135M = LlamaConfig(
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    vocab_size=49152,
+    tie_word_embeddings=True,
+)
+QWEN2_05B = Qwen2Config(
+    hidden_size=896,
+    intermediate_size=4864,
+    num_hidden_layers=24,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    vocab_size=151936,
+    tie_word_embeddings=True,
+)
+PART_COLOURS = {
+    "process": "#9aa1aa",
+    "weights": "#2f6fb2",
+    "adapter and its gradients": "#17406b",
+    "optimizer": "#0c2238",
+    "keys and values": "#c2571a",
+    "activations of sampling": "#e7a977",
+    "weights laid out for sampling": "#8fb6dd",
+    "activations of learning": "#3f8f5b",
+    "head": "#1f5a36",
+    "holes in the heap": "#c9ccd1",
+}
+"""Parts of a plan in the order in which a bar shows them."""
+GIGABYTE_WIDTH = 165
+BAR_LEFT = 80
+
+MEMORY = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 {height}" font-family="system-ui, sans-serif">
+<style>text {{ font-size: 11px; fill: #68707a; }} .caption {{ font-size: 12px; fill: #22262b; }}</style>
+<rect width="660" height="{height}" fill="#ffffff"/>
+{body}
+</svg>
+"""
+
+
+def memory_plans() -> dict[str, MemoryPlan]:
+    """Return the plans that the picture shows, by their captions."""
+    step = PlannedWork(tasks_per_step=4, samples_per_prompt=8, prompt_tokens=375, max_new_tokens=64)
+    small, plain = _shape(SMOLLM2_135M), PlannedSettings(torch.bfloat16)
+    checkpointed = PlannedSettings(torch.bfloat16, checkpointing=True)
+    card = PlannedSettings(torch.bfloat16, optimizer_8bit=True)
+    long_step = PlannedWork(tasks_per_step=8, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
+    return {
+        "SmolLM2-135M on a CPU, bfloat16: 4 tasks x 8 samples": plan_memory(small, step, plain, on_cpu=True),
+        "the same with --gradient-checkpointing": plan_memory(small, step, checkpointed, on_cpu=True),
+        "Qwen2-0.5B on a card of 4 GB, bfloat16: 8 tasks x 8 samples": plan_memory(
+            _shape(QWEN2_05B), long_step, card, on_cpu=False
+        ),
+    }
+
+
+def _shape(config: PretrainedConfig) -> ModelShape:
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        return ModelShape.of(folder)
+
+
+def draw_memory(plans: dict[str, MemoryPlan]) -> str:
+    """Return the bars of the plans as an SVG document: in each pair, what is held while sampling and while learning."""
+    lines: list[str] = []
+    y = 0
+    for caption, plan in plans.items():
+        y += 24
+        lines.append(f'<text x="8" y="{y}" class="caption">{caption}; peak {plan.peak / 1e9:.2f} GB</text>')
+        for phase in ("sampling", "learning"):
+            y += 8
+            lines.append(f'<text x="8" y="{y + 15}">{phase}</text>')
+            x = float(BAR_LEFT)
+            held = {part.name: part.bytes for part in plan.parts if part.phase in ("always", phase)}
+            for name, colour in PART_COLOURS.items():
+                width = held.get(name, 0) / 1e9 * GIGABYTE_WIDTH
+                lines.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="22" fill="{colour}"/>')
+                x += width
+            total = sum(held.values()) / 1e9
+            lines.append(f'<text x="{x + 6:.1f}" y="{y + 15}">{total:.2f} GB</text>')
+            y += 22
+        y += 10
+    for number, (name, colour) in enumerate(PART_COLOURS.items()):
+        if number % 3 == 0:
+            y += 20
+        x = 8 + 210 * (number % 3)
+        lines.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        lines.append(f'<text x="{x + 18}" y="{y}">{name}</text>')
+    return MEMORY.format(height=y + 14, body="\n".join(lines))
 
 
 def draw_curve(run: Path) -> str:
@@ -94,9 +192,12 @@ def draw_conversation(messages: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Draw both pictures of the run that the command line names."""
-    if len(sys.argv) != 2:
+    """Draw the picture of memory, and both pictures of the run that the command line names."""
+    if len(sys.argv) > 2:
         raise SystemExit(__doc__)
+    (HERE / "memory.svg").write_text(draw_memory(memory_plans()), encoding="utf-8")
+    if len(sys.argv) == 1:
+        return
     run = Path(sys.argv[1])
     (HERE / "curve.svg").write_text(draw_curve(run), encoding="utf-8")
     (HERE / "conversation.svg").write_text(draw_conversation(asyncio.run(find_conversation(run))), encoding="utf-8")

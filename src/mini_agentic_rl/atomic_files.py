@@ -6,19 +6,26 @@ was in the middle of.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+import stat
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from .private_files import private_opener
 
 _PARTIAL = ".partial-"
 _REPLACED = ".replaced-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("no space left", "os error 28", "disk quota exceeded", "os error 122")
 _FULL_BELOW = 1 << 20
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO)
+_BROKEN_WORDS = ("input/output error", "os error 5)")
 
 
 class DiskFullError(OSError):
@@ -39,12 +46,15 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
     try:
         partial.mkdir(parents=True)
         write(partial)
+        give_usual_modes(partial)
         _sync_tree(partial)
     except BaseException as error:
-        full = isinstance(error, Exception) and _is_disk_full(error, target.parent)
+        failure = disk_failure(error, target.parent) if isinstance(error, Exception) else None
         shutil.rmtree(partial, ignore_errors=True)
-        if full:
-            raise DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
+        if failure == os.strerror(errno.ENOSPC):
+            raise DiskFullError(errno.ENOSPC, failure, str(target)) from error
+        if failure is not None and not isinstance(error, OSError):
+            raise OSError(errno.EIO, failure, str(target)) from error
         raise
     if target.exists():
         os.replace(target, replaced)
@@ -53,15 +63,45 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file.
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, whole or not at all as far as its name goes; an error is told by nothing but what stays."""
+    gone = folder.with_name(_PARTIAL + folder.name)
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.replace(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def give_usual_modes(path: Path) -> None:
+    """Let others read what a library wrote for its user alone: files get the permissions of any new file beside them.
+
+    safetensors and `tempfile` make files of mode 0600, whatever the umask says.
+
+    Args:
+        path: a file, or a folder with all that is in it.
+    """
+    probe = path.with_name(f"{_PARTIAL}mode-{path.name}")
+    try:
+        with probe.open("wb") as file:
+            usual = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
+    for one in [path, *path.rglob("*")]:
+        mode = stat.S_IMODE(one.lstat().st_mode)
+        if stat.S_ISREG(one.lstat().st_mode) and mode | usual != mode:
+            one.chmod(mode | usual)
+
+
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Write a text file; one that is private, for this user alone.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
     """
-    partial = path.with_name(_PARTIAL + path.name)
+    # Others may be writing the same file: each then appears whole, and the last one stays.
+    partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        with open(partial, "w", encoding="utf-8", opener=private_opener if private else None) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -72,14 +112,14 @@ def write_text(path: Path, text: str) -> None:
     _sync(path.parent)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object.
+def write_json(path: Path, value: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write a JSON object; one that is private, for this user alone.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
         TypeError: a value is no JSON value.
     """
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", private=private)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -90,23 +130,30 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("its values stand too deep in each other") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Clear away what a killed process was writing into `folder`, and bring back what it was just replacing."""
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Clear away what a killed process was writing into `folder`, and bring back what it was just replacing.
+
+    Args:
+        name: of the one whose leftovers are meant; `*` is all.
+    """
     if not folder.is_dir():
         return
-    for replaced in folder.glob(_REPLACED + "*"):
+    for replaced in folder.glob(_REPLACED + name):
         original = folder / replaced.name.removeprefix(_REPLACED)
         if original.exists():
             shutil.rmtree(replaced, ignore_errors=True)
         else:  # killed between the two renames
             os.replace(replaced, original)
-    for partial in folder.glob(_PARTIAL + "*"):
+    for partial in folder.glob(_PARTIAL + name):
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
         else:
@@ -131,16 +178,29 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_disk_full(error: Exception, folder: Path) -> bool:
-    """Return True if a failed write ran out of space; asked before anything is removed.
+def disk_failure(error: BaseException, folder: Path) -> str | None:
+    """Return why the disk refused a write that ended in this error; None where it was something else.
 
-    safetensors and torch turn the OSError into errors of their own, torch without saying why.
+    To be asked before anything is removed. safetensors and torch turn the OSError into errors of their own, torch
+    without saying why.
     """
+    if _says(error, _FULL, _FULL_WORDS):
+        return os.strerror(errno.ENOSPC)
+    if _says(error, _BROKEN, _BROKEN_WORDS):
+        return os.strerror(errno.EIO)
+    try:
+        return os.strerror(errno.ENOSPC) if shutil.disk_usage(folder).free < _FULL_BELOW else None
+    except OSError:  # it was never made, or is gone
+        return None
+
+
+def _says(error: BaseException, numbers: tuple[int, ...], words: tuple[str, ...]) -> bool:
+    """Return whether an error, or one behind it, is of these numbers, or says so."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _FULL:
+        if isinstance(cause, OSError) and cause.errno in numbers:
             return True
-        if any(words in str(cause).lower() for words in _FULL_WORDS):
+        if any(phrase in str(cause).lower() for phrase in words):
             return True
         cause = cause.__cause__ or cause.__context__
-    return shutil.disk_usage(folder).free < _FULL_BELOW
+    return False

@@ -22,6 +22,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from .child_processes import start_child
+
 START_LIMIT: Final = 60.0
 """Seconds for a process to come up."""
 _EXIT_LIMIT: Final = 1.0
@@ -53,7 +55,7 @@ class DeadlineProcess:
     """A process `python -m module arguments…`, which calls `serve_answers`, as its asker sees it.
 
     After any error the next question starts a new process. Threads may share one object; their questions take turns.
-    The process ends with the object, and with the interpreter.
+    The process ends with the object, and with the interpreter, however that ends.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -83,7 +85,7 @@ class DeadlineProcess:
 
     def _start(self) -> None:
         self._end()
-        self._process = subprocess.Popen(
+        self._process = start_child(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
         self._ending = weakref.finalize(self, _kill, self._process)
@@ -162,6 +164,22 @@ def serve_answers(prepare: Callable[[], Callable[[Any], Any]]) -> None:
     tell(None)
     for line in sys.stdin:
         tell(answer(json.loads(line)))
+
+
+def confine(max_memory_mib: int) -> None:
+    """From here on this process writes no file and, on Linux, takes at most so much more memory; on Windows, nothing is
+    bounded."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        import psutil
+
+        allowed = psutil.Process().memory_info().vms + (max_memory_mib << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

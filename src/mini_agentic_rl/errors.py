@@ -7,8 +7,10 @@ one line and exit with code 2; any other exception is a fault of ours and keeps 
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 _NAMED: Final = re.compile(r"`([a-z_][a-z0-9_]*)(?:=([^`]*))?`")
@@ -49,6 +51,50 @@ class UserError(Exception):
 
         text = _NAMED.sub(respelled, self.text)
         return text if self.setting is None else f"{spelling(self.setting) or self.setting}: {text}"
+
+
+class RunFailedError(UserError):
+    """Report that a run ends because nothing came of it: all of its rollouts failed.
+
+    Args:
+        what: which rollouts, as "all 8 rollouts".
+        reasons: why, each with its number.
+    """
+
+    def __init__(self, what: str, reasons: Mapping[str, int]) -> None:
+        reason, count = Counter(reasons).most_common(1)[0]
+        others = sum(reasons.values()) - count
+        times = "once" if count == 1 else f"{count} times"
+        super().__init__(f"{what} failed: {reason}" + (f" ({times}; {others} for other reasons)" if others else ""))
+
+
+class MissingPackageError(UserError, ImportError):
+    """Report that something needs a package which is not installed.
+
+    Args:
+        what: what needs it, as "the PostgreSQL store".
+        package: name of the package.
+        extra: the extra of this package that has it; None where it is installed by itself.
+        setting: the field whose value asks for it.
+        hint: what else is to be known.
+    """
+
+    def __init__(
+        self, what: str, package: str, *, extra: str | None = None, setting: str | None = None, hint: str = ""
+    ) -> None:
+        target = package if extra is None else f"'mini-agentic-rl[{extra}]'"
+        super().__init__(f"{what} needs {package}, which is not installed: pip install {target}{hint}", setting=setting)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that was probably meant: one that begins or ends with `word`, else one spelled nearly
+    alike; None where none is."""
+    asked, words = word.lower(), list(known)
+    if len(asked) > 2:
+        for one in words:
+            if one.startswith(asked) or one.endswith(f"_{asked}"):
+                return one
+    return next(iter(difflib.get_close_matches(asked, words, n=1, cutoff=0.65)), None)
 
 
 def _restore(kind: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:

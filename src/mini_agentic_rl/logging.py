@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
+import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
 
+from .visible_text import VisibleConsole, VisibleFormatter
+
 PACKAGE_LOGGER = "mini_agentic_rl"
-_PLAIN = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-_WIDTH_WITHOUT_TERMINAL = 200
+_PLAIN = VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+_VARYING = re.compile(r"\b[\w-]*\d[\w-]*\b")
+"""Words with digits: numbers, ids, addresses in memory."""
+_LINES = VisibleFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+_TIME_ON_TERMINAL = "%H:%M:%S"
+_shown: dict[str, logging.Handler | None] = {}
+"""Loggers that `show_where_nothing_is_set_up` has opened, and what it gave them to write to."""
 
 
 def setup_logging(
     level: int | str = "INFO",
     *,
     console: bool | Console = True,
-    color: bool = True,
+    color: bool | Mapping[str, object] = True,
     propagate: bool = False,
+    disable_existing_loggers: bool = False,
     capture_warnings: bool = False,
     submodule_levels: Mapping[str, int | str] | None = None,
-    extra_handlers: Iterable[logging.Handler] = (),
+    extra_handlers: Iterable[logging.Handler] | None = None,
     formatter: logging.Formatter | None = None,
-    apply_to: Iterable[str] = (),
+    apply_to: Iterable[str] | None = None,
     files: str | Path | Mapping[str, str | Path] | None = None,
 ) -> None:
     """Send the package's log records to the terminal, to files, or to handlers of your own.
@@ -39,12 +49,14 @@ def setup_logging(
         level: Records below this level are dropped. A name in any case (`"debug"`) or a number.
         console: Whether to write to standard error; a `rich` console to write there instead, so that log lines
             appear above a live display of the same console.
-        color: Rich output if True, plain lines if False.
+        color: Rich output if True, plain lines if False; settings of a `RichHandler` mean True.
         propagate: Whether the records also reach the root logger's handlers.
+        disable_existing_loggers: Whether loggers of others that exist by now fall silent.
         capture_warnings: Whether `warnings.warn` goes through the logging system.
         submodule_levels: Logger name → level, for a part of the package that should say more or less.
         extra_handlers: Further handlers for the package's logger.
-        formatter: Format of the plain console and of the files.
+        formatter: Format of the plain console and of the files. Where standard error is no terminal, the console is
+            plain as well.
         apply_to: Other loggers that get the same handlers and level.
         files: A file that takes every record, or logger name → file. Folders are created.
 
@@ -53,17 +65,18 @@ def setup_logging(
         OSError: a log file cannot be opened.
     """
     plain = formatter or _PLAIN
+    _forget_shown()
     handlers: list[logging.Handler] = []
     if console:
-        handlers.append(_console_handler(console, color, plain))
+        handlers.append(_console_handler(console, bool(color), formatter))
     if isinstance(files, (str, Path)):
         files = {PACKAGE_LOGGER: files}
     file_handlers = {name: _file_handler(path, plain) for name, path in (files or {}).items()}
     if PACKAGE_LOGGER in file_handlers:
         handlers.append(file_handlers.pop(PACKAGE_LOGGER))
-    handlers.extend(extra_handlers)
+    handlers.extend(extra_handlers or ())
 
-    for name in (PACKAGE_LOGGER, *apply_to):
+    for name in (PACKAGE_LOGGER, *(apply_to or ())):
         logger = logging.getLogger(name)
         _replace_handlers(logger, handlers)
         logger.setLevel(_level(level))
@@ -72,8 +85,50 @@ def setup_logging(
         _replace_handlers(logging.getLogger(name), [handler])
     for name, submodule_level in (submodule_levels or {}).items():
         logging.getLogger(name).setLevel(_level(submodule_level))
+    if disable_existing_loggers:
+        _silence_others({PACKAGE_LOGGER, *(apply_to or ()), *(submodule_levels or {}), *file_handlers})
     logging.captureWarnings(capture_warnings)
     ignore_library_notices()
+
+
+setup = setup_logging
+
+
+def setup_module_logging(
+    level: int | str = "INFO",
+    *,
+    name: str = PACKAGE_LOGGER,
+    console: bool | Console = True,
+    color: bool | Mapping[str, object] = True,
+    propagate: bool = False,
+) -> logging.Logger:
+    """Send the records of one logger to the terminal, and return it. Calling it again replaces what it set up before.
+
+    Args:
+        level: Records below this level are dropped.
+        name: The logger.
+        console, color, propagate: as in `setup_logging`.
+
+    Raises:
+        ValueError: `level` names no logging level.
+    """
+    logger = logging.getLogger(name)
+    _replace_handlers(logger, [_console_handler(console, bool(color), _PLAIN)] if console else [])
+    logger.setLevel(_level(level))
+    logger.propagate = propagate
+    return logger
+
+
+setup_module = setup_module_logging
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = PACKAGE_LOGGER) -> logging.Logger:
+    """Do as `setup_module_logging`: an older name of it.
+
+    Raises:
+        ValueError: `level` names no logging level.
+    """
+    return setup_module_logging(level, name=name)
 
 
 class Throttle:
@@ -96,15 +151,38 @@ def _level(level: int | str) -> int | str:
     return level.upper() if isinstance(level, str) else level
 
 
-def _console_handler(console: bool | Console, color: bool, plain: logging.Formatter) -> logging.Handler:
-    if not color and not isinstance(console, Console):
-        handler: logging.Handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(plain)
-        return handler
+class _PlainHandler(logging.Handler):
+    """Writes each record to a console as the line that it is, neither wrapped nor padded to a width."""
+
+    def __init__(self, console: Console, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(formatter)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        except Exception:  # as every handler of `logging`: a line that cannot be written ends nothing
+            self.handleError(record)
+
+
+def _console_handler(console: bool | Console, color: bool, formatter: logging.Formatter | None) -> logging.Handler:
     if not isinstance(console, Console):
-        width = None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL
-        console = Console(stderr=True, width=width, no_color=not color)
-    return RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=False)
+        console = VisibleConsole(stderr=True, no_color=not color)
+        color = color and console.is_terminal
+    elif not console.is_terminal:
+        color = False
+    if not color:
+        return _PlainHandler(console, formatter or _LINES)
+    return RichHandler(
+        console=console, show_path=False, markup=False, rich_tracebacks=False, log_time_format=_TIME_ON_TERMINAL
+    )
+
+
+def _silence_others(kept: set[str]) -> None:
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and not any(f"{name}.".startswith(f"{own}.") for own in kept):
+            logger.disabled = True
 
 
 def _file_handler(path: str | Path, plain: logging.Formatter) -> logging.Handler:
@@ -123,9 +201,67 @@ def _replace_handlers(logger: logging.Logger, handlers: list[logging.Handler]) -
         logger.addHandler(handler)
 
 
+def show_where_nothing_is_set_up(name: str, level: int = logging.INFO) -> None:
+    """Let the records of one logger be seen on standard error where neither `setup_logging` nor the root logger shows
+    them: for something that was asked for because of what it logs."""
+    logger = logging.getLogger(name)
+    if name in _shown or logging.getLogger(PACKAGE_LOGGER).level != logging.NOTSET or logger.level != logging.NOTSET:
+        return
+    handler = None if logger.hasHandlers() else _console_handler(True, True, None)
+    if handler is not None:
+        logger.addHandler(handler)
+    if not logger.isEnabledFor(level):
+        logger.setLevel(level)
+    _shown[name] = handler
+
+
+def _forget_shown() -> None:
+    for name, handler in _shown.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.NOTSET)
+        if handler is not None:
+            logger.removeHandler(handler)
+    _shown.clear()
+
+
+@contextmanager
+def only_errors_of(*names: str) -> Iterator[None]:
+    """Within, loggers of other libraries tell of errors alone: their notices are for those who call them."""
+    before = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
 def ignore_library_notices() -> None:
     """Pass over what transformers and peft will rename: that is for the authors of these packages, not for users.
 
     Inside `warnings.catch_warnings()` for that long, else for good.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+
+
+class CountedCauses:
+    """Lets a warning be said once for each cause, and counts the others. Texts that differ in numbers or ids alone are
+    one cause."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """Number of times that each cause was met, under the text that it had at first."""
+        self._texts: dict[str, str] = {}
+
+    @staticmethod
+    def kind(cause: str) -> str:
+        """Return what texts of one cause have in common."""
+        return _VARYING.sub("#", cause)
+
+    def add(self, cause: str, count: int = 1) -> bool:
+        """Count a cause; True if it was not met before."""
+        key = self.kind(cause)
+        is_new = key not in self._texts
+        self.counts[self._texts.setdefault(key, cause)] += count
+        return is_new

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from pydantic import BaseModel
+
 # Span names
 AGL_ANNOTATION: Final = "agentlightning.annotation"
 AGL_MESSAGE: Final = "agentlightning.message"
@@ -12,6 +14,8 @@ AGL_OBJECT: Final = "agentlightning.object"
 AGL_EXCEPTION: Final = "agentlightning.exception"
 AGL_OPERATION: Final = "agentlightning.operation"
 AGL_REWARD: Final = "agentlightning.reward"
+"""Name of the operation around the computation of a reward. The reward itself is an annotation; earlier versions of
+this package gave its span this name."""
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
 FAILURE_REASON: Final = "agentlightning.failure.reason"
@@ -46,6 +50,36 @@ class LightningSpanAttributes(Enum):
     OPERATION_OUTPUT = "agentlightning.operation.output"
     TRAINABLE_AGENT = "agentlightning.trainable_agent"
     """Name of an agent whose calls are trained, on an annotation."""
+
+
+class RewardAttributes(Enum):
+    """Names below `agentlightning.reward.N`."""
+
+    REWARD_NAME = "name"
+    REWARD_VALUE = "value"
+
+
+class RewardPydanticModel(BaseModel):
+    """One number of a reward, with its name."""
+
+    name: str
+    value: float
+
+
+class LinkAttributes(Enum):
+    """Names below `agentlightning.link.N`."""
+
+    KEY_MATCH = "key_match"
+    VALUE_MATCH = "value_match"
+
+
+class LinkPydanticModel(BaseModel):
+    """One condition on the spans that a link refers to."""
+
+    key_match: str
+    """Name of an attribute, or `span_id`, or `trace_id`."""
+    value_match: str
+    """Its value, as text."""
 
 
 class CompletionSpanAttributes:

@@ -70,7 +70,9 @@ def test_a_mark_in_the_spans_or_beside_them_trains_the_marked_agent_alone() -> N
 
 def test_a_call_without_an_agents_name_is_said_to_have_none() -> None:
     selection = TrainedCalls(agents={"trained_agents": "solver"}).select([completion(1, [1], [2])])
-    assert "without an agent's name (gen_ai.agent.name), which trained_agents='solver'" in str(selection.why_empty)
+    assert "without an agent's name (`with agent(…):` gives calls one), which trained_agents='solver'" in str(
+        selection.why_empty
+    )
 
 
 def test_a_pattern_that_is_no_regular_expression_names_its_setting() -> None:

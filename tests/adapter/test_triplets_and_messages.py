@@ -57,7 +57,7 @@ def test_a_triplet_holds_tokens_text_and_request() -> None:
     assert triplet.response["raw_content"] == [{"role": "assistant", "content": "answer 1"}]
     assert triplet.response["logprobs"] == [-0.5]
     assert (triplet.metadata["response_id"], triplet.metadata["agent_name"]) == ("x", "solver")
-    assert triplet.metadata["request"] == {Key.REQUEST_MODEL: "m"}
+    assert triplet.metadata["request"] == {"model": "m"}
 
 
 def test_agent_match_keeps_the_calls_of_the_nearest_agent() -> None:
@@ -129,8 +129,9 @@ def test_what_empties_an_attempt_is_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "1 of agent 'planner', which agent_match='solver' does not match" in _why(
         TracerTraceToTriplet(agent_match="solver"), [planner, call], caplog
     )
-    assert "1 without an agent's name (gen_ai.agent.name), which agent_match='solver' does not match" in _why(
-        TracerTraceToTriplet(agent_match="solver"), [call], caplog
+    assert (
+        "1 without an agent's name (`with agent(…):` gives calls one), which agent_match='solver' does not match"
+        in _why(TracerTraceToTriplet(agent_match="solver"), [call], caplog)
     )
     assert "1 made while a reward was computed" in _why(TracerTraceToTriplet(), [call, judging], caplog)
     assert "rollout URL" in _why(LlmProxyTraceToTriplet(), [planner], caplog)

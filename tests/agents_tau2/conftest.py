@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -71,8 +72,12 @@ class Stage:
         async def run():
             runner = LitAgentRunner(OtelTracer())
             llm = self.server.as_resource({"max_tokens": 300})
-            with runner.run_context(agent=Tau2Agent(**bounds), store=self.store):
-                rollout = await runner.step(task, resources={"llm": llm, **(resources or {})})
+            with (
+                contextlib.suppress(Exception),  # how it ended stands in the store
+                runner.run_context(agent=Tau2Agent(**bounds), store=self.store),
+            ):
+                await runner.step(task, resources={"llm": llm, **(resources or {})})
+            rollout = (await self.store.query_rollouts(sort_by="start_time"))[-1]
             return rollout, list(await self.store.query_spans(rollout.rollout_id))
 
         return asyncio.run(run())

@@ -14,7 +14,7 @@ import torch
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import Hook, LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.metrics import JsonlLogger
+from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from tiny import tiny_model, tiny_tokenizer
 
@@ -46,14 +46,27 @@ class CountLetters(Hook):
         return min(1.0, rollout.metadata["reply"].count("a") / 2)
 
 
+class AnyReward(Hook):
+    """Rewards that differ from rollout to rollout, whatever a random model says."""
+
+    async def on_rollout_end(self, *, rollout):
+        return sum(map(ord, rollout.metadata["reply"])) % 7 / 7
+
+
 def algorithm(**overrides) -> MiniGRPO:
     """Full training, because a random model has nothing that an adapter could bend."""
     tokenizer = tiny_tokenizer()
-    options = {"total_steps": 20, "tasks_per_step": 4, "samples_per_prompt": 8, "max_new_tokens": 6, "eval_size": 8}
+    options = {
+        "total_steps": 20,
+        "tasks_per_step": 4,
+        "samples_per_prompt": 8,
+        "max_new_tokens": 6,
+        "eval_size": 8,
+        "lora": None,
+    }
     return MiniGRPO(
         tiny_model(len(tokenizer)),
         tokenizer,
-        lora=None,
         learner=LearnerSettings(learning_rate=3e-3),
         **{**options, **overrides},
     )
@@ -75,22 +88,20 @@ def main() -> None:
     die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
     torch.set_num_threads(1)
 
-    class Fatal(JsonlLogger):
+    class Fatal(MetricsLogger):
         """Kills the process, as a power cut would, right after a step was logged."""
 
         def log(self, metrics, *, step):
-            super().log(metrics, step=step)
             if die_after is not None and step == die_after:
                 os.kill(os.getpid(), 9)
 
-    folder.mkdir(parents=True, exist_ok=True)
     trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
     Trainer(
         algorithm=trained,
         hooks=[CountLetters()],
         n_runners=8,
         output_dir=folder,
-        logger=Fatal(folder / "metrics.jsonl"),
+        logger=Fatal(),
         resume="--resume" in sys.argv,
     ).fit(Letters(), TASKS)
     sys.stdout.write(json.dumps({"weights": weights_digest(folder), "steps": trained.summary["steps"]}))

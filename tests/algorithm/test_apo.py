@@ -25,7 +25,7 @@ from mini_agentic_rl import (
     emit_message,
     prompt_rollout,
 )
-from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.errors import RunFailedError, UserError
 from mini_agentic_rl.gateway.proxy import LLMProxy
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
@@ -317,16 +317,19 @@ def test_what_a_failed_rollout_counts_is_a_setting_of_the_algorithm_or_the_train
         assert sum(algorithm.summary["unrewarded"].values()) == (on_failure != "retry")
 
 
-def test_without_any_reward_no_prompt_is_called_better():
+def test_a_search_without_any_reward_fails_and_calls_no_prompt_better():
     @prompt_rollout
     async def unrewarded(task, prompt_template):
         return None
 
+    cause = "rollouts failed: no reward: neither the agent nor a hook gave one"
     with critic(good_critic) as (client, _):
-        algorithm = optimise(client, agent=unrewarded, beam_rounds=1)
+        algorithm = APO(client, beam_rounds=1, beam_width=2, branch_factor=2)
+        trainer = Trainer(algorithm=algorithm, n_runners=4, initial_resources={"prompt": SEED_PROMPT})
+        with pytest.raises(RunFailedError, match=cause):
+            trainer.fit(unrewarded, TASKS, val_dataset=TASKS)
     assert algorithm.get_best_prompt() == SEED_PROMPT
     assert algorithm.summary["score"] is None
-    assert list(algorithm.summary["unrewarded"]) == ["no reward: neither the agent nor a hook gave one"]
 
 
 def _without_times(algorithm):
@@ -362,7 +365,9 @@ def test_a_search_is_not_resumed_from_another_prompt(tmp_path):
         optimise(client, beam_rounds=1, trainer={"output_dir": tmp_path})
         other = {"prompt": PromptTemplate(template="Say {question}.")}
         with pytest.raises(UserError, match="started from another prompt"):
-            optimise(client, trainer={"output_dir": tmp_path, "resume": True, "initial_resources": other})
+            optimise(
+                client, beam_rounds=1, trainer={"output_dir": tmp_path, "resume": True, "initial_resources": other}
+            )
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,21 @@ async def test_a_cancelled_sync_run_is_given_up_at_once():
     algorithm.gate.set()
 
 
+def test_a_function_runs_without_a_trainer_and_needs_a_store_only_if_it_names_one():
+    @algo
+    def counts(train_dataset, adapter, logger):
+        logger.log({"rows": 2}, step=0)
+        return len(train_dataset), adapter
+
+    @algo
+    def stores(store):
+        return store
+
+    assert counts.run([1, 2]) == (2, None)
+    with pytest.raises(ValueError, match="no store yet"):
+        stores.run()
+
+
 def test_without_a_trainer_the_setters_give_what_is_needed():
     algorithm, store, adapter = Waits(), InMemoryLightningStore(), TraceToMessages()
     with pytest.raises(ValueError, match="no store yet"):

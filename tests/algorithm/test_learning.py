@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm.loop import sampling
+from mini_agentic_rl.errors import RunFailedError
 from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LoraSettings
 
 
 class Keep(MetricsLogger):
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
+        self.notes: list[str] = []
 
     def log(self, metrics, *, step):
         self.rows.append(dict(metrics))
+
+    def note(self, message):
+        self.notes.append(message)
 
 
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
@@ -40,6 +47,37 @@ def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     assert trained.summary["untrained"] == {}
 
 
+def test_dropout_is_in_the_gradient_and_not_between_sampler_and_learner():
+    kept = Keep()
+    trained = algorithm(total_steps=3, lora=LoraSettings(r=8, lora_alpha=64, lora_dropout=0.5))
+    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=32, logger=kept).fit(Letters(), TASKS)
+    steps = [row for row in kept.rows if "mismatch/mean_abs" in row]
+    assert len(steps) == 3
+    assert max(row["mismatch/mean_abs"] for row in steps) < 1e-4
+
+
+def test_a_step_that_takes_long_tells_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(sampling, "SECONDS_BETWEEN_NOTES", 0.0)
+    kept = Keep()
+    trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=2)
+    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=1, logger=kept).fit(Letters(), TASKS)
+    assert {"step 1: 4 of 4 rollouts", "step 2: 4 of 4 rollouts"} <= set(kept.notes)
+
+
+async def test_an_interrupted_run_without_a_folder_says_that_nothing_is_kept():
+    kept = Keep()
+    trainer = Trainer(algorithm=algorithm(total_steps=500), hooks=[AnyReward()], n_runners=32, logger=kept)
+    run = asyncio.create_task(trainer.train(Letters(), TASKS))
+    while not kept.rows:
+        await asyncio.sleep(0.02)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert [note for note in kept.notes if "interrupted" in note] == [
+        "interrupted: nothing is kept, because the trainer has no output_dir"
+    ]
+
+
 class Quiet(LitAgent):
     """Calls the model for some tasks only, and raises for another."""
 
@@ -49,10 +87,11 @@ class Quiet(LitAgent):
         return 1.0
 
 
-def test_rollouts_that_give_nothing_say_why_and_the_run_goes_on():
+def test_rollouts_that_give_nothing_say_why():
     store = InMemoryLightningStore()
     trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=2, seed=3)
-    Trainer(algorithm=trained, store=store, n_runners=4).fit(Quiet(), TASKS[:2])
+    with pytest.raises(RunFailedError, match="all 4 rollouts of the training failed"):
+        Trainer(algorithm=trained, store=store, n_runners=4).fit(Quiet(), TASKS[:2])
     reasons = trained.summary["untrained"]
     assert sum(reasons.values()) == 4
     assert any("no LLM call recorded" in reason for reason in reasons)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from letters import TASKS, CountLetters, Letters, weights_digest
+from letters import TASKS, AnyReward, CountLetters, Letters, weights_digest
 
 from mini_agentic_rl import MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LearnerSettings, PolicyError
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings, PolicyError
+from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
 
 
@@ -21,11 +22,10 @@ class Keep(MetricsLogger):
 
 def _algorithm(**overrides) -> MiniPPO:
     tokenizer = tiny_tokenizer()
-    options = {"total_steps": 25, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8}
+    options = {"total_steps": 25, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8, "lora": None}
     return MiniPPO(
         tiny_model(len(tokenizer)),
         tokenizer,
-        lora=None,
         learner=LearnerSettings(learning_rate=3e-3),
         **{**options, **overrides},
     )
@@ -47,6 +47,15 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
     assert steps[-1]["value/mean"] == pytest.approx(steps[-1]["value/return_mean"], abs=0.3)
 
 
+def test_dropout_is_in_the_gradient_and_not_between_sampler_and_learner():
+    kept = Keep()
+    trained = _algorithm(total_steps=3, lora=LoraSettings(r=8, lora_alpha=64, lora_dropout=0.5))
+    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=32, logger=kept).fit(Letters(), TASKS)
+    steps = [row for row in kept.rows if "mismatch/mean_abs" in row]
+    assert len(steps) >= 2
+    assert max(row["mismatch/mean_abs"] for row in steps) < 1e-4
+
+
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True}
@@ -54,7 +63,7 @@ def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
             algorithm=_algorithm(total_steps=steps, **options),
             hooks=[CountLetters()],
             n_runners=4,
-            output_dir=folder,
+            output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps
             logger=MetricsLogger(),
             resume=resume,
         ).fit(Letters(), TASKS)

@@ -26,6 +26,7 @@ from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings, PolicyError, load_model
 from mini_agentic_rl.policy.load import save_weights
+from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
 
 GROUP = 4
@@ -266,8 +267,9 @@ def test_saved_adapters_are_measured_under_their_names(tmp_path):
 
 
 def test_a_run_of_several_adapters_is_not_resumed_with_others(tmp_path):
-    Trainer(algorithm=algorithm(total_steps=0), n_runners=2, output_dir=tmp_path).fit(Two(), TASKS)
+    folder = RunFolder(tmp_path)
+    Trainer(algorithm=algorithm(total_steps=0), n_runners=2, output_dir=folder).fit(Two(), TASKS)
     tokenizer = tiny_tokenizer()
     other = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, adapters=("assistant", "guest"), total_steps=0)
     with pytest.raises(UserError, match="is of assistant, user"):
-        Trainer(algorithm=other, n_runners=2, output_dir=tmp_path, resume=True).fit(Two(), TASKS)
+        Trainer(algorithm=other, n_runners=2, output_dir=folder, resume=True).fit(Two(), TASKS)

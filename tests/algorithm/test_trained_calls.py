@@ -12,6 +12,7 @@ from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import TracerTraceToTriplet
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward, operation
+from mini_agentic_rl.errors import RunFailedError
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings
 from tiny import tiny_model, tiny_tokenizer
@@ -104,13 +105,11 @@ def test_only_the_calls_of_chosen_agents_are_trained(agent, options, calls):
 
 
 def test_a_rollout_whose_calls_are_all_left_out_says_why():
-    trained, (row,) = _run(Marking(trained_agents="solver"))
-    (reason,) = trained.summary["untrained"]
-    assert trained.summary["untrained"][reason] == GROUP
+    with pytest.raises(RunFailedError, match=f"all {GROUP} rollouts of the training failed") as raised:
+        _run(Marking(trained_agents="solver"))
+    reason = str(raised.value)
     assert "of agent 'critic', which trained_agents='solver' does not match" in reason
     assert "of agent 'solver', which is not marked as trainable (marked: critic)" in reason
-    assert row["rollout/dropped"] == GROUP
-    assert "loss" not in row
 
 
 class WithFixed(Talk):
@@ -190,10 +189,8 @@ class Silent(LitAgent):
 
 
 def test_a_failure_before_any_call_is_no_zero():
-    trained, rows = _run(Silent(), on_failure="zero", samples_per_prompt=2, trainer={"num_epochs": 3})
-    assert len(rows) == trained.summary["steps"] == 3
-    assert [(row["rollout/failed"], row["rollout/zeroed"], row["rollout/dropped"]) for row in rows] == [(2, 0, 2)] * 3
-    assert any("before any call" in reason for reason in trained.summary["untrained"])
+    with pytest.raises(RunFailedError, match=r"all 6 rollouts of the training failed: .*before any call"):
+        _run(Silent(), on_failure="zero", samples_per_prompt=2, trainer={"num_epochs": 3})
 
 
 def test_epochs_are_steps_over_all_tasks():

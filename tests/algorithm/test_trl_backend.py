@@ -15,6 +15,7 @@ from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.trl_grpo.objective import TRLObjective
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.trainer import RunFolder
 
 pytest.importorskip("trl", reason="trl is not installed: the TRL backend is left unchecked")
 
@@ -109,7 +110,7 @@ def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
             algorithm=trained,
             hooks=[CountLetters()],
             n_runners=8,
-            output_dir=folder,
+            output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps
             logger=MetricsLogger(),
             resume=resume,
         ).fit(Letters(), TASKS)

@@ -426,6 +426,16 @@ def test_the_trainers_epochs_win_and_a_batch_above_the_data_set_is_refused(tiny_
         Trainer(algorithm=VERL(_config(tiny_folder, total_epochs=1)), n_runners=1).fit(Letters(), TASKS[:1])
 
 
+def test_fewer_tasks_than_a_batch_that_nobody_asked_for_are_one_batch(tiny_folder):
+    config = _config(tiny_folder, total_epochs=1)
+    del config["data"]["train_batch_size"]
+    algorithm = VERL(config)
+    Trainer(algorithm=algorithm, hooks=[CountLetters()], n_runners=8).fit(Letters(), TASKS[:2])
+    assert (algorithm.settings.tasks_per_step, algorithm.summary["steps"]) == (2, 1)
+    with pytest.raises(UserError, match=r"^tasks_per_step=4 is more than the 2 tasks"):
+        Trainer(algorithm=VERL(config, tasks_per_step=4, total_epochs=1), n_runners=1).fit(Letters(), TASKS[:2])
+
+
 def test_a_configuration_for_ppo_trains_a_critic(tiny_folder):
     steps = []
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.emitter import emit_reward
-from mini_agentic_rl.metrics import JsonlLogger
+from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from tiny import tiny_model, tiny_tokenizer
 
@@ -93,21 +93,19 @@ def main() -> None:
     die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
     torch.set_num_threads(1)
 
-    class Fatal(JsonlLogger):
+    class Fatal(MetricsLogger):
         """Kills the process, as a power cut would, right after a step was logged."""
 
         def log(self, metrics, *, step):
-            super().log(metrics, step=step)
             if die_after is not None and step == die_after:
                 os.kill(os.getpid(), 9)
 
-    folder.mkdir(parents=True, exist_ok=True)
     trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
     Trainer(
         algorithm=trained,
         n_runners=8,
         output_dir=folder,
-        logger=Fatal(folder / "metrics.jsonl"),
+        logger=Fatal(),
         resume="--resume" in sys.argv,
     ).fit(Two(), TASKS)
     sys.stdout.write(json.dumps({"weights": weights_digests(folder), "steps": trained.summary["steps"]}))

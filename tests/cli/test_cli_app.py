@@ -15,6 +15,7 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.settings import EvalSettings, ServeSettings
+from mini_agentic_rl.trainer import RunFolder, what_next
 from mini_agentic_rl.trainer.statistics import accuracy_row
 
 SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL", 150, 200)]}
@@ -32,9 +33,9 @@ def jobs(monkeypatch):
     def unknown_model(settings):
         raise UserError(f"--model {settings.load.model}: there is no such model")
 
-    monkeypatch.setattr("mini_agentic_rl.jobs.train.train_job", job)
-    monkeypatch.setattr("mini_agentic_rl.jobs.evaluate.eval_job", job)
-    monkeypatch.setattr("mini_agentic_rl.jobs.serve.serve_job", unknown_model)
+    monkeypatch.setattr("mini_agentic_rl.jobs.train_job", job)
+    monkeypatch.setattr("mini_agentic_rl.jobs.eval_job", job)
+    monkeypatch.setattr("mini_agentic_rl.jobs.serve_job", unknown_model)
     return seen
 
 
@@ -49,7 +50,8 @@ def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(jobs, tmp_
     assert jobs == [TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model")]
     assert "75.0 %" in result.stdout
     assert f"wrote {tmp_path / 'adapter'}" in result.stdout
-    assert "report.html" not in result.stdout
+    assert f"wrote {tmp_path / 'report.html'}" not in result.stdout
+    assert result.stdout.splitlines()[-3:] == what_next(RunFolder(tmp_path))
 
 
 def test_json_output_is_nothing_but_the_summary(jobs):

@@ -132,6 +132,19 @@ def test_new_forgets_and_quit_ends(conversation, endpoint):
     assert len(endpoint.requests) == 2
 
 
+@pytest.mark.parametrize("word", ["exit", "quit", "/exit", "/quit"])
+def test_words_that_end_a_chat_are_not_sent(conversation, endpoint, word):
+    _talk(conversation, word, "never")
+    assert endpoint.requests == []
+
+
+def test_help_says_what_can_be_typed_and_a_command_that_is_none_is_not_sent(conversation, endpoint):
+    shown = _talk(conversation, "/help", "/hlep")
+    assert shown.count("/new starts over") == 2
+    assert "/hlep is no command" in shown
+    assert endpoint.requests == []
+
+
 def test_a_model_that_only_calls_tools_is_stopped(conversation, endpoint):
     endpoint.script = [[{"tool_calls": [CALL]}]] * 5
     assert conversation.say("loop") == ""

@@ -55,7 +55,8 @@ def test_a_command_prints_its_settings_and_does_nothing_else(tmp_path):
     [
         ("total_stepz: 3", "run.yaml: total_stepz is unknown: did you mean total_steps?"),
         ("total_steps: -1", "run.yaml: total_steps -1: input should be greater than or equal to 0"),
-        ("learner: {momentum: 1}", "run.yaml: learner.momentum 1: extra inputs are not permitted"),
+        ("learner: {momentum: 1}", "run.yaml: learner.momentum is unknown"),
+        ("loop: {total_stepz: 1}", "run.yaml: loop.total_stepz is unknown: did you mean total_steps?"),
         ("- 3", "run.yaml holds no settings by name"),
         ("a: b: c", "run.yaml: this is no YAML"),
     ],

@@ -85,7 +85,8 @@ def test_a_data_set_is_shown_and_written(tmp_path: Path) -> None:
     )
     assert shown.exit_code == 0, shown.output
     assert "arithmetic:1: 5 examples of the form sft in the split train" in shown.stdout
-    assert shown.stdout.count("messages · assistant:") == 2
+    assert shown.stdout.count("→ calculator {") == 2, "calls are shown with the words that are said with them"
+    assert shown.stdout.count("messages · assistant:") == 4
     assert load_examples(tmp_path / "o.jsonl", "sft", split="all") == load_examples(
         "arithmetic:1", "sft", max_samples=5
     )

@@ -40,7 +40,11 @@ def test_stages_follow_each_other_by_their_folders(tiny_folder, tmp_path):
     assert run("sft", "--model", tiny_folder, *SMALL, "--output-dir", sft)[0] == 0
     code, shown, told = run("dpo", "--model", sft, *SMALL, "--output-dir", dpo)
     assert code == 0, told
-    assert f"wrote {dpo}" in shown
+    assert shown.splitlines()[-3:] == [
+        f"wrote {dpo}",
+        f"to use what was trained: mini-agentic-rl chat --model {dpo}",
+        f"to reinforce it:         mini-agentic-rl train --model {dpo} --sft-examples 0 --output-dir outputs/rl",
+    ]
     code, printed, told = run(
         *("eval", "--model", dpo, "--size", "2", "--max-new-tokens", "4", "--device", "cpu", "--json")
     )

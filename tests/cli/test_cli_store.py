@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -235,8 +236,11 @@ def test_a_served_file_is_reached_with_its_key_and_stops_at_ctrl_c(tmp_path: Pat
 
 
 def test_without_a_file_the_server_keeps_rollouts_in_memory_and_says_so() -> None:
-    with _server() as (process, said):
+    page = {"Origin": "https://mine.example"}
+    with _server("--cors-origin", page["Origin"], "--cors-origin", "https://two.example") as (process, said):
         assert "in memory only" in said[1]
+        answer = httpx.get(f"{said[0].split()[-1]}/v1/agl/statistics", headers=page)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page["Origin"])
         assert _json("rollouts", "list", "--store", said[0].split()[-1]) == []
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0

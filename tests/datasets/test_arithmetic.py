@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_agentic_rl.calculator import calculate
 from mini_agentic_rl.datasets import ArithmeticDataset, DatasetError
 from mini_agentic_rl.datasets.arithmetic import LEVELS, split_of_operands
 from mini_agentic_rl.datasets.stories import STORIES
-from mini_agentic_rl.tools.calculator import calculate
 
 
 def operands(row: dict[str, str]) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ def test_the_forms_of_one_split_are_about_the_same_questions() -> None:
 def test_demonstrations_end_in_the_right_answer_as_the_prompt_asks() -> None:
     for example, task in zip(load_examples("arithmetic", "sft", max_samples=50),
                              load_examples("arithmetic", "rl", max_samples=50), strict=True):  # fmt: skip
-        assert example["messages"][:-1] == task["prompt"]
+        assert example["messages"][: len(task["prompt"])] == task["prompt"]
+        assert example["tools"] == task["tools"]
         assert is_correct(example["messages"][-1]["content"], task["ground_truth"])
 
 
@@ -95,8 +96,11 @@ def test_gsm8k_from_a_local_copy_has_both_forms_and_keeps_its_test_set(tmp_path:
     parquet.write_table(table.slice(30), tmp_path / "main" / "train-00001-of-00002.parquet")
     parquet.write_table(pyarrow.Table.from_pylist([GSM8K]), tmp_path / "main" / "test-00000-of-00001.parquet")
     [test] = load_examples(tmp_path, "sft", split="test")
-    assert test["messages"][-1]["content"] == "He sells 48/2 = 24 clips.\nHe keeps 48-24 = 24 clips.\nAnswer: 24"
+    assert test["messages"][-1]["content"] == "24 clips.\nAnswer: 24"
+    assert test["tools"] == TOOLS
     [task] = load_examples(tmp_path, "rl", split="test")
+    assert task["prompt"] == test["messages"][:2]
+    assert task["tools"] == TOOLS
     assert (task["ground_truth"], task["question"]) == ("24", GSM8K["question"])
     learnt, measured = (load_examples(tmp_path, "sft", split=split) for split in ("train", "val"))
     assert len(learnt) + len(measured) == 60

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
+from mini_agentic_rl.calculator import calculate
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples
 from mini_agentic_rl.datasets.corruptions import CORRUPTIONS, UNFIT, WRONG, Case
 from mini_agentic_rl.datasets.worked import operations, results, worked_solution, working
 from mini_agentic_rl.rewards import has_answer_line, is_correct
 from mini_agentic_rl.rewards.steps import equations
-from mini_agentic_rl.tools.calculator import calculate
 
 ROWS = list(ArithmeticDataset("train", 200, seed=4))
 

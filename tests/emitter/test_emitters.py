@@ -20,7 +20,7 @@ from mini_agentic_rl.emitter import (
     operation,
     reward,
 )
-from mini_agentic_rl.semconv import AGL_OPERATION, AGL_REWARD
+from mini_agentic_rl.semconv import AGL_ANNOTATION, AGL_OPERATION
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
 from mini_agentic_rl.types import Span, SpanCoreFields
 
@@ -42,12 +42,13 @@ async def test_rewards_come_back_from_recorded_spans(tracer: Tracer) -> None:
     spans = tracer.get_last_trace()
     assert [get_reward_value(span) for span in find_reward_spans(spans)] == [0.25, 1.0]
     assert find_final_reward(spans) == 1.0
-    last = _named(spans, AGL_REWARD)[-1]
+    last = _named(spans, AGL_ANNOTATION)[-1]
     assert [(dimension.name, dimension.value) for dimension in get_rewards_from_span(last)] == [
         ("accuracy", 1.0),
         ("length", 0.5),
     ]
     assert last.attributes["judge"] == "exact"
+    assert {span.status.status_code for span in _named(spans, AGL_ANNOTATION)} == {"OK"}
 
 
 def test_a_reward_of_one_name_needs_no_primary_key() -> None:
@@ -61,10 +62,12 @@ def test_a_reward_that_is_not_finite_is_refused(value: Any) -> None:
         emit_reward(value, propagate=False)
 
 
-@pytest.mark.parametrize("value", ["1.0", None, [1.0], {"a": "1"}])
+@pytest.mark.parametrize("value", ["1.0", None, [1.0]])
 def test_a_reward_that_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="must be a number"):
         emit_reward(value, propagate=False)
+    with pytest.raises(ValueError, match="'a' must be a number"):
+        emit_reward({"a": value}, propagate=False)
 
 
 @pytest.mark.parametrize("key", [None, "c"])
@@ -80,8 +83,26 @@ def test_a_span_without_a_reward_is_no_reward_of_zero() -> None:
     assert find_final_reward([span]) is None
 
 
-def test_the_single_attribute_form_of_older_traces_is_read() -> None:
-    assert get_reward_value(SpanCoreFields(name="agentlightning.annotation", attributes={"reward": 0.5})) == 0.5
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("agentlightning.annotation", {"reward": 0.5}),
+        ("agentlightning.reward", {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}),
+        ("score.task", {"agentops.task.output": '{"type": "reward", "value": 0.5}'}),
+        ("score.operation", {"agentops.entity.output": {"type": "reward", "value": 0.5}}),
+    ],
+)
+def test_rewards_of_older_and_of_other_traces_are_read(name: str, attributes: dict[str, Any]) -> None:
+    span = SpanCoreFields(name=name, attributes=attributes)
+    assert is_reward_span(span)
+    assert find_final_reward([span]) == 0.5
+
+
+@pytest.mark.parametrize(
+    "output", ['{"type": "reward", "value": null}', '{"type": "answer", "value": 1}', "reward", "[1"]
+)
+def test_another_output_of_agentops_is_no_reward(output: str) -> None:
+    assert get_reward_value(SpanCoreFields(name="x.task", attributes={"agentops.task.output": output})) is None
 
 
 @pytest.mark.parametrize("value", ["text", "", 3, -0.5, True, False, b"\x00\xff", {"a": [1, {"b": None}]}, [], None])
@@ -92,8 +113,15 @@ def test_objects_come_back_equal(value: Any) -> None:
 
 
 def test_an_object_that_is_not_json_is_refused() -> None:
-    with pytest.raises(TypeError, match="JSON"):
+    with pytest.raises(RuntimeError, match="JSON"):
         emit_object(object(), propagate=False)
+
+
+@pytest.mark.parametrize("attributes", [{"json": "{"}, {"literal": "1", "type": "complex"}])
+def test_an_object_that_cannot_be_read_is_told(attributes: dict[str, str]) -> None:
+    named = {f"agentlightning.object.{name}": value for name, value in attributes.items()}
+    with pytest.raises(RuntimeError, match=r"of span|holds a literal"):
+        get_object_value(SpanCoreFields(name="agentlightning.object", attributes=named))
 
 
 def test_messages_must_be_text() -> None:
@@ -162,6 +190,44 @@ def test_an_operation_that_is_not_propagated_needs_no_tracer() -> None:
     with operation(name="local", propagate=False) as op:
         op.set_output(3)
     assert op.span().attributes["agentlightning.operation.output"] == 3
+    assert op.span().status.status_code == "OK"
+    with pytest.raises(KeyError), operation(name="local", propagate=False) as op:
+        raise KeyError("gone")
+    assert (op.span().status.status_code, op.span().status.description) == ("ERROR", "'gone'")
+    assert op.span().attributes["exception.type"] == "KeyError"
+
+
+async def test_a_failed_operation_says_why_in_its_status() -> None:
+    tracer = OtelTracer()
+    async with tracer.trace_context():
+        with pytest.raises(ValueError, match="boom"), operation(name="bad"):
+            raise ValueError("boom")
+        with operation(name="good"):
+            pass
+    bad, good = _named(tracer.get_last_trace(), AGL_OPERATION)
+    assert (bad.status.status_code, bad.status.description) == ("ERROR", "ValueError: boom")
+    assert good.status.status_code == "UNSET"
+
+
+def test_tags_and_links_of_an_operation_are_attributes_as_well() -> None:
+    with operation(name="x", tags=["hard", "math"], links={"span_id": "1"}, propagate=False) as op:
+        pass
+    assert op.span().attributes == {
+        "agentlightning.operation.name": "x",
+        "tags": ["hard", "math"],
+        "links.span_id": "1",
+        "agentlightning.tag.0": "hard",
+        "agentlightning.tag.1": "math",
+        "agentlightning.link.0.key_match": "span_id",
+        "agentlightning.link.0.value_match": "1",
+    }
+
+
+def test_an_operation_is_named_once_and_by_keyword() -> None:
+    with pytest.raises(ValueError, match="named twice"):
+        operation(name="x", **{"agentlightning.operation.name": "y"})
+    with pytest.raises(ValueError, match="name="):
+        operation("x")
 
 
 def test_emitting_without_a_tracer_says_what_to_do() -> None:
@@ -190,4 +256,4 @@ async def test_more_rewards_than_the_sdks_attribute_limit_are_kept() -> None:
     tracer = OtelTracer()
     async with tracer.trace_context():
         emit_reward({f"r{index}": float(index) for index in range(200)}, primary_key="r0")
-    assert len(get_rewards_from_span(_named(tracer.get_last_trace(), AGL_REWARD)[0])) == 200
+    assert len(get_rewards_from_span(_named(tracer.get_last_trace(), AGL_ANNOTATION)[0])) == 200

@@ -40,7 +40,7 @@ def test_links_and_tags_are_written_as_the_wire_names_say() -> None:
     assert make_tag_attributes(["hard", "math"]) == {"agentlightning.tag.0": "hard", "agentlightning.tag.1": "math"}
     with pytest.raises(TypeError, match="list of strings"):
         make_tag_attributes("hard")
-    with pytest.raises(TypeError, match="plain value"):
+    with pytest.raises(ValueError, match="plain value"):
         make_link_attributes({"a": ["b"]})
 
 

@@ -28,7 +28,7 @@ def _run(name, *options, **how):
 
 def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path):
     run = tmp_path / "run"
-    size = ("--steps", "1", "--tasks-per-step", "2", "--eval-size", "2", "--sft-examples", "4")
+    size = ("--cot", "--iterations", "1", "--tasks-per-step", "2", "--eval-size", "2", "--sft-examples", "4")
     told = _run("train_math_agent.py", "--model", tiny_folder, *size, "--seed", "1", "--output-dir", str(run))
     rows = [line.split(":") for line in told.splitlines()[-3:]]
     assert [name.strip() for name, _ in rows] == ["before", "after SFT", "after RL"]

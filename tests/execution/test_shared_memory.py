@@ -17,7 +17,7 @@ from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message
 from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.store.base import LightningStore
+from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.store.sql import SqlLightningStore
 from mini_agentic_rl.tracer import DummyTracer
@@ -110,6 +110,67 @@ def test_a_runner_that_crashes_is_logged_and_started_again(side: Any, caplog: py
     SharedMemoryExecutionStrategy(main_thread=side).execute(algorithm, runner, InMemoryLightningStore())
     assert starts == [0, 0]
     assert "lost the store" in caplog.text
+
+
+@SIDES
+def test_a_runner_that_crashes_again_and_again_ends_the_run(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mini_agentic_rl.execution.roles._RESTART_SECONDS", 0.01)
+    ended = []
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cancelled")
+
+    async def runner(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        raise ZeroDivisionError("a fault of the runner's own")
+
+    with pytest.raises(ZeroDivisionError, match="of the runner's own"):
+        SharedMemoryExecutionStrategy(main_thread=side).execute(algorithm, runner, InMemoryLightningStore())
+    assert ended == ["cancelled"]
+
+
+@SIDES
+@pytest.mark.parametrize(("delay", "ends"), [(10.0, ["by itself"]), (0.05, ["cancelled"])])
+def test_an_algorithm_that_sets_the_event_has_graceful_delay_to_end(side: Any, delay: float, ends: list[str]) -> None:
+    ended = []
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        event.set()
+        try:
+            await asyncio.sleep(0.2 if delay > 1 else 60)
+            ended.append("by itself")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    strategy = SharedMemoryExecutionStrategy(main_thread=side, graceful_delay=delay, poll_interval=0.01)
+    strategy.execute(algorithm, _idle, InMemoryLightningStore())
+    assert ended == ends
+
+
+def test_a_store_for_one_thread_is_called_from_one_unless_told_otherwise() -> None:
+    class Single(InMemoryLightningStore):
+        @property
+        def capabilities(self) -> LightningStoreCapabilities:
+            return {**super().capabilities, "thread_safe": False}
+
+        async def enqueue_many_rollouts(self, rollouts: Any) -> Any:
+            callers.add(threading.current_thread().name)
+            return await super().enqueue_many_rollouts(rollouts)
+
+    async def both(store: LightningStore, *rest: Any) -> None:
+        await store.enqueue_rollout("task")
+        while (await store.statistics())["total_rollouts"] < 2:
+            await asyncio.sleep(0.01)
+
+    for managed, count in ((None, 1), (False, 2)):
+        callers: set[str] = set()
+        single = Single()
+        SharedMemoryExecutionStrategy(managed_store=managed).execute(both, both, single)
+        assert len(callers) == count
+        assert asyncio.run(single.statistics())["total_rollouts"] == 2
 
 
 def test_a_runner_that_does_not_stop_is_given_up_after_join_timeout(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ def ask_and_leave(endpoint: str, body: dict, *, seconds: float = 0.3) -> bytes:
     content = json.dumps(body).encode()
     with socket.create_connection((parts.hostname, parts.port)) as connection:
         connection.sendall(
-            f"POST {parts.path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+            f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )

@@ -9,6 +9,8 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION, FAILURE_REASON
+from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.types import Span
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 
@@ -100,8 +102,33 @@ async def test_other_rollouts_a_further_attempt_and_calls_outside_have_their_own
     assert [mark[0] for mark in await _marks(store, rollout)] == [rollout.attempt.attempt_id]
 
 
-async def test_an_attempt_that_the_store_does_not_know_is_stopped_all_the_same(serve, store, caplog):
+class _FullStore(InMemoryLightningStore):
+    async def add_span(self, span: Span) -> Span | None:
+        raise OSError("no space left on device")
+
+
+async def test_an_attempt_that_cannot_be_marked_is_stopped_all_the_same(serve, caplog):
+    store = _FullStore()
+    rollout = await store.start_rollout({"question": "?"})
     server, _ = serve(["word " * 50], store=store, limits=GatewayLimits(max_rollout_tokens=3))
     with pytest.raises(openai.PermissionDeniedError):
-        await _ask(server.as_resource().get_base_url("nobody", "never"))
-    assert "could not mark attempt never of rollout nobody" in caplog.text
+        await _ask(server.as_resource().get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+    assert f"could not mark attempt {rollout.attempt.attempt_id} of rollout {rollout.rollout_id}" in caplog.text
+
+
+async def test_an_attempt_that_the_store_does_not_know_is_refused_before_anything_is_sampled(serve, store):
+    server, backend = serve(["ok"], store=store)
+    rollout = await store.start_rollout({"question": "?"})
+    for rollout_id, attempt_id in (("nobody", "never"), (rollout.rollout_id, "never")):
+        with pytest.raises(openai.NotFoundError, match="cannot be recorded"):
+            await _ask(server.as_resource().get_base_url(rollout_id, attempt_id))
+    assert not backend.requests
+
+
+@pytest.mark.parametrize("seed", ["x", 1.5, True, [1], float("inf")])
+async def test_a_rollout_whose_seed_is_no_integer_is_refused_and_told_why(serve, store, seed):
+    server, backend = serve(["ok"], store=store)
+    rollout = await store.start_rollout({"question": "?"}, metadata={"sampling_seed": seed})
+    with pytest.raises(openai.BadRequestError, match="sampling_seed"):
+        await _ask(server.as_resource().get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
+    assert not backend.requests

@@ -31,7 +31,7 @@ async def _stream(port: int, number: int, leaves_after: float | None) -> bytes:
     }
     content = json.dumps(body).encode()
     writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content
     )
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import httpx
@@ -10,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
+from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.types import Span
 
 from .leaving import ask_and_leave
 
@@ -69,9 +72,16 @@ def test_a_client_that_goes_away_is_a_cancelled_request(serve, stream):
     assert backend.closed_early == 1
 
 
-def test_an_answer_that_breaks_on_its_way_is_a_failed_request(serve, store):
+class _FullStore(InMemoryLightningStore):
+    async def add_span(self, span: Span) -> Span | None:
+        raise OSError("no space left on device")
+
+
+def test_an_answer_that_breaks_on_its_way_is_a_failed_request(serve):
+    store = _FullStore()
+    rollout = asyncio.run(store.start_rollout({"question": "?"}))
     server, _ = serve(["word " * 5], store=store)
-    url = server.as_resource().get_base_url("nobody", "never")
+    url = server.as_resource().get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
     with httpx.stream("POST", f"{url}/chat/completions", json=BODY | {"stream": True}) as answer:
         assert answer.status_code == 200
         assert b"error" in answer.read()

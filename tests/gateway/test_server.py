@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
@@ -107,6 +108,22 @@ def test_an_api_key_is_asked_for_when_one_is_set(serve):
     answer = OpenAI(base_url=server.endpoint, api_key="secret", max_retries=0).chat.completions.create(**BODY)
     assert answer.choices[0].message.content == "ok"
     assert httpx.get(server.endpoint.replace("/v1", "/health")).status_code == 200
+
+
+async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):
+    server, _ = serve(["ok"], api_key="secret")
+    proxy = LLMProxy()
+    await proxy.start()
+    try:
+        for address in (server.root, proxy.endpoint.removesuffix("/v1")):
+            page = httpx.get(f"{address}/docs").text
+            assert "base_url" in page
+            for path in ("/v1/chat/completions", "/v1/messages", "/v1/models/{model}", "/metrics"):
+                assert page.count(f"<td><code>{path}</code></td>") == 1
+            assert "tiny" not in page
+            assert httpx.get(address).text == page
+    finally:
+        await proxy.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,7 +12,9 @@ def test_without_keys_everybody_comes_in():
     assert ApiKeys([]).first is None
 
 
-@pytest.mark.parametrize("headers", [{"authorization": "Bearer two"}, {"x-api-key": "two"}])
+@pytest.mark.parametrize(
+    "headers", [{"authorization": "Bearer two"}, {"authorization": "bearer  two"}, {"x-api-key": "two"}]
+)
 def test_a_key_is_taken_from_either_header(headers):
     keys = ApiKeys(["one", "two", "one"])
     assert keys.first == "one"
@@ -27,7 +29,8 @@ def test_where_only_a_bearer_token_counts_nothing_else_lets_in(headers):
     with pytest.raises(AuthenticationError, match="API key") as raised:
         ApiKeys(["one"], bearer_only=True).check(headers)
     assert (raised.value.status, raised.value.code) == (401, "invalid_api_key")
-    assert ApiKeys(["one"], bearer_only=True).check({"authorization": "Bearer one"}) == "one"
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert ApiKeys(["one"], bearer_only=True).check({"authorization": f"{scheme} one"}) == "one"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ from mini_agentic_rl.http import (
 LIMIT = 1000
 
 
+DOCUMENT = {"openapi": "3.1.0", "paths": {"/echo": {"post": {"summary": "Say it again."}}}}
+
+
 class _Server:
     def __init__(self) -> None:
         self.metrics = RequestMetrics("test", "path", (0.1, 1.0))
@@ -44,7 +47,12 @@ class _Server:
 
         endpoint = AdmittedEndpoint("echo", echo, admission, self.metrics, openai_response)
         app = new_app(
-            openai_response, routes=[Route("/echo", endpoint, methods=["POST"])], openapi=lambda: {"openapi": "3.1.0"}
+            openai_response,
+            admission.keys,
+            title="a test server",
+            about="It says <what> it is told.",
+            routes=[Route("/echo", endpoint, methods=["POST"])],
+            openapi=lambda: DOCUMENT,
         )
         self.server = AdmittingServer(app, admission, "127.0.0.1", 0, "test server")
 
@@ -94,7 +102,16 @@ def test_paths_that_are_not_served_and_the_document(served: _Server) -> None:
     unknown = httpx.get(f"{served.server.root}/nothing")
     assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "invalid_request_error")
     assert httpx.get(f"{served.server.root}/echo").headers["allow"] == "POST"
-    assert httpx.get(f"{served.server.root}/openapi.json").json() == {"openapi": "3.1.0"}
+    assert httpx.get(f"{served.server.root}/openapi.json").json() == DOCUMENT
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_browser_is_shown_what_is_served_without_a_key(served: _Server, path: str) -> None:
+    answer = httpx.get(f"{served.server.root}{path}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for expected in ("a test server", "It says &lt;what&gt; it is told.", "/echo", "Say it again."):
+        assert expected in answer.text
+    assert "://" not in answer.text  # it loads nothing
 
 
 def test_requests_are_counted_by_their_outcome(served: _Server) -> None:

@@ -4,6 +4,7 @@ no choice, and nothing changed for the requests beside it."""
 from __future__ import annotations
 
 import threading
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -41,8 +42,22 @@ class Pattern:
         bits[list(self._sets[self._at])] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
 
+    def certain(self, vocabulary):
+        if self._at is None:
+            return []
+        return [
+            min(ids) for ids in takewhile(lambda ids: len(ids) == 1 and min(ids) < vocabulary, self._sets[self._at :])
+        ]
+
     def advance(self, token_id):
         self._at = self._at + 1 if self._at is not None and token_id in self._sets[self._at] else None
+
+
+class Unforeseeing(Pattern):
+    """The same, which does not say what is certain."""
+
+    def certain(self, vocabulary):
+        return []
 
 
 def sets_of(seed, length):
@@ -79,6 +94,24 @@ def difference(policy, records):
 def test_recorded_log_probabilities_are_the_learners_under_a_mask(params):
     with tiny_policy() as policy:
         assert difference(policy, constrained(policy, **params)) < 1e-4
+
+
+def test_tokens_that_leave_no_choice_take_one_pass_together():
+    length, forced = 20, {n: [{n + 30}] * 6 for n in range(4)}
+    sets = [[*sets_of(n, 5), *forced[n], *sets_of(n + 50, length - 11)] for n in range(4)]
+    sampling = [SamplingParams(max_tokens=length + 1, seed=n, stop_token_ids=(END,)) for n in range(4)]
+    records, passes = [], []
+    for constraint in (Pattern, Unforeseeing):
+        with tiny_policy() as policy:
+            makers = [lambda s=s, constraint=constraint: constraint(s) for s in sets]
+            records.append(sample_all(policy, [[n + 1] * 9 for n in range(4)], sampling, constraints=makers))
+            passes.append(policy.engine.counters.passes)
+            assert difference(policy, records[-1]) < 1e-4
+    assert passes[0] <= passes[1] - 5
+    for one, other in zip(*records, strict=True):
+        assert one.output_ids.tolist() == other.output_ids.tolist()
+        assert one.forced.tolist() == other.forced.tolist()
+        assert np.abs(one.logprobs - other.logprobs).max() < 1e-5
 
 
 def test_a_constraint_stays_in_step_when_its_sequence_gives_its_blocks_back():

@@ -20,7 +20,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(script, tmp_path)
 
     unbroken = json.loads(run(tmp_path / "unbroken"))
     broken = tmp_path / "broken"
-    run(broken, "--die-after", "2", expect=-signal.SIGKILL)  # after the third step; step 2 has a checkpoint
+    run(broken, "--die-after", "3", expect=-signal.SIGKILL)  # step 2 has a checkpoint, step 3 is lost
     assert sorted(path.name for path in (broken / "checkpoints").iterdir())[-1] == "step_2"
     resumed = json.loads(run(broken, "--resume"))
     assert unbroken["steps"] == resumed["steps"] == 4

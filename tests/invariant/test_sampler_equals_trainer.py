@@ -65,7 +65,8 @@ def test_samples_that_begin_alike_are_computed_once_and_come_out_as_if_alone(len
     """At a low temperature many samples share a history; the tokens that differ only in their seed cost nothing."""
     prompts = [[7] * length] * 6
     params = [SamplingParams(temperature=0.15, max_tokens=20, seed=i) for i in range(6)]
-    with tiny_policy() as policy:
+    engine = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48, max_draft_tokens=0)
+    with tiny_policy(engine=engine) as policy:
         together = sample_all(policy, prompts, params)
         computed = policy.engine.counters.computed_tokens
         policy.run(policy.engine.cache.drop_idle)

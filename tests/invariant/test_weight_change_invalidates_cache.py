@@ -12,6 +12,8 @@ from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenReques
 from tiny import tiny_model
 
 PROMPT = list(range(40, 75))
+ENGINE = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48, max_draft_tokens=0)
+"""Without guesses, so that the tokens computed can be counted."""
 
 
 def _step(policy, records, adapter="default"):
@@ -31,7 +33,7 @@ def _step(policy, records, adapter="default"):
 
 def test_after_a_step_the_same_prompt_is_computed_anew():
     params = [SamplingParams(max_tokens=4, seed=1)]
-    with tiny_policy() as policy:
+    with tiny_policy(engine=ENGINE) as policy:
         first = sample_all(policy, [PROMPT], params)
         before = policy.engine.counters.computed_tokens
         sample_all(policy, [PROMPT], params)
@@ -51,7 +53,7 @@ def test_after_a_step_the_same_prompt_is_computed_anew():
 def test_of_two_adapters_only_the_one_that_changed_is_computed_anew():
     model = load_model(tiny_model(), lora=LoraSettings(), adapters={"assistant": None, "user": None}, seed=0)
     params = [SamplingParams(max_tokens=4, seed=1)]
-    policy = Policy(model, EngineSettings(block_size=4, cache_mib=1))
+    policy = Policy(model, ENGINE)
 
     def computed(adapter):
         before = policy.engine.counters.computed_tokens

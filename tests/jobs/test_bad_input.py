@@ -190,25 +190,22 @@ def test_a_prompt_longer_than_the_context_costs_its_own_rollouts_only(tiny_folde
         ("Silent", "the agent never called the model"),
     ],
 )
-def test_an_agent_that_misbehaves_is_told_of_and_the_run_goes_on(name, reason, agents, tiny_folder, tmp_path):
-    run_folder = tmp_path / "run"
-    options = ("--agent", f"odd_agents:{name}", "--rollout-timeout", "0.3", "--output-dir", run_folder)
-    summary, err = trained("--model", tiny_folder, *options, *SMALL)
-    assert summary["steps"] == 1
-    assert sum(summary["untrained"].values()) == 4
-    assert all(reason in told for told in summary["untrained"])
-    assert [row["correct"] for row in summary["accuracy"]] == [0, 0]
-    assert reason in " ".join(err.split())
-    assert reason in (run_folder / "report.html").read_text()
+def test_an_agent_that_always_misbehaves_ends_the_run_with_its_reason(name, reason, agents, tiny_folder, tmp_path):
+    options = ("--agent", f"odd_agents:{name}", "--rollout-timeout", "0.3", "--output-dir", tmp_path / "run")
+    code, out, err = run("train", "--model", tiny_folder, *options, *SMALL, "--json")
+    assert (code, out) == (2, "")
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: all 4 rollouts of the training failed: ")
+    assert reason in last
+    assert err.count(reason) <= 3, err  # of the runner, of the first measurement, and here
+    assert not (tmp_path / "run" / "summary.json").exists()
 
 
 def test_an_agent_that_hangs_does_not_hang_a_measurement(agents, tiny_folder):
     options = ("--agent", "odd_agents:Hangs", "--rollout-timeout", "0.3", "--size", "2", "--json")
-    code, out, _ = run("eval", "--model", tiny_folder, *options)
-    result = json.loads(out)
-    assert code == 0
-    assert result["failed"] == {"attempt failed: the agent took longer than timeout_seconds=0.3": 2}
-    assert result["accuracy"][0]["correct"] == 0
+    code, out, err = run("eval", "--model", tiny_folder, *options)
+    assert (code, out) == (2, "")
+    assert "error: all 2 rollouts failed: attempt failed: the agent took longer than timeout_seconds=0.3" in err
 
 
 def test_a_full_disk_costs_one_checkpoint_and_nothing_else(tiny_folder, tmp_path, monkeypatch):
@@ -232,7 +229,7 @@ def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_fold
     folder = tmp_path / "run"
     options = ("--model", tiny_folder, "--output-dir", folder, *SMALL)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

@@ -20,7 +20,7 @@ from warm import WarmProcess, run_warm
 
 def _settings(model, folder, **changes):
     values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "tasks_per_step": 2}
-    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "loggers": ["jsonl"], **changes}
+    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "console": False, **changes}
     return TrainConfig(model=model, output_dir=folder, **values)
 
 
@@ -30,7 +30,10 @@ def _checkpoints(folder):
     }
 
 
-def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path, number, status, word):
     folder = tmp_path / "run"
     steps = 12
     options = [
@@ -40,9 +43,9 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_f
     ]
     with WarmProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 3")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, process.stderr
-        assert "interrupted" in process.stderr
+        process.send_signal(number)
+        assert process.wait(60) == status, process.stderr
+        assert f"{word}; the same command with --resume goes on from the last checkpoint" in process.stderr
         assert "Traceback" not in process.stderr
         assert process.stdout == ""
     newest = max(_checkpoints(folder).values())
@@ -51,8 +54,11 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_f
     out, told = run_warm("mini_agentic_rl", "train", *options, "--resume", "--json")
     assert f"resumed after step {newest}" in told
     assert json.loads(out)["steps"] == steps
-    rows = [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
-    assert rows == sorted(set(rows))
+    rows = read_metrics(folder / "metrics.jsonl")
+    learnt = [row["step"] for row in rows if "seconds/sampling" in row]
+    assert learnt == sorted(set(learnt))
+    assert (learnt[0], learnt[-1]) == (1, steps)
+    assert {row["step"] for row in rows if "accuracy" in row} == {0, steps}
 
 
 def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,8 @@ from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.plan import apply_preset, plan_job, read_size
 from mini_agentic_rl.jobs.settings import PlanSettings
 from tiny import tiny_model
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -73,3 +77,16 @@ def test_a_preset_only_saves_more_than_was_asked_for(model):
     assert apply_preset(asked.changed(preset="none")).preset == "none"
     with pytest.raises(UserError, match="full_finetune"):
         apply_preset(TrainConfig(model=model, device="cpu", preset="4gb", full_finetune=True))
+
+
+def test_the_page_about_memory_shows_what_is_planned():
+    drawing = runpy.run_path(str(DOCS / "pictures" / "draw.py"))
+    plans = drawing["memory_plans"]()
+    assert drawing["draw_memory"](plans) == (DOCS / "pictures" / "memory.svg").read_text(encoding="utf-8")
+    page = (DOCS / "memory.md").read_text(encoding="utf-8")
+    plain, checkpointed, card = plans.values()
+    for part in card.parts:
+        assert f"| {part.name} | {part.phase} | {part.bytes / 1e6:,.0f} |" in page
+    assert f"| **peak** | learning | **{card.peak / 1e6:,.0f}** |" in page
+    assert f"| as it is | {plain.peak / 1e9:.2f} |" in page
+    assert f"| with `--gradient-checkpointing` | {checkpointed.peak / 1e9:.2f} |" in page

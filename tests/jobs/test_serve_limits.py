@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -57,7 +58,7 @@ def test_the_cache_and_the_queue_are_options(opened):
 def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_folder):
     settings = ServeSettings(model=tiny_folder, port=0, dtype="float32", device="cpu", max_waiting=1)
     with serve.open_server(settings.changed(engine={"max_running": 1})) as server:
-        body = {"model": tiny_folder, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
+        body = {"model": Path(tiny_folder).name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
         ask = partial(httpx.post, f"{server.endpoint}/chat/completions", json=body, timeout=120)
         with ThreadPoolExecutor(24) as pool:
             answers = [asked.result() for asked in [pool.submit(ask) for _ in range(24)]]
@@ -66,6 +67,15 @@ def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_
     assert len(refused) < len(answers)
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
     assert "max_waiting" in refused[0].json()["error"]["message"]
+
+
+@pytest.mark.parametrize("given", [None, "mine"])
+def test_a_model_is_asked_for_by_a_short_name(tiny_folder, given):
+    settings = ServeSettings(model=tiny_folder, port=0, dtype="float32", device="cpu", served_model_name=given)
+    with serve.open_server(settings) as server:
+        names = [row["id"] for row in httpx.get(f"{server.endpoint}/models").json()["data"]]
+    name = given or Path(tiny_folder).name
+    assert names[:2] == [name, f"{name}-base"]
 
 
 @pytest.mark.parametrize(("content", "complaint"), [(None, "cannot be read"), ("\n \n", "holds no key")])

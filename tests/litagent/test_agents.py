@@ -59,6 +59,34 @@ def test_the_mode_chooses_the_method() -> None:
     assert not agent.needs_resources("val")
 
 
+class _TwoForms(LitAgent[Any]):
+    def training_rollout(self, task: Any) -> float:
+        return 1.0
+
+    def validation_rollout(self, task: Any) -> float:
+        return 2.0
+
+
+class _Chooses(LitAgent[Any]):
+    def is_async(self) -> bool:
+        return False
+
+    def rollout(self, task: Any) -> float:
+        return 1.0
+
+    async def rollout_async(self, task: Any) -> float:
+        return 2.0
+
+
+def test_a_rollout_without_a_mode_is_no_training() -> None:
+    assert _TwoForms().method_for(None)("x") == 2.0
+    assert _TwoForms().method_for("train")("x") == 1.0
+
+
+def test_an_agent_may_choose_its_form_itself() -> None:
+    assert _Chooses().method_for("train")("x") == 1.0
+
+
 async def test_default_forms_delegate() -> None:
     assert await _Async().training_rollout_async(1, {}, ATTEMPTED) == 1.0
     assert await _Async().validation_rollout_async(1, {}, ATTEMPTED) == 1.0
@@ -155,13 +183,13 @@ def test_missing_resources_are_named() -> None:
 
 
 def test_wrong_signatures_are_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="named task"):
+    with pytest.raises(ValueError, match="named task"):
         rollout(lambda sample, llm: None)
-    with pytest.raises(TypeError, match="needs a parameter named llm"):
+    with pytest.raises(ValueError, match="needs a parameter named llm"):
         llm_rollout(lambda task: None)
-    with pytest.raises(TypeError, match="needs a parameter named prompt_template"):
+    with pytest.raises(ValueError, match="needs a parameter named prompt_template"):
         prompt_rollout()(lambda task, llm: None)
-    with pytest.raises(TypeError, match="'judge'"):
+    with pytest.raises(ValueError, match="'judge'"):
         rollout(lambda task, judge: None)
 
 

@@ -19,7 +19,13 @@ def _run(terminal: bool) -> str:
         logger.phase("RL", 2)
         for step in (1, 2):
             logger.log(
-                {"reward/mean": 0.25, "accuracy": 0.5, "mismatch/mean_abs": 0.001, "tokens_per_second": 321.4, "x": 7},
+                {
+                    "reward/mean": 0.25,
+                    "accuracy": 0.5,
+                    "mismatch/mean_abs": 0.001,
+                    "tokens_per_second": 21910.4,
+                    "x": 7,
+                },
                 step=step,
             )
             logger.advance()
@@ -30,7 +36,7 @@ def _run(terminal: bool) -> str:
 def test_plain_lines_hold_one_line_for_each_step():
     lines = _run(terminal=False).splitlines()
     assert [line for line in lines if line.startswith("step ")] == [
-        f"step {step}  reward 0.25  accuracy 50.0 %  tokens/s 321.4  mismatch 0.001" for step in (1, 2)
+        f"step {step}  reward 0.25  accuracy 50.0 %  21,910 tokens/s  mismatch 0.001" for step in (1, 2)
     ]
     assert lines[0] == "evaluation before: started, 200 to do"
     assert lines[1].startswith("evaluation before: 200 done in ")
@@ -43,7 +49,7 @@ def test_plain_lines_hold_no_terminal_codes():
 
 def test_the_live_view_shows_phases_and_the_last_steps():
     text = _run(terminal=True)
-    for expected in ("evaluation before", "200/200", "2/2", "50.0 %", "321.4", "checkpoint"):
+    for expected in ("evaluation before", "200/200", "2/2", "50.0 %", "21,910", "checkpoint"):
         assert expected in text
 
 
@@ -77,6 +83,21 @@ def test_a_phase_that_was_stopped_early_does_not_look_finished():
         logger.phase("RL", 30)
         logger.advance(12)
     assert "12/30" in output.getvalue()
+
+
+def test_steps_of_the_imitation_are_told_from_those_of_reinforcement_learning():
+    output = io.StringIO()
+    with ConsoleLogger(Console(file=output, width=140, color_system=None)) as logger:
+        logger.log({"accuracy": 0.1}, step=0)
+        logger.log({"sft/loss": 2.0}, step=1)
+        logger.log({"solver/sft/loss": 2.0}, step=1)
+        logger.log({"loss": 0.5}, step=1)
+    assert output.getvalue().splitlines() == [
+        "step 0  accuracy 10.0 %",
+        "step 1, SFT  loss 2",
+        "step 1, SFT  loss 2",
+        "step 1  loss 0.5",
+    ]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

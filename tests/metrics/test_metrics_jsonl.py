@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from mini_agentic_rl.metrics import JsonlLogger, read_metrics
+from mini_agentic_rl.metrics import JsonlLogger, read_metrics, rows_until
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_torn_last_line_is_cut_off(path, torn):
 
 def test_resuming_cuts_off_what_came_after_the_checkpoint(path):
     _log(path, range(1, 8))
-    _log(path, [6], resume_step=5)
+    _log(path, [6], keep_rows=rows_until(path, 5))
     rows = read_metrics(path)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert path.read_bytes().count(b"\n") == len(rows)
@@ -61,7 +61,7 @@ def test_resuming_cuts_off_what_came_after_the_checkpoint(path):
 
 def test_resuming_before_the_first_row_starts_an_empty_file(path):
     _log(path, [5, 6])
-    _log(path, [], resume_step=1)
+    _log(path, [], keep_rows=0)
     assert os.path.getsize(path) == 0
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mini_agentic_rl.policy.drafts import Drafts, Guess
 from mini_agentic_rl.policy.kv_cache import BlockCache
 from mini_agentic_rl.policy.sampler import Draw
-from mini_agentic_rl.policy.scheduler import RunningSequence, Scheduler, StepPlan
+from mini_agentic_rl.policy.scheduler import Scheduler
+from mini_agentic_rl.policy.step_plan import RunningSequence, StepPlan
 from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
 
 
@@ -31,6 +33,28 @@ class Asked:
         return self.deltas[-1].finish_reason if self.deltas else None
 
 
+class KnowingDrafts(Drafts):
+    """Guesses of what the fake pass draws: right ones, but for every third pass, in which the last one is wrong."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(longest)
+        self.seeds: dict[int, int] = {}
+        self.passes = 0
+
+    def guess(self, sequences, rooms, budget):
+        self.passes += 1
+        found = []
+        for indexed, room in zip(sequences, rooms, strict=True):
+            at = len(indexed.tokens)
+            tokens = [token_at(self.seeds[id(indexed.tokens)], at + n) for n in range(min(room, self._longest))]
+            tokens = tokens[: max(budget, 0)]
+            budget -= len(tokens)
+            if tokens and self.passes % 3 == 0:
+                tokens[-1] += 1
+            found.append(Guess(tuple(tokens), 2) if tokens else None)
+        return found
+
+
 @dataclass
 class FakeEngine:
     """A scheduler, and passes that compute nothing."""
@@ -39,6 +63,7 @@ class FakeEngine:
     budget: int = 16
     max_running: int = 8
     context_length: int = 64
+    drafts: KnowingDrafts | None = None
     versions: dict[str, int] = field(default_factory=lambda: {"default": 0, "other": 0})
     plans: list[StepPlan] = field(default_factory=list)
 
@@ -50,6 +75,8 @@ class FakeEngine:
             max_batch_tokens=self.budget,
             max_running=self.max_running,
             context_length=self.context_length,
+            vocabulary=300,
+            drafts=self.drafts,
         )
 
     def add(self, prompt, max_tokens=4, *, seed=0, adapter="default", constraint=None, **options) -> Asked:
@@ -59,6 +86,8 @@ class FakeEngine:
         )
         deltas: list[TokenDelta] = []
         sequence = RunningSequence(request, seed, deltas.append, list(prompt), constraint)
+        if self.drafts is not None:
+            self.drafts.seeds[id(sequence.tokens)] = seed
         self.scheduler.add(sequence)
         return Asked(sequence, deltas)
 
@@ -69,7 +98,13 @@ class FakeEngine:
             self.plans.append(plan)
             self.compute(plan)
             drawing = [segment for segment in (*plan.prefill, *plan.decode) if segment.draws]
-            draws = [Draw(token_at(s.sequence.seed, len(s.sequence.tokens)), -1.0, ()) for s in drawing]
+            draws = [
+                [
+                    Draw(token_at(s.sequence.seed, len(s.sequence.tokens) + ahead), -1.0, ())
+                    for ahead in range(1 + len(s.guessed))
+                ]
+                for s in drawing
+            ]
             self.scheduler.postprocess(plan, drawing, draws)
         return plan
 
@@ -85,7 +120,7 @@ class FakeEngine:
 
 def cost(plan: StepPlan) -> int:
     """Tokens that a pass computes."""
-    return sum(segment.count for segment in (*plan.prefill, *plan.decode) if segment.twin is None)
+    return sum(segment.cost for segment in (*plan.prefill, *plan.decode))
 
 
 def sequences(plan: StepPlan) -> list[RunningSequence]:

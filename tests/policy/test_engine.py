@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from helpers import tiny_policy
 from mini_agentic_rl.policy import CacheFullError, EngineSettings, PolicyError, PromptTooLongError
@@ -35,6 +36,12 @@ def ask(policy, prompt, **options) -> tuple[object, list[TokenDelta], threading.
         ([], {}, PolicyError, "empty"),
         ([-1], {}, PolicyError, "outside 0"),
         ([10**6], {}, PolicyError, "outside 0"),
+        (
+            [1],
+            {"sampling": SamplingParams(logit_bias={10**6: 1.0})},
+            PolicyError,
+            "logit_bias holds a token id outside",
+        ),
         ([1], {"adapter": "nobody"}, PolicyError, "no adapter named 'nobody'"),
         ([1] * 10_000, {}, PromptTooLongError, "10000 tokens"),
     ],
@@ -84,3 +91,15 @@ def test_a_closed_engine_cancels_what_it_has_and_refuses_the_rest():
         assert deltas[-1].finish_reason in ("cancelled", "length")
         with pytest.raises(PolicyError, match="closed"):
             ask(closing, [1])
+
+
+def test_where_the_model_says_no_numbers_nothing_is_drawn(policy, monkeypatch, caplog):
+    with monkeypatch.context() as damaged:
+        damaged.setattr(policy.model, "logits", lambda hidden: torch.full((len(hidden), 300), torch.nan))
+        _, deltas, done = ask(policy, [1, 2, 3])
+        assert done.wait(30)
+    assert [(delta.token_ids, delta.finish_reason) for delta in deltas] == [((), "cancelled")]
+    assert "NaN or infinity" in caplog.text
+    _, deltas, done = ask(policy, [1, 2, 3], sampling=SamplingParams(max_tokens=2))
+    assert done.wait(30)
+    assert deltas[-1].finish_reason == "length"

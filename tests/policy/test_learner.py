@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import tiny_policy
 from mini_agentic_rl.policy import (
     Learner,
     LearnerSettings,
@@ -14,6 +15,7 @@ from mini_agentic_rl.policy import (
     LossOutputs,
     PolicyError,
     load_model,
+    save_weights,
 )
 from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from tiny import tiny_model
@@ -88,3 +90,59 @@ def test_metrics_alone_leave_no_gradient(model, packed):
     learner = Learner(model, LearnerSettings())
     assert learner.forward_backward(packed, likelihood, gradient=False)["loss"] > 0
     assert all(p.grad is None for p in learner.parameters)
+
+
+def _gradients(learner, packed) -> list[torch.Tensor]:
+    learner.forward_backward(packed, likelihood)
+    found = [p.grad.clone() for p in learner.parameters]
+    learner.optim_step()
+    return found
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_dropout_is_for_learning_alone(packed, checkpointing):
+    with tiny_policy(lora=LoraSettings(r=8, lora_alpha=16, lora_dropout=0.5)) as policy:
+        learner = policy.learner(LearnerSettings(learning_rate=1e-9, checkpointing=checkpointing))
+        assert learner.drops
+        before = learner.logprobs(packed)
+        one, other = _gradients(learner, packed), _gradients(learner, packed)
+        assert any(not torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        torch.testing.assert_close(learner.logprobs(packed), before)
+        loss = [learner.forward_backward(packed, likelihood, gradient=False)["loss"] for _ in range(2)]
+        assert loss[0] == loss[1]
+
+        def fails(_: LossInputs) -> LossOutputs:
+            raise MemoryError
+
+        with pytest.raises(MemoryError):
+            learner.forward_backward(packed, fails)
+        assert not any(module.training for module in policy.model.base.modules())
+
+
+def test_the_gradient_with_dropout_is_on_average_that_without(packed):
+    """The gradient of B is linear in what is dropped, as long as B is zero."""
+    torch.manual_seed(0)
+    model = load_model(tiny_model(), lora=LoraSettings(r=2, dropout=0.25), device="cpu", seed=0)
+    learner = Learner(model, LearnerSettings(learning_rate=1e-12))
+    rows = [torch.cat([gradient.flatten() for gradient in _gradients(learner, packed)]) for _ in range(80)]
+    plain = Learner(load_model(tiny_model(), lora=LoraSettings(r=2), device="cpu", seed=0), LearnerSettings())
+    assert not plain.drops
+    expected = torch.cat([gradient.flatten() for gradient in _gradients(plain, packed)])
+    assert (torch.stack(rows).mean(0) - expected).norm() < 0.15 * expected.norm()
+    assert (rows[0] - expected).norm() > 0.2 * expected.norm()
+
+
+def test_the_base_drops_nothing(packed):
+    base = tiny_model()
+    base.model.layers[0].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.5))
+    learner = Learner(load_model(base, lora=LoraSettings(r=2), device="cpu"), LearnerSettings(checkpointing=True))
+    losses = {learner.forward_backward(packed, likelihood)["loss"] for _ in range(2)}
+    assert len(losses) == 1
+
+
+def test_an_adapter_goes_on_with_the_dropout_that_is_asked_for_now(tmp_path):
+    first = load_model(tiny_model(), lora=LoraSettings(r=2, dropout=0.5), device="cpu")
+    save_weights(first, tmp_path)
+    for asked, drops in ((None, False), (LoraSettings(dropout=0.1), True)):
+        model = load_model(tiny_model(), lora=asked, adapter=tmp_path, device="cpu")
+        assert Learner(model, LearnerSettings()).drops is drops

@@ -49,7 +49,8 @@ def test_results_and_gradients_are_pefts(bias, shape):
     assert fused.keys() == gradients.keys()
     assert len(fused) == 4
     for name, gradient in gradients.items():
-        torch.testing.assert_close(fused[name], gradient)
+        # Another order of the same sums: how they round is the processor's.
+        torch.testing.assert_close(fused[name], gradient, rtol=1e-5, atol=1e-4)
     with torch.no_grad():
         torch.testing.assert_close(model(x), y)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from mini_agentic_rl.policy import Learner, LearnerSettings, LoraSettings, LossOutputs, load_model
 from mini_agentic_rl.policy.memory_plan import ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 from tiny import tiny_model
 
 WORK = PlannedWork(tasks_per_step=1, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
@@ -48,6 +51,47 @@ def test_keys_and_learning_are_never_counted_together():
     always = sum(part.bytes for part in large_cache.parts if part.phase == "always")
     sampling = sum(part.bytes for part in large_cache.parts if part.phase == "sampling")
     assert large_cache.peak == always + sampling
+
+
+def test_what_dropout_keeps_in_a_layer_is_what_the_plan_counts(tmp_path):
+    """Count what the backward pass of the real learner keeps, with dropout and without, in four layers more."""
+    prompt, new = 40, 24
+    work = PlannedWork(tasks_per_step=1, samples_per_prompt=1, prompt_tokens=prompt, max_new_tokens=new)
+    settings = PlannedSettings(dtype=torch.float32, lora_dropout=0.1)
+    planned, kept = [], []
+    for layers in (2, 6):
+        tiny_model(layers=layers).config.save_pretrained(tmp_path / str(layers))
+        shape = ModelShape.of(str(tmp_path / str(layers)))
+        planned.append(_part(plan_memory(shape, work, settings, on_cpu=True), "dropout"))
+        kept.append(_kept(0.1, layers, prompt, new) - _kept(0.0, layers, prompt, new))
+    assert planned[1] - planned[0] == kept[1] - kept[0]
+
+
+def test_dropout_is_planned_for_where_it_is_asked_for_and_one_layer_at_a_time_with_checkpointing():
+    settings = replace(BF16, lora_dropout=0.1)
+    whole = _part(plan_memory(HALF, WORK, settings, on_cpu=False), "dropout")
+    assert (
+        0 < _part(plan_memory(HALF, WORK, replace(settings, checkpointing=True), on_cpu=False), "dropout") < whole / 10
+    )
+    assert _part(plan_memory(HALF, WORK, settings, on_cpu=True), "dropout") > whole  # a mask of float32
+    assert "dropout" not in [part.name for part in plan_memory(HALF, WORK, BF16, on_cpu=False).parts]
+
+
+def _kept(rate, layers, prompt, new):
+    """Return the bytes of the tensors that the graph of one learning pass saves, each storage once."""
+    model = load_model(tiny_model(layers=layers), lora=LoraSettings(dropout=rate), device="cpu")
+    learner = Learner(model, LearnerSettings())
+    tree = TokenTree()
+    tree.insert(CompletionRecord(np.arange(prompt), np.arange(new), np.zeros(new, np.float32)), 0)
+    storages = {}
+
+    def keep(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor  # kept, so that no address is given out twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(-inputs.logprobs_S.sum()))
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
 @pytest.mark.parametrize("shape", [HALF, ONE_AND_A_HALF])

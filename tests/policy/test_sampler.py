@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.policy.sampler import Row, fit_mask, sample, uniform
+from mini_agentic_rl.policy.sampler import Row, TokenCounts, fit_mask, sample, uniform
 from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
 
 def _rows(count, **params):
-    return [Row(SamplingParams(**params), seed, ()) for seed in range(count)]
+    return [Row(SamplingParams(**params), seed) for seed in range(count)]
 
 
 def _frequencies(logits, count=4000, **params):
@@ -82,10 +82,13 @@ def test_the_same_seed_draws_the_same_and_positions_differ():
 
 def test_bias_and_penalties_act_before_the_temperature():
     logits = torch.zeros(1, 4)
-    (draw,) = sample(logits.clone(), [Row(SamplingParams(temperature=0.0, logit_bias={2: 5.0}), 0, ())])
+    (draw,) = sample(logits.clone(), [Row(SamplingParams(temperature=0.0, logit_bias={2: 5.0}), 0)])
     assert draw.token == 2
     penalised = Row(
-        SamplingParams(temperature=0.0, logit_bias={2: 5.0}, presence_penalty=4, frequency_penalty=1), 0, (2, 2)
+        SamplingParams(temperature=0.0, logit_bias={2: 5.0}, presence_penalty=4, frequency_penalty=1),
+        0,
+        2,
+        TokenCounts((2, 2)),
     )
     (draw,) = sample(logits.clone(), [penalised])
     assert draw.token != 2
@@ -93,9 +96,7 @@ def test_bias_and_penalties_act_before_the_temperature():
 
 def test_top_log_probabilities_come_best_first():
     logits = torch.tensor([[0.0, 3.0, 1.0]])
-    first, second = sample(
-        logits.repeat(2, 1), [Row(SamplingParams(top_logprobs=2), 0, ()), Row(SamplingParams(), 1, ())]
-    )
+    first, second = sample(logits.repeat(2, 1), [Row(SamplingParams(top_logprobs=2), 0), Row(SamplingParams(), 1)])
     assert [token for token, _ in first.top] == [1, 2]
     assert second.top == ()
 
@@ -108,7 +109,7 @@ def _mask(*ids, vocabulary):
 
 def _masked_rows(count, ids, vocabulary, **params):
     mask = _mask(*ids, vocabulary=vocabulary)
-    return [Row(SamplingParams(**params), seed, (), mask) for seed in range(count)]
+    return [Row(SamplingParams(**params), seed, allowed=mask) for seed in range(count)]
 
 
 def test_a_mask_takes_tokens_out_of_the_draw_and_not_out_of_the_log_probabilities():
@@ -150,9 +151,9 @@ def test_a_token_without_an_alternative_is_marked_as_forced():
 def test_rows_beside_masked_ones_are_drawn_bit_by_bit_as_without_them():
     logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(0))
     params = [SamplingParams(temperature=t, top_p=p, top_logprobs=2) for t in (0.0, 0.7, 1.0) for p in (1.0, 0.9, 0.5)]
-    free = [Row(one, seed, ()) for seed, one in enumerate(params)]
+    free = [Row(one, seed) for seed, one in enumerate(params)]
     mask = _mask(*range(0, 500, 7), vocabulary=500)
-    mixed = [Row(row.sampling, row.seed, (), mask if i % 2 else None) for i, row in enumerate(free)]
+    mixed = [Row(row.sampling, row.seed, allowed=mask if i % 2 else None) for i, row in enumerate(free)]
     expected, found = sample(logits.clone(), free), sample(logits.clone(), mixed)
     assert found[::2] == expected[::2]
     assert all(draw.token % 7 == 0 for draw in found[1::2])
@@ -165,3 +166,86 @@ def test_a_mask_that_allows_nothing_the_model_has_is_an_error():
         fit_mask(wide, 70)
     assert fit_mask(np.array([-1, -1, -1, -1], np.int32), 70).tolist() == [-1, -1, 63]
     assert fit_mask(np.array([-1], np.int32), 70).tolist() == [-1, 0, 0]
+
+
+def test_biases_and_penalties_of_many_rows_are_those_of_each_row_alone():
+    rng = np.random.default_rng(0)
+    logits = torch.randn(12, 300, generator=torch.Generator().manual_seed(0))
+    rows, expected = [], logits.clone()
+    for i in range(12):
+        bias = {int(id_): float(rng.normal()) for id_ in rng.choice(300, 40, replace=False)} if i % 2 else {}
+        sampled = rng.integers(0, 60, 100).tolist() if i % 3 else []
+        presence, frequency = (0.5, 0.25) if i % 3 else (0.0, 0.0)
+        rows.append(
+            Row(
+                SamplingParams(
+                    logit_bias=bias, presence_penalty=presence, frequency_penalty=frequency, top_logprobs=300
+                ),
+                i,
+                len(sampled),
+                TokenCounts(sampled) if i % 3 else None,
+            )
+        )
+        for id_, value in bias.items():
+            expected[i, id_] += value
+        for id_ in set(sampled):
+            expected[i, id_] -= presence + frequency * sampled.count(id_)
+    found = torch.zeros(12, 300)
+    for i, draw in enumerate(sample(logits.clone(), rows)):
+        for id_, value in draw.top:
+            found[i, id_] = value
+    assert torch.allclose(found, torch.log_softmax(expected, -1), atol=1e-5)
+
+
+def test_counts_of_tokens_are_those_of_the_whole_answer():
+    tokens = np.random.default_rng(1).integers(0, 500, 5000).tolist()
+    counts = TokenCounts()
+    for token in tokens[:4000]:
+        counts.add(token)
+    ids, found = counts.with_further(tokens[4000:])
+    assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
+    for token in tokens[4000:]:
+        counts.add(token)
+    ids, found = counts.found
+    assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.0, 5e-324, 1e-300, 1e-40, 1e-38, 9e-6])
+def test_a_temperature_next_to_nothing_is_greedy(temperature):
+    logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(2)) * 30
+    cold = [Row(SamplingParams(temperature=temperature, top_logprobs=3), seed) for seed in range(4)]
+    greedy = [Row(SamplingParams(temperature=0.0, top_logprobs=3), seed) for seed in range(4)]
+    assert sample(logits.clone(), cold) == sample(logits.clone(), greedy)
+    assert str(cold[0].sampling.temperature) == "0.0"
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 2.0, 1e300])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 5e-324}, {"min_p": 1.0}, {"min_p": 5e-324}, {"top_k": 10**30}])
+def test_extreme_numbers_draw_tokens_with_finite_log_probabilities(temperature, cut):
+    logits = torch.randn(8, 200, generator=torch.Generator().manual_seed(3)) * 1000
+    for draw in sample(
+        logits, [Row(SamplingParams(temperature=temperature, top_logprobs=5, **cut), i) for i in range(8)]
+    ):
+        assert 0 <= draw.token < 200
+        assert np.isfinite([draw.logprob, *(value for _, value in draw.top)]).all()
+
+
+def test_a_token_without_probability_is_not_among_the_likeliest():
+    logits = torch.tensor([[0.0, 1.0, -torch.inf]])
+    (draw,) = sample(logits, [Row(SamplingParams(top_logprobs=3), 0)])
+    assert [token for token, _ in draw.top] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"presence_penalty": float("nan")},
+        {"frequency_penalty": float("inf")},
+        {"logit_bias": {1: float("nan")}},
+    ],
+)
+def test_what_is_no_number_is_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        SamplingParams(**bad)

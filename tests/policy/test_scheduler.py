@@ -252,6 +252,9 @@ class _Told:
     def allowed(self, vocabulary: int) -> np.ndarray:
         return np.full(-(-vocabulary // 32), -1, np.int32)
 
+    def certain(self, vocabulary: int) -> tuple[int, ...]:
+        return ()
+
     def advance(self, token: int) -> None:
         self.tokens.append(token)
 

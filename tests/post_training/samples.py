@@ -14,7 +14,7 @@ QUICK = {
     "lora_alpha": 8,
     "max_length": 256,
     "logging_steps": 1,
-    "loggers": ["jsonl"],
+    "console": False,
     "eval_fraction": 0.0,
 }
 

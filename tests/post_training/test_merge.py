@@ -192,8 +192,13 @@ def test_nothing_is_overwritten_unasked(adapter, tmp_path):
         merge(_settings(adapter, output_dir=target, overwrite=True))
     assert (target / "notes.txt").read_text() == "mine"
     (target / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds notes\.txt, which no export wrote"):
+        merge(_settings(adapter, output_dir=target, overwrite=True))
+    assert (target / "notes.txt").read_text() == "mine"
+    (target / "notes.txt").unlink()
+    (target / "old.safetensors").write_text("")
     merge(_settings(adapter, output_dir=target, overwrite=True, check=False))
-    assert not (target / "notes.txt").exists()
+    assert not (target / "old.safetensors").exists()
 
 
 def test_adapters_that_do_not_fit_are_refused_by_name(adapter, tiny_folder, wide_folder, tmp_path):

@@ -200,12 +200,57 @@ def test_a_full_queue_answers_429_with_the_time_to_wait():
         assert _post(server, "/score", TEXT).status_code == 200
 
 
+class _Noted:
+    """Notes which texts are computed together; the first batch waits for the test's word."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.plan = inner.plan
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.lengths: list[list[int]] = []
+
+    def scores(self, texts):
+        self.lengths.append([len(text.ids) for text in texts])
+        self.begun.set()
+        assert self.gate.wait(30)
+        return self._inner.scores(texts)
+
+
+@pytest.mark.parametrize("newcomers", [1, 3])
+def test_a_large_batch_lets_others_in_after_the_batch_under_way(newcomers):
+    model = reward_model()
+    noted = model.batches = _Noted(model.batches)
+    long = {"prompt": "a" * 40, "response": "b" * 40}
+    with ScoreServer(model, batches=BatchSettings(batch_size=4)) as server, ThreadPoolExecutor(8) as clients:
+        large = clients.submit(_post, server, "/score/batch", {"items": [long] * 60})
+        assert noted.begun.wait(10)
+        others = [clients.submit(_score, server, TEXT) for _ in range(newcomers)]
+        _wait_for(lambda: server.batcher.waiting == 56 + newcomers)
+        noted.gate.set()
+        assert len(large.result().json()["scores"]) == 60
+        scores = {other.result() for other in others}
+    assert len(scores) == 1
+    widest = max(map(max, noted.lengths))
+    first = [at for at, lengths in enumerate(noted.lengths) for length in lengths if length < widest]
+    assert len(first) == newcomers
+    assert max(first) <= 2, "each of them waits for the batch under way, and for one that is shared out"
+
+
+def test_a_text_far_beyond_what_is_read_is_refused_before_it_is_rendered(server):
+    for sent in (
+        {"prompt": "a", "response": "b" * 100_000},
+        {**TEXT, "tools": [{"function": {"name": "b" * 100_000}}]},
+    ):
+        refused = _post(server, "/score", sent)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 def test_a_client_that_goes_away_takes_its_texts_along():
     with gated_server() as (server, gated), ThreadPoolExecutor(2) as clients:
         first = clients.submit(_score, server, TEXT)
         assert gated.begun.wait(10)
         body = json.dumps({"items": [TEXT] * 3}).encode()
-        head = f"POST /score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST /score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head + body)
             _wait_for(lambda: server.batcher.waiting == 3)
@@ -276,6 +321,10 @@ def test_health_and_metrics_tell_of_the_model_the_queue_and_the_batches(server):
     assert 'mini_agentic_rl_scoring_requests_total{outcome="ok",path="/score/batch"}' in figures
     assert "mini_agentic_rl_scoring_texts_total" in figures
     assert 'mini_agentic_rl_scoring_queue{kind="waiting"} 0.0' in figures
+
+
+def test_a_browser_is_shown_the_requests(server):
+    assert all(path in httpx.get(f"{server.url}/").text for path in ("/score-pair/batch", "/health"))
 
 
 def test_the_examples_of_the_openapi_document_are_answered(server):

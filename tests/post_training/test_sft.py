@@ -154,7 +154,7 @@ def test_every_weight_is_trained_without_lora(tiny_folder, tmp_path):
     summary = train_sft(settings, train_rows=conversations())
     assert summary["after"]["loss"] < summary["before"]["loss"]
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    assert summary["trained_parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert summary["parameters"]["trained"] == sum(parameter.numel() for parameter in model.parameters())
     assert tokenizer.chat_template
     assert load_model(str(out), device="cpu").peft_model is None
 

@@ -14,9 +14,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from mini_agentic_rl.datasets import ArithmeticDataset
-from mini_agentic_rl.recipes import shared_client
-from mini_agentic_rl.recipes.math import MathAgent, MathRewardHook, demonstration, use_tool
+from mini_agentic_rl.datasets import ArithmeticDataset, load_examples, load_task_dataset
+from mini_agentic_rl.recipes import load_recipe, shared_client
+from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathRewardHook, demonstration, use_tool
+from mini_agentic_rl.rl import create_accuracy_reward, create_math_dataset
+from mini_agentic_rl.rl.prompt_agent import PromptAgent
 from mini_agentic_rl.semconv import CompletionSpanAttributes
 from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
 
@@ -114,6 +116,37 @@ async def test_the_conversation_ends_after_max_turns(server: ScriptedServer) -> 
     assert len(server.requests) == 3
     with pytest.raises(ValueError, match="max_turns"):
         MathAgent(max_turns=0)
+
+
+async def test_a_task_of_the_style_text_is_answered_without_tools(server: ScriptedServer) -> None:
+    (task,) = load_task_dataset("text:arithmetic", size=1)
+    server.script = [calls('{"expression": "1"}')]
+    await MathAgent().rollout_async(task, {"llm": server.llm()}, a_rollout())
+    (request,) = server.requests
+    assert "tools" not in request
+    assert "step by step" in request["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("load", [load_examples, lambda name, form, **_: create_math_dataset(name, "train", 1, form)])
+async def test_rows_for_rewards_are_played_by_the_same_conversation(server: ScriptedServer, load: Any) -> None:
+    (task,) = load("arithmetic:1", "rl", max_samples=1)
+    server.script = [calls(json.dumps({"expression": task["expression"]})), says(f"Answer: {task['answer']}")]
+    rollout = a_rollout()
+    reward = await PromptAgent(create_accuracy_reward()).rollout_async(task, {"llm": server.llm()}, rollout)
+    assert reward == 1.0
+    first, second = server.requests
+    assert first["messages"] == task["prompt"]
+    assert first["tools"] == second["tools"] == TOOLS
+    assert second["messages"][-1]["content"] == task["answer"]
+    assert rollout.metadata["output"] == f"Answer: {task['answer']}"
+
+
+async def test_a_row_for_rewards_that_ends_in_a_call_has_no_answer(server: ScriptedServer) -> None:
+    (task,) = load_examples("arithmetic:1", "rl", max_samples=1)
+    server.script = [calls('{"expression": "1"}', content=f"Answer: {task['answer']}")]
+    agent = PromptAgent(create_accuracy_reward())
+    assert await agent.rollout_async(task, {"llm": server.llm()}, a_rollout()) == 0.0
+    assert len(server.requests) == MAX_TURNS
 
 
 async def test_the_only_llm_is_used_whatever_its_name(server: ScriptedServer) -> None:
@@ -228,3 +261,12 @@ async def test_bonuses_are_added_to_what_earned_them() -> None:
 async def test_a_task_without_an_answer_is_an_error_and_no_silent_zero() -> None:
     with pytest.raises(ValueError, match=r"ro-1.*answer"):
         await score(completion(says("Answer: 408")), task={"question": "q?"})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "turns"), [("arithmetic", 4), ("arithmetic:1,2", 4), ("gsm8k", 10), ("problems.jsonl", 10)]
+)
+def test_generated_arithmetic_takes_fewer_calls_than_other_problems(dataset, turns):
+    agent = load_recipe("math", dataset).agent
+    assert isinstance(agent, MathAgent)
+    assert agent.max_turns == turns

@@ -16,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.jobs import sql as sql_job
 from mini_agentic_rl.jobs.config import SqlTrainConfig
+from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from mini_agentic_rl.store.open import open_store
 from warm import WarmProcess, run_warm
@@ -57,7 +59,12 @@ def test_a_fast_run_measures_imitates_and_reinforces(model, tmp_path, proxy):
     assert [row["count"] for row in summary["accuracy"]] == [4, 4, 4]
     assert summary["steps"] == 1
     assert summary["untrained"] == {}  # each call was recorded with its tokens, also through the proxy
-    assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    weights = folder / "adapter" / "adapter_model.safetensors"
+    assert weights.stat().st_mode == (folder / "metrics.jsonl").stat().st_mode
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows if "accuracy" in row] == [0, 0, 1]
+    assert [row["step"] for row in rows if "sft/loss" in row] == [1]
+    assert [row["step"] for row in rows if "seconds/sampling" in row] == [1]
     measured = run(
         *("eval", "--agent", "sql", "--size", "2", "--model", model, "--json", "--max-new-tokens", "8"),
         *("--adapter", folder / "adapter"),
@@ -148,8 +155,22 @@ def test_a_role_that_there_is_not_is_named(command, model, tmp_path, monkeypatch
 
 def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_warm(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
+    _, told = run_warm(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
+    assert "WARNING AGL_MANAGED_STORE=0, but no store server runs on this computer" in told
     assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
+
+
+async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch, tmp_path):
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await server.start()
+    try:
+        port = int(server.endpoint.rpartition(":")[2])
+        monkeypatch.setattr(sql_job, "PORTS", (free_port(), port))
+        monkeypatch.setenv("AGL_MANAGED_STORE", "0")
+        _, _, components = await asyncio.to_thread(sql_job.prepare_sql, SqlTrainConfig(output_dir=tmp_path))
+    finally:
+        await server.stop()
+    assert components == {"store": f"http://127.0.0.1:{port}"}
 
 
 @pytest.mark.parametrize(

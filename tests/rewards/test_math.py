@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.deadline_process import DeadlineProcess
-from mini_agentic_rl.rewards import extract_answer, is_correct, symbolic
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.rewards import AccuracyReward, extract_answer, is_correct, symbolic
 
 BOUND = 5.0
 """Seconds of processor time, which other work on the machine does not lengthen, of what takes milliseconds."""
@@ -103,6 +105,35 @@ def test_without_an_answer_there_is_none(text: str) -> None:
         ("2\\sqrt{3}", "sqrt(12)"),
         ("Answer: 2*pi", "2\\pi"),
         ("\\boxed{\\text{(B)}}", "B"),
+        ("Answer: sqrt(2)", "1.41421"),
+        ("1.41421", "\\sqrt{2}"),
+        ("pi", "3.1416"),
+        ("e", "2.71828"),
+        ("e^2", "7.389"),
+        ("ln(2)", "0.6931"),
+        ("log(2)", "0.6931"),
+        ("log(100)", "2"),
+        ("log10(100)", "\\log_{10}(100)"),
+        ("log_2(8)", "3"),
+        ("0.3333", "1/3"),
+        ("\\boxed{\\frac{22}{7}}", "3.143"),
+        ("0.1+0.2", "0.3"),
+        ("3 x 10^8", "300000000"),
+        ("( A )", "A"),
+        ("Answer: ( b )", "(B)"),
+        ("[A]", "A"),
+        ("5 km", "5"),
+        ("5", "5 km"),
+        ("Answer: 5 km", "5000 meters"),
+        ("1.5 hours", "90 min"),
+        ("5 square meters", "5 m²"),
+        ("$12.50", "12.5 dollars"),
+        ("36 apples", "36 pieces of fruit"),
+        ("3\\frac{1}{2}", "3.5"),
+        ("3½", "7/2"),
+        ("5 or -5", "±5"),
+        ("infinity", "\\infty"),
+        ("-∞", float("-inf")),
     ],
 )
 def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> None:
@@ -113,7 +144,8 @@ def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> 
     ("predicted", "gold"),
     [
         ("12146", "12145"),
-        ("100.5", "100"),
+        ("101", "100"),
+        ("100.5", "99"),
         ("-42", "42"),
         ("0.15%", "15%"),
         ("C", "B"),
@@ -126,12 +158,30 @@ def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> 
         ("(1, 2, 3)", "(1, 2)"),
         ("{1, 1}", {1, 2}),
         ("x+1", "x+2"),
-        ("3.14", "3.14159"),
+        ("3.1", "3.14159"),
         ("Paris", "London"),
         ("1e400", "1"),
         ("I computed 42 first. Answer: 41", "42"),
         ("no", "yes"),
         ("1/0", "1"),
+        ("sqrt(2)", "1.5"),
+        ("2^10", "1023"),
+        ("10^30+1", "10^30"),
+        ("log(100)", "3"),
+        ("5 km", "5 m"),
+        ("Answer: 5 km", "5 kg"),
+        ("$5", "€5"),
+        ("7 am", "7 pm"),
+        ("5 km/h", "5 m/s"),
+        ("5 m^2", "5 m"),
+        ("±5", "5"),
+        ("5", "\\pm 5"),
+        ("nan", "nan"),
+        ("nan", "5"),
+        ("inf", "-inf"),
+        ("\\infty", "1e308"),
+        ("( B )", "A"),
+        ("3\\frac{1}{2}", "15.5"),
     ],
 )
 def test_another_answer_is_wrong(predicted: str, gold: Any) -> None:
@@ -143,8 +193,33 @@ def test_a_tolerance_is_relative_to_the_right_answer() -> None:
     assert not is_correct("102", "100", rel_tol=0.01)
     assert is_correct("-3.14", "-3.14159", rel_tol=1e-3)
     assert is_correct("(1.001, 2)", "(1, 2)", rel_tol=0.01)
-    with pytest.raises(ValueError, match="rel_tol"):
-        is_correct("1", "1", rel_tol=-1)
+    assert is_correct("sqrt(2)", "1.5", rel_tol=0.1)
+    assert not is_correct("sqrt(2)", "1.4142", rel_tol=1e-6)
+
+
+def test_by_default_a_number_may_be_rounded_and_not_be_another_one() -> None:
+    assert is_correct("3.14", math.pi)
+    assert is_correct("1.42", "sqrt(2)")
+    assert is_correct("1.415", "sqrt(2)"), "one percent between a value and what was computed"
+    assert is_correct("100.5", "100")
+    assert not is_correct("8479.63", "8543.63"), "within one percent, but nobody rounds like that"
+    assert not is_correct("12.46", "12.45")
+    assert is_correct("8479.63", "8543.63", rel_tol=0.01)
+
+
+@pytest.mark.parametrize("value", [-1, 1, 1.5, math.nan, math.inf, "0.01", True])
+def test_a_tolerance_that_compares_nothing_is_a_mistake_of_the_user_by_its_name(value: Any) -> None:
+    for compare in (lambda: is_correct("1", "1", rel_tol=value), lambda: AccuracyReward(rel_tol=value)):
+        with pytest.raises(UserError, match="rel_tol: must be a number from 0 to below 1") as raised:
+            compare()
+        assert raised.value.setting == "rel_tol"
+    with pytest.raises(UserError, match="abs_tol"):
+        AccuracyReward(abs_tol=-0.1)
+
+
+def test_a_right_answer_that_is_not_a_number_at_all_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        is_correct("5", math.nan)
 
 
 def test_an_empty_right_answer_is_an_error_and_no_silent_zero() -> None:
@@ -182,6 +257,10 @@ def test_any_text_can_be_scored_against_a_number(text: str) -> None:
         "answer " * 5000,
         "$" * 20_000,
         "Answer: 1" + " and 1" * 3000,
+        "Answer: " + "½" * 9000,
+        "Answer: " + "±" * 9000,
+        "Answer: 5 " + "square " * 3000 + "m",
+        "Answer: (" + " " * 9000 + "A",
     ],
 )
 def test_text_made_to_be_slow_is_not(text: str) -> None:

@@ -85,7 +85,8 @@ def test_a_right_answer_of_any_kind_is_rewarded(completion: Any, truth: Any, rew
 
 def test_tolerances_are_relative_or_absolute() -> None:
     close = {"completions": ["101", "100.5", "102"], "ground_truth": ["100"] * 3}
-    assert AccuracyReward()(**close) == [0, 0, 0]
+    assert AccuracyReward()(**close) == [0, 1, 0]
+    assert AccuracyReward(rel_tol=0)(**close) == [0, 0, 0]
     assert AccuracyReward(rel_tol=0.01)(**close) == [1, 1, 0]
     assert AccuracyReward(abs_tol=0.5)(**close) == [0, 1, 0]
     assert AccuracyReward(right=2, wrong=-1, abs_tol=1)(**close) == [2, 2, -1]
@@ -113,6 +114,7 @@ def test_answers_without_a_reply_around_them_can_be_compared() -> None:
     assert [normalise_answer(text) for text in ("$1,234.50", "(b)", " The  Sea ")] == ["1234.5", "B", "the sea"]
     assert same_answer("3.1416", "3.14159", abs_tol=1e-4)
     assert not same_answer("3.15", "3.14159", abs_tol=1e-4)
+    assert not same_answer("3.14", "3.14159", rel_tol=0, abs_tol=1e-4)
 
 
 def test_the_share_of_the_forms_that_hold_is_the_reward() -> None:

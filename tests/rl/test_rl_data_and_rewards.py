@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from datasets import Dataset
 from mini_agentic_rl import rl
 from mini_agentic_rl.datasets import DatasetError, load_examples
 from mini_agentic_rl.errors import UserError
@@ -59,7 +60,7 @@ def test_a_configuration_checks_what_is_set_and_knows_all_its_fields():
     config = rl.TrainingConfig(num_train_epochs=1, use_bf16=True, use_tensorboard=True)
     config.lora_r = 4
     assert config.to_dict()["lora_r"] == 4
-    assert (config.dtype, config.loggers) == ("bfloat16", ["console", "jsonl", "tensorboard"])
+    assert (config.dtype, config.loggers) == ("bfloat16", ["tensorboard"])
     with pytest.raises(ValueError, match="lora_r"):
         config.lora_r = 0
     with pytest.raises(ValueError, match="num_epochs"):
@@ -96,9 +97,36 @@ def test_gsm8k_is_taken_where_it_can_be_had(no_hub, gsm8k_copy, tmp_path, monkey
     assert rl.usual_dataset() == "gsm8k"
 
 
+@pytest.mark.parametrize("form", ["sft", "rl", "preference", "unpaired"])
+def test_a_data_set_is_one_of_hugging_face(form):
+    found = rl.create_math_dataset("text:arithmetic:1", "train", 6, form)
+    assert isinstance(found, Dataset)
+    rows = load_examples("text:arithmetic:1", form, max_samples=6)
+    assert list(found) == rows
+    assert found.column_names == list(rows[0])
+    numbered = found.map(lambda row, index: {"number": index}, with_indices=True)
+    assert numbered[2] == {**rows[2], "number": 2}
+
+
+def test_tools_are_text_and_what_fits_into_no_column_is_told():
+    rows = load_examples("medical", "sft", max_samples=3)
+    found = rl.create_math_dataset("medical", "train", 3, "sft")
+    assert [json.loads(tools) for tools in found["tools"]] == [row["tools"] for row in rows]
+    with pytest.raises(DatasetError, match=r"medical: the rows do not fit into columns.*load_examples"):
+        rl.create_math_dataset("medical", "train", 20, "rl")
+
+
+def test_gsm8k_has_rows_and_slices_of_rows(gsm8k_copy):
+    tasks = rl.GSM8KDataset("test", None, "rl", path=gsm8k_copy)
+    assert isinstance(tasks.get_dataset(), Dataset)
+    assert tasks[1:3] == [tasks[1], tasks[2]] == list(tasks)[1:3]
+
+
 def test_rows_of_ones_own_are_brought_into_form():
     rows = [{"question": "What is 6 * 7?", "answer": "6 * 7 = 42\n#### 42"}]
-    (task,) = rl.format_math_dataset(rows, "rl")
+    tasks = rl.format_math_dataset(rows, "rl")
+    assert isinstance(tasks, Dataset)
+    (task,) = tasks
     assert task["ground_truth"] == "42"
     (written,) = rl.format_math_dataset(rows, "sft")
     assert "42" in written["messages"][-1]["content"]

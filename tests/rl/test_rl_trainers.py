@@ -7,12 +7,12 @@ import pytest
 from mini_agentic_rl import rl
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import load_model
-from mini_agentic_rl.rl.reinforcement import ALGORITHMS, make_algorithm
+from mini_agentic_rl.rl.reinforcement import ALGORITHMS, make_algorithm, train_config
 
 
 def _config(model, folder, **changes):
     values = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
-    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "max_length": 256, "lora_r": 2, "learning_rate": 1e-3}
+    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "max_length": 1024, "lora_r": 2, "learning_rate": 1e-3}
     return rl.TrainingConfig(model_name=model, output_dir=str(folder), **(values | changes))
 
 
@@ -60,7 +60,7 @@ def test_imitating_and_then_reinforcing_under_one_configuration(tiny_folder, tmp
 
 def test_reinforcement_goes_on_with_what_was_imitated_and_keeps_each_epoch(tiny_folder, tmp_path):
     rows = rl.load_dataset("arithmetic:1", "sft", "train", 4)
-    rl.train_with_sft(tiny_folder, rows, str(tmp_path / "sft"), num_train_epochs=1, max_length=256, lora_r=2)
+    rl.train_with_sft(tiny_folder, rows, str(tmp_path / "sft"), num_train_epochs=1, max_length=1024, lora_r=2)
     options = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
     options |= {"samples_per_prompt": 2, "max_new_tokens": 4}
     grpo = tmp_path / "grpo"
@@ -79,6 +79,55 @@ def test_ppo_learns_with_a_critic(tiny_folder, tmp_path):
     trainer = rl.PPOTrainerWrapper(config, _tasks(4), reward_model=_letters)
     assert trainer.train()["steps"] == 2
     load_model(str(trainer.save_model(tmp_path / "result")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "options"),
+    [
+        (rl.DPOTrainerWrapper, "preference", {"beta": 0.2}),
+        (rl.KTOTrainerWrapper, "unpaired", {}),
+        (rl.ORPOTrainerWrapper, "preference", {}),
+        (rl.RewardTrainerWrapper, "preference", {}),
+    ],
+)
+def test_preferences_are_learnt_by_trainers_of_the_same_shape(kind, form, options, tiny_folder, tmp_path):
+    rows = rl.create_math_dataset("arithmetic:1", "train", 4, form)
+    trainer = kind(_config(tiny_folder, tmp_path, max_steps=1), rows, **options)
+    trainer.setup_model()
+    assert trainer.train()["steps"] == 1
+    assert trainer.run_folder == tmp_path / trainer.method
+    assert (trainer.save_model(tmp_path / "result") / "adapter_model.safetensors").is_file()
+
+
+def test_options_of_a_method_are_checked(tiny_folder, tmp_path):
+    rows = rl.create_math_dataset("arithmetic:1", "train", 2, "preference")
+    config = _config(tiny_folder, tmp_path)
+    with pytest.raises(ValueError, match="beta"):
+        rl.DPOTrainerWrapper(config, rows, beta=-1).train()
+    with pytest.raises(ValueError, match="desirable_weight"):
+        rl.DPOTrainerWrapper(config, rows, desirable_weight=2.0).train()
+    with pytest.raises(UserError, match=r"batch_size.*TrainingConfig"):
+        rl.DPOTrainerWrapper(config, rows, batch_size=2).train()
+
+
+def test_trls_own_trainers_take_the_data_sets(tiny_folder, tmp_path):
+    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+    arguments = {"output_dir": str(tmp_path), "max_steps": 1, "use_cpu": True, "bf16": False, "report_to": "none"}
+    arguments |= {"save_strategy": "no", "disable_tqdm": True, "max_length": 512, "gradient_checkpointing": False}
+    written = rl.create_sft_dataset(4, dataset_name="arithmetic:1")
+    assert SFTTrainer(tiny_folder, SFTConfig(**arguments), train_dataset=written).train().global_step == 1
+    pairs = rl.create_math_dataset("arithmetic:1", "train", 4, "preference")
+    assert DPOTrainer(tiny_folder, args=DPOConfig(**arguments), train_dataset=pairs).train().global_step == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_dropout": 0.05}])
+def test_reinforcement_learns_with_the_dropout_that_was_set(given, tmp_path):
+    config = train_config("grpo", _config("embedded", tmp_path, **given))
+    assert config.lora.dropout == given.get("lora_dropout", 0.0)
+    config = _config("embedded", tmp_path)
+    config.lora_dropout = 0.1
+    assert train_config("ppo", config).lora.dropout == 0.1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

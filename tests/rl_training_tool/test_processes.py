@@ -41,8 +41,8 @@ def wait_for(tool, folder, good, timeout=120.0):
 
 
 @pytest.fixture
-def tool(tmp_path):
-    tool = RLTrainingTool(tmp_path)
+def tool(tmp_path, tiny_folder):
+    tool = RLTrainingTool(tmp_path, model_folders=[tiny_folder])
     tool.register_dataset("tasks", tasks(4))
     tool.register_reward_function("slow", slow)
     yield tool

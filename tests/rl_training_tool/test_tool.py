@@ -15,8 +15,8 @@ SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2,
 
 
 @pytest.fixture
-def tool(tmp_path):
-    return RLTrainingTool(tmp_path)
+def tool(tmp_path, tiny_folder):
+    return RLTrainingTool(tmp_path, model_folders=[tiny_folder])
 
 
 def ask(tool, **parameters):
@@ -45,18 +45,26 @@ def letters(completions, **columns):
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
+        ({}, "nothing was asked for: give action (train, start"),
+        ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
+        ({"model_name": "embedded"}, "algorithm is missing"),
+        ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
+        (
+            {"algorithm": "grpo", "num_generations": 4},
+            "no parameter 'num_generations' (here it is 'samples_per_prompt')",
+        ),
         ({"action": "trian"}, "action 'trian' is unknown (did you mean 'train'?)"),
         ({"algorithm": "grop"}, "algorithm='grop' is not allowed (did you mean 'grpo'?). Allowed: sft, dpo"),
-        ({"epochs": 3}, "train has no parameter 'epochs' (did you mean 'num_epochs'?)"),
+        ({"epochs": 3}, "train has no parameter 'epochs' (here it is 'num_epochs')"),
         ({"num_epochs": "many"}, "num_epochs='many': input should be a valid integer"),
         ({"num_epochs": 0}, "num_epochs=0: input should be greater than or equal to 1"),
-        ({"output_dir": "../elsewhere"}, "trainings write inside"),
-        ({"output_dir": "/etc/run"}, "trainings write inside"),
-        ({"output_dir": "."}, "trainings write inside"),
-        ({"dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
-        ({"dataset": "/etc/passwd"}, "files are read inside"),
-        ({"dataset": "gone.jsonl"}, "there is no file"),
-        ({"custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
+        ({"algorithm": "sft", "output_dir": "../elsewhere"}, "trainings write inside"),
+        ({"algorithm": "sft", "output_dir": "/etc/run"}, "trainings write inside"),
+        ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
+        ({"algorithm": "sft", "dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
+        ({"algorithm": "sft", "dataset": "/etc/passwd"}, "files are read inside"),
+        ({"algorithm": "sft", "dataset": "gone.jsonl"}, "there is no file"),
+        ({"algorithm": "sft", "custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
         ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
         ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
@@ -71,7 +79,9 @@ def test_a_wrong_call_is_answered_with_what_to_change(tool, parameters, told):
 
 
 def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, tmp_path):
-    message = refused(tool, {"model_name": str(tmp_path / "gone"), "dataset": "arithmetic", "max_samples": 2})
+    message = refused(
+        tool, {"algorithm": "sft", "model_name": str(tmp_path / "gone"), "dataset": "arithmetic", "max_samples": 2}
+    )
     assert "model_name" in message
     assert "--" not in message
     state = ask(tool, action="status", output_dir="output")
@@ -89,7 +99,7 @@ def test_settings_of_errors_are_told_as_parameters_of_the_tool():
 
 def test_a_symbolic_link_does_not_lead_out_of_the_folder(tool, tmp_path_factory, tmp_path):
     (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
-    assert "trainings write inside" in refused(tool, {"output_dir": "out/run"})
+    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
 
 
 def test_rows_are_shown(tool, tmp_path):
@@ -174,3 +184,72 @@ def test_a_fault_is_an_answer_as_well(tool, caplog):
 
     assert refused(tool, {"action": "create_reward", "custom_reward": broken}) == "RuntimeError: the lights went out"
     assert "the lights went out" in caplog.text
+
+
+def test_imitation_and_reinforcement_of_word_problems_speak_of_one_agent(tool, tmp_path):
+    rows = [
+        {"question": f"What is {n} + 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(9)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown, tasks = (
+        ask(tool, action="load_dataset", dataset="train.jsonl", format=form, max_samples=1)["samples"][0]
+        for form in ("sft", "rl")
+    )
+    assert shown["messages"][:2] == tasks["prompt"]
+    assert shown["messages"][2]["tool_calls"][0]["function"]["name"] == "calculator"
+    assert shown["tools"] == tasks["tools"]
+    words = ask(tool, action="load_dataset", dataset="text:train.jsonl", format="sft")["samples"][0]
+    assert "tools" not in words
+    assert "files are read inside" in refused(tool, {"algorithm": "sft", "dataset": "text:/etc/passwd"})
+
+
+@pytest.mark.parametrize("how", ["absolute", "climbing", "link", "link inside", "base", "gone"])
+def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_folder, how):
+    root = tmp_path / "root"
+    (root / "model").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text("{}")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "model" / "config.json").symlink_to(tmp_path / "secret" / "config.json")
+    (root / "adapter").mkdir()
+    base = json.dumps({"base_model_name_or_path": str(tmp_path / "secret")})
+    (root / "adapter" / "adapter_config.json").write_text(base)
+    name = {
+        "absolute": str(tmp_path / "secret"),
+        "climbing": "../secret",
+        "link": "link",
+        "link inside": "model",
+        "base": "adapter",
+        "gone": str(tmp_path / "not there"),
+    }[how]
+    for call in ({"action": "evaluate"}, {"action": "train", "algorithm": "sft"}):
+        message = refused(RLTrainingTool(root), {**call, "model_name": name, "dataset": "arithmetic"})
+        assert "model_name" in message
+        assert "models are loaded inside" in message or "is a link to elsewhere" in message
+    if how == "absolute":
+        call = {"action": "evaluate", "model_name": tiny_folder, "dataset": "arithmetic", "max_samples": 1}
+        assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_samples", "samples_per_prompt", "eval_samples", "num_epochs", "batch_size", "lora_r", "max_new_tokens"],
+)
+def test_a_number_that_no_machine_can_do_is_refused_by_its_name(tool, name):
+    message = refused(tool, {"algorithm": "grpo", "dataset": "arithmetic", name: 10**9})
+    assert name in message
+    assert "less than or equal to" in message
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_folder, overwrite):
+    folder = tmp_path / "notes"
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter" / "mine.txt").write_text("mine")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    options = {"model_name": tiny_folder, "dataset": "tasks", "output_dir": "notes", "overwrite": overwrite, **SMALL}
+    tool.register_dataset("tasks", tasks(2))
+    message = refused(tool, {"algorithm": "grpo", **options})
+    assert "no run wrote that" in message
+    assert (folder / "adapter" / "mine.txt").read_text() == "mine"
+    assert (folder / "config.json").read_text() == '{"model_type": "llama"}'

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +16,14 @@ import pytest
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.emitter.readers import is_rollout_reward
 from mini_agentic_rl.litagent import rollout
-from mini_agentic_rl.rewards import AccuracyReward, FunctionReward, NormalisedSum, ToolUseReward, WeightedSum
+from mini_agentic_rl.rewards import (
+    AccuracyReward,
+    FunctionReward,
+    NormalisedSum,
+    RewardError,
+    ToolUseReward,
+    WeightedSum,
+)
 from mini_agentic_rl.runner import LitAgentRunner, RewardHook
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
 from mini_agentic_rl.store.memory import InMemoryLightningStore
@@ -114,8 +124,8 @@ async def test_without_a_call_or_where_a_function_has_no_reward_there_is_none() 
 async def test_a_task_that_lacks_what_the_reward_needs_fails_the_attempt_with_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended, spans = await scored(RewardHook(AccuracyReward()), llm_call(QUESTION, says("408")), task={"question": "?"})
-    assert (ended.status, spans) == ("failed", [])
+    with pytest.raises(RewardError, match="ground_truth"):
+        await scored(RewardHook(AccuracyReward()), llm_call(QUESTION, says("408")), task={"question": "?"})
     assert "the reward needs the column 'ground_truth'" in caplog.text
 
 
@@ -131,3 +141,27 @@ def test_a_sum_over_groups_is_refused_where_there_is_one_rollout() -> None:
         RewardHook(NormalisedSum([AccuracyReward()]))
     with pytest.raises(ValueError, match="reward functions"):
         RewardHook()
+
+
+def test_the_logging_hook_shows_what_it_logs_where_nothing_sets_up_logging():
+    program = """
+import asyncio
+from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
+from mini_agentic_rl.store.memory import InMemoryLightningStore
+
+@rollout
+def agent(task):
+    return 0.5
+
+async def main():
+    runner = LitAgentRunner()
+    with runner.run_context(agent=agent, store=InMemoryLightningStore(), hooks=[LoggingHook()]):
+        await runner.step({"question": "2+2?"})
+
+asyncio.run(main())
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    starts, ends = told.splitlines()
+    assert re.fullmatch(r"..:..:.. INFO rollout \S+ attempt 1 \(.*\) starts", starts)
+    assert "ends: reward 0.5, 0.0" in ends

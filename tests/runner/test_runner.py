@@ -61,6 +61,15 @@ async def _step(store: InMemoryLightningStore, agent: LitAgent[Any], hooks: Sequ
         return await runner.step("task")
 
 
+async def _failed_step(
+    store: InMemoryLightningStore, agent: LitAgent[Any], hooks: Sequence[Hook] = (), error: type[Exception] = Exception
+) -> Rollout:
+    """Run a step that raises; return its rollout, the latest of the store."""
+    with pytest.raises(error):
+        await _step(store, agent, hooks)
+    return (await store.query_rollouts(sort_by="start_time"))[-1]
+
+
 async def test_a_number_that_an_agent_returns_is_its_final_reward(store: InMemoryLightningStore) -> None:
     @rollout
     def agent(task: str) -> float:
@@ -207,13 +216,29 @@ async def test_an_agent_that_raises_fails_its_attempt_and_the_runner_goes_on(
     assert "no such table" in spans[0].attributes["agentlightning.failure.reason"]
 
 
+async def test_a_step_raises_what_the_agent_raised_once_the_store_knows_of_it(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: str) -> float:
+        raise LookupError("no such table")
+
+    runner = LitAgentRunner(DummyTracer())
+    with runner.run_context(agent=agent, store=store):
+        with pytest.raises(LookupError, match="no such table"):
+            await runner.step("x")
+        [ended] = await store.query_rollouts()
+        assert ended.status == "failed"
+        assert await _reason(store, ended.rollout_id) == "the agent: LookupError: no such table"
+        with pytest.raises(LookupError):
+            await runner.step("y")
+
+
 @pytest.mark.parametrize("result", ["text", {"a": 1.0}, [1.0], float("nan")])
 async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLightningStore, result: Any) -> None:
     @rollout
     def agent(task: str) -> Any:
         return result
 
-    ended = await _step(store, agent)
+    ended = await _failed_step(store, agent)
     assert ended.status == "failed"
     assert "the agent:" in await _reason(store, ended.rollout_id)
     assert await _rewards(store, ended.rollout_id) == []
@@ -297,8 +322,8 @@ async def test_an_agent_that_exits_the_process_only_fails_its_attempt(store: InM
     async def cancel(task: str) -> None:
         raise asyncio.CancelledError
 
-    assert "SystemExit: 3" in await _reason(store, (await _step(store, leave)).rollout_id)
-    assert "cancelled itself" in await _reason(store, (await _step(store, cancel)).rollout_id)
+    assert "SystemExit: 3" in await _reason(store, (await _failed_step(store, leave)).rollout_id)
+    assert "cancelled itself" in await _reason(store, (await _failed_step(store, cancel)).rollout_id)
 
 
 async def test_missing_resources_fail_the_attempt_with_a_reason(store: InMemoryLightningStore) -> None:
@@ -306,7 +331,7 @@ async def test_missing_resources_fail_the_attempt_with_a_reason(store: InMemoryL
     async def agent(task: str, llm: LLM) -> float:
         return 1.0
 
-    empty = await _step(store, agent)
+    empty = await _failed_step(store, agent, error=LookupError)
     assert empty.status == "failed"
     assert "initial_resources" in await _reason(store, empty.rollout_id)
     assert len(await store.query_spans(empty.rollout_id, name=AGL_EXCEPTION)) == 1
@@ -379,7 +404,7 @@ async def test_a_failing_hook_fails_the_attempt_with_its_name(store: InMemoryLig
             ended_hooks.append("end")
 
     broken = type("Broken", (Hook,), {method: fail})()
-    ended = await _step(store, rollout(lambda task: 1.0), [broken, Watch()])
+    ended = await _failed_step(store, rollout(lambda task: 1.0), [broken, Watch()], RuntimeError)
     assert ended.status == "failed"
     assert await _reason(store, ended.rollout_id) == f"hook Broken.{method}: RuntimeError: broken hook"
     assert len(await store.query_spans(ended.rollout_id, name=AGL_EXCEPTION)) == 1
@@ -391,7 +416,7 @@ async def test_a_hook_that_asks_for_what_is_not_on_offer_is_told(store: InMemory
         async def on_rollout_end(self, score: float) -> None:
             raise AssertionError
 
-    ended = await _step(store, rollout(lambda task: 1.0), [Wrong()])
+    ended = await _failed_step(store, rollout(lambda task: 1.0), [Wrong()], TypeError)
     assert "asks for 'score'" in await _reason(store, ended.rollout_id)
 
 
@@ -558,14 +583,14 @@ async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemory
     assert (second.last_heartbeat_time or 0) > (first.last_heartbeat_time or 0)
 
 
-@pytest.mark.parametrize("name", ["max_rollouts", "poll_interval", "heartbeat_interval"])
+@pytest.mark.parametrize("name", ["max_rollouts", "poll_interval"])
 def test_settings_that_cannot_work_are_named(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         LitAgentRunner(DummyTracer(), **{name: 0})
 
 
 async def test_a_runner_outside_its_context_says_so() -> None:
-    with pytest.raises(RuntimeError, match="run_context"):
+    with pytest.raises(ValueError, match="run_context"):
         await LitAgentRunner(DummyTracer()).iter()
 
 

@@ -1,21 +1,18 @@
-"""The scripts run as a person runs them, on a tiny model."""
+"""The scripts: what they refuse, and how flags become options. `tests/pages` runs them as their page does."""
 
 from __future__ import annotations
 
 import io
-import json
+import re
 import runpy
 import sys
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 
 from mini_agentic_rl.cli import script as script_module
 from mini_agentic_rl.cli.script import run_script
-from mini_agentic_rl.policy import load_model
 from mini_agentic_rl.rl import datasets
-from warm import WarmProcess
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 
@@ -42,41 +39,6 @@ def worked(result):
     code, out, err = result
     assert code == 0, err
     return out
-
-
-def test_from_imitation_over_reinforcement_to_a_conversation(script, tiny_folder, tmp_path):
-    size = ("--max_samples", 6, "--batch_size", 3)
-    sft = ("--model_path", tiny_folder, "--num_epochs", 1, "--lora_r", 2, "--output_dir", "out/sft")
-    worked(script("train_sft.py", *sft, *size, "--gradient_accumulation_steps", 1))
-    load_model("out/sft/epoch_1")
-
-    rl = ("--samples_per_prompt", 2, "--max_new_tokens", 8, "--total_epochs", 2, "--output-dir", "out/rl")
-    summary = json.loads(worked(script("train_gsm8k_agent.py", "--model_path=out/sft", *rl, *size, "--json")))
-    assert summary["steps"] == 4
-    assert [row["count"] for row in summary["accuracy"]] == [6, 6]
-    epochs = sorted(path.name for path in Path("out/rl").glob("epoch_*"))
-    assert epochs == ["epoch_1", "epoch_2"]
-
-    talk = ("--model_path", "out/rl/epoch_2", "--max_new_tokens", 4, "--temperature", 0.5)
-    out = worked(script("test_interactive.py", *talk, typed="Hello\n/quit\n"))
-    assert out.strip()
-
-
-def test_preferences_become_a_reward_model_that_scores(script, tiny_folder, tmp_path):
-    raw = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(12)]
-    Path("raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in raw))
-    worked(script("convert_dpo_format.py", "--input=raw.jsonl", "--output=converted.jsonl"))
-    assert len(Path("converted.jsonl").read_text().splitlines()) == 12
-
-    training = ("--dataset_name", "./converted.jsonl", "--model_name_or_path", tiny_folder, "--max_steps", 2)
-    worked(script("reward_modeling.py", *training, "--per_device_train_batch_size", 4, "--output_dir", "reward"))
-
-    with WarmProcess(SCRIPTS / "inference_api.py", "--model_path", "reward", "--port", "0") as process:
-        address = process.wait_for_word("http://")
-        body = json.dumps({"prompt": "Is 2 even?", "response": "yes"}).encode()
-        request = Request(f"{address.rstrip('/')}/score", body, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=30) as answer:
-            assert isinstance(json.load(answer)["score"], float)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +73,25 @@ def test_gsm8k_that_cannot_be_had_says_what_to_give_instead(script, tiny_folder,
 def test_the_help_tells_how_flags_may_be_written(script):
     out = worked(script("inference_api.py", "--help"))
     assert "may be written with _ or -" in out
-    assert "--model_path  is  --model" in out
-    assert "Usage: mini-agentic-rl score-server" in out
+    assert "--model,--model_path" in out
+    assert "Usage: python " in out
+    assert "inference_api.py" in out
+
+
+@pytest.mark.parametrize("name", ["train_sft.py", "train_gsm8k_agent.py"])
+def test_the_help_tells_the_flags_and_defaults_of_the_script_and_asks_no_hub(script, monkeypatch, name):
+    def ask(*_):
+        raise AssertionError("the hub is asked")
+
+    monkeypatch.setattr(datasets, "_in_cache", ask)
+    monkeypatch.setattr(datasets, "_hub_answers", ask)
+    monkeypatch.setenv("COLUMNS", "200")
+    out = " ".join(worked(script(name, "--help")).split())
+    assert "[default: (gsm8k where it can be had, else arithmetic)]" in out
+    if name == "train_gsm8k_agent.py":
+        for flag in ("--batch_size", "--gradient_accumulation_steps", "--total-epochs"):
+            assert f"│ {flag} " in out
+        assert re.search(r"--sft-examples <int> .*?\[default: 0\]", out)
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
@@ -122,8 +101,8 @@ def test_the_flags_of_a_script_are_options_of_its_command(path, monkeypatch):
     runpy.run_path(str(path), run_name="__main__")
     ((command, how),) = calls
     known = set(script_module._options(command))
-    assert set(how.get("names", {}).values()) | set(how.get("defaults", {})) <= known
-    assert not known & set(how.get("own", ()))
+    assert set(how.get("names", {}).values()) | set(how.get("defaults", {})) | set(how.get("found", {})) <= known
+    assert not known & set(how.get("own", {}))
 
 
 def test_flags_of_the_command_line_reach_the_command_unchanged(monkeypatch):

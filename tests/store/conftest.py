@@ -18,6 +18,7 @@ from mini_agentic_rl.store import (
     LightningStoreThreaded,
     MongoLightningStore,
     SqlLightningStore,
+    clock,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
 
@@ -85,7 +86,16 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the time of day, by which the stores tell how long an attempt takes, forward by so many seconds."""
-    now, passed = time.time, [0.0]
+    """Lets so many seconds pass, on the clock of the day and on the one that nobody sets."""
+    now, steady, passed = time.time, clock.steady, [0.0]
     monkeypatch.setattr(time, "time", lambda: now() + sum(passed))
+    monkeypatch.setattr(clock, "steady", lambda: steady() + sum(passed))
     return passed.append
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the time of day forward by so many seconds, or back, while none pass."""
+    now, set_by = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: now() + sum(set_by))
+    return set_by.append

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import tempfile
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -55,7 +55,7 @@ requests = st.builds(
 
 
 class Clock:
-    """Stands in for `time.time`."""
+    """Stands in for `time.time`, and for the clock that nobody sets."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -71,16 +71,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
         self.opened = AsyncExitStack()
+        self.patch = ExitStack()
+        for name in ("time.time", "mini_agentic_rl.store.clock.steady"):
+            self.patch.enter_context(mock.patch(name, self.clock))
         entered = self.opened.enter_async_context(opened_store(kind, Path(self.folder.name)))
         self.store: LightningStore = self.run(entered)
         self.model = ModelStore()
-        self.patch = mock.patch("time.time", self.clock)
-        self.patch.start()
         self.ended: dict[str, str] = {}
         self.span_ids = itertools.count(1)
 
     def teardown(self) -> None:
-        self.patch.stop()
+        self.patch.close()
         self.run(self.opened.aclose())
         self.loop.close()
         self.folder.cleanup()

@@ -72,6 +72,8 @@ class ModelResources:
 class ModelStore:
     def __init__(self) -> None:
         self.now = 0.0
+        self.opened = 0.0
+        """When the store was opened last: no interval counts from before."""
         self.rollouts: dict[str, ModelRollout] = {}
         self.spans: list[Span] = []
         self.workers: dict[str, ModelWorker] = {}
@@ -96,12 +98,18 @@ class ModelStore:
     def _verdict(self, config: RolloutConfig, attempt: ModelAttempt) -> str | None:
         if attempt.status not in ("preparing", "running"):
             return None
-        if config.timeout_seconds is not None and self.now - attempt.start_time >= config.timeout_seconds:
+        if (
+            config.timeout_seconds is not None
+            and self.now - self._counted(attempt.start_time) >= config.timeout_seconds
+        ):
             return "timeout"
         heard = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
-        if config.unresponsive_seconds is not None and self.now - heard >= config.unresponsive_seconds:
+        if config.unresponsive_seconds is not None and self.now - self._counted(heard) >= config.unresponsive_seconds:
             return "unresponsive"
         return None
+
+    def _counted(self, recorded: float) -> float:
+        return max(recorded, self.opened)
 
     def create(self, rollout_id: str, request: EnqueueRolloutRequest) -> ModelRollout:
         self._queue_end += 1
@@ -123,7 +131,10 @@ class ModelStore:
 
     def start_attempt(self, rollout_id: str, attempt_id: str, worker_id: str | None) -> ModelAttempt:
         rollout = self.rollouts[rollout_id]
-        attempt = ModelAttempt(rollout_id, attempt_id, len(rollout.attempts) + 1, self.now, worker_id)
+        reached = max((earlier.last_number for earlier in rollout.attempts), default=0)
+        attempt = ModelAttempt(
+            rollout_id, attempt_id, len(rollout.attempts) + 1, self.now, worker_id, last_number=reached
+        )
         rollout.attempts.append(attempt)
         self._move_rollout(rollout, "preparing")
         self._busy(attempt)

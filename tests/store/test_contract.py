@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from mini_agentic_rl.store import LightningStore, LightningStoreThreaded
+from mini_agentic_rl.store import (
+    InMemoryLightningStore,
+    LightningStore,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    LightningStoreThreaded,
+)
 from mini_agentic_rl.store.base import STORE_METHODS
 from mini_agentic_rl.types import (
     AttemptedRollout,
@@ -83,6 +89,42 @@ async def test_sequence_ids_grow_by_one_within_an_attempt(store: LightningStore)
     ids = [(claimed.rollout_id, claimed.attempt.attempt_id) for claimed in (one, two, one, one)]
     assert list(await store.get_many_span_sequence_ids(ids)) == [1, 1, 2, 3]
     assert await store.get_next_span_sequence_id(*ids[0]) == 4
+
+
+async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() -> None:
+    class Delicate(InMemoryLightningStore):
+        inside = most = 0
+
+        @property
+        def capabilities(self) -> LightningStoreCapabilities:
+            return {**super().capabilities, "async_safe": False, "thread_safe": False}
+
+        async def statistics(self) -> LightningStoreStatistics:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            await asyncio.sleep(0.01)
+            self.inside -= 1
+            return await super().statistics()
+
+    delicate = Delicate()
+    threaded = LightningStoreThreaded(delicate)
+    waiting = asyncio.ensure_future(threaded.wait_for_work(10))
+    await asyncio.gather(*(threaded.statistics() for _ in range(4)))
+    await threaded.enqueue_rollout("ends the waiting")
+    assert await waiting
+    assert delicate.most == 1
+    await threaded.close()
+
+
+async def test_sequence_ids_go_on_over_the_attempts_of_a_rollout(store: LightningStore) -> None:
+    one = await store.start_rollout("a")
+    assert await store.get_next_span_sequence_id(one.rollout_id, one.attempt.attempt_id) == 1
+    await store.add_span(span_of(one, sequence_id=4))
+    two = await store.start_attempt(one.rollout_id)
+    assert await store.get_next_span_sequence_id(two.rollout_id, two.attempt.attempt_id) == 5
+    await store.start_attempt(one.rollout_id)
+    ids = [(one.rollout_id, "latest"), (one.rollout_id, two.attempt.attempt_id), (one.rollout_id, "latest")]
+    assert list(await store.get_many_span_sequence_ids(ids)) == [6, 6, 7]
 
 
 async def test_sequence_ids_stay_above_those_of_stored_spans(store: LightningStore) -> None:

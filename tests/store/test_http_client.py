@@ -45,6 +45,39 @@ async def client(server: LightningStoreServer) -> AsyncIterator[LightningStoreCl
     await made.close()
 
 
+async def test_an_address_is_told_as_agent_lightning_does_and_taken_so_too(server: LightningStoreServer) -> None:
+    client = LightningStoreClient(f"{server.endpoint}/v1/agl/", retry_delays=(0.1, 0.2), health_retry_delays=())
+    assert client.server_address == f"{server.endpoint}/v1/agl"
+    assert client.server_address_root == server.endpoint
+    assert (await client.statistics())["total_rollouts"] == 0
+    again = pickle.loads(pickle.dumps(client))
+    assert (again.server_address, again._settings["retry_seconds"]) == (client.server_address, pytest.approx(0.3))
+    await client.close()
+
+
+async def test_a_request_of_defaults_alone_has_an_empty_object_as_its_body() -> None:
+    bodies = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r")[0] or 0)
+        bodies.append((head.split()[1].rpartition("/")[2], await reader.readexactly(length)))
+        page = b'{"items":[],"limit":-1,"offset":0,"total":0}'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(page) + page)
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = LightningStoreClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", retry_seconds=0)
+    await client.query_rollouts()
+    await client.query_workers()
+    with contextlib.suppress(LightningStoreError):  # the answer is that of a query
+        await client.update_rollout("ro-1")
+    await client.close()
+    listener.close()
+    assert bodies == [("search", b"{}"), ("search", b"{}"), ("ro-1", b"{}")]
+
+
 class LossyProxy:
     """Passes requests on to a server, and loses the answers to some: it hangs up instead."""
 

@@ -24,8 +24,8 @@ from opentelemetry.trace import Link as OtelLink
 from opentelemetry.trace import Status, StatusCode
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
+from mini_agentic_rl.store.http.otlp import OtlpIntake, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
-from mini_agentic_rl.store.http.otlp import status_message
 from mini_agentic_rl.types import AttemptedRollout, Span
 
 otlp_exporter = pytest.importorskip(
@@ -245,15 +245,13 @@ async def test_spans_are_asked_for_again_when_the_store_cannot_take_them() -> No
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), database=None)
 @given(noise=st.binary(max_size=200), at=st.integers(0, 400), text=st.text(max_size=300))
 def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
-    from mini_agentic_rl.store.http.otlp import export_response
-
     good = _raw_request({"agentlightning.rollout_id": text, "agentlightning.attempt_id": text})
 
     async def ingest() -> None:
         store = InMemoryLightningStore()
         for body in (noise, good[:at] + noise, good[:at] + noise + good[at:]):
             with contextlib.suppress(ValueError):  # it says that the body is no export
-                ExportTraceServiceResponse.FromString(await export_response(store, body))
+                ExportTraceServiceResponse.FromString(await OtlpIntake(store).export_response(body))
 
     asyncio.run(ingest())
     assert ExportTraceServiceRequest.FromString(good).resource_spans

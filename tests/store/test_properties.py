@@ -154,17 +154,22 @@ def _span_test(name: str, value: str) -> Callable[[Span], bool]:
     return lambda span: value in (getattr(span, field) or "")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_and_the_model_of_the_contract_never_differ(kind: str) -> None:
+def run_machine(machine: Callable[[], StoreMachine], examples: int, **how: Any) -> None:
+    """Let a machine take that many walks of 40 steps."""
     run_state_machine_as_test(
-        lambda: AskedMachine(kind),
+        machine,
         settings=settings(
-            max_examples=EXAMPLES.get(kind, FEW_EXAMPLES),
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
-            derandomize=True,
             database=None,
             phases=[Phase.generate],  # shrinking would run a store for many minutes; the same run fails again as it is
             suppress_health_check=list(HealthCheck),
+            **how,
         ),
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_and_the_model_of_the_contract_never_differ(kind: str) -> None:
+    run_machine(lambda: AskedMachine(kind), EXAMPLES.get(kind, FEW_EXAMPLES), derandomize=True)

@@ -179,8 +179,8 @@ async def test_the_statements_of_a_call_find_their_rows_by_an_index(tmp_path: Pa
     fixed = {name: value for name, value in vars(sql_tables).items() if isinstance(value, Statement)}
     del fixed["_COUNTS"], fixed["_LATEST_RESOURCES"]  # one counts all rows, the other reads the end of an index
     assert len(fixed) > 15
-    by_status = Query("rollout", (), conditions(one_of={"status": ["running"]}), limit=5)
-    by_id = Query("rollout", (), conditions(one_of={"rollout_id": ["a", "b"]}))
+    by_status = Query("rollout", (), conditions({"status_in": ["running"]}), limit=5)
+    by_id = Query("rollout", (), conditions({"rollout_id_in": ["a", "b"]}))
     of_rollout = Query("span", conditions({"rollout_id": "a", "attempt_id": "b"}), conditions({"name": "c"}))
     with engine.connect() as connection:
         plans = {}

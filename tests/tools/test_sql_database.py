@@ -183,3 +183,42 @@ def test_a_file_that_grows_is_read_as_it_is(tmp_path):
     assert database.query("SELECT count(*) FROM item").rows == ((1,),)
     writer.close()
     database.close()
+
+
+SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
+
+
+def test_slow_queries_do_not_delay_a_quick_one(path):
+    database = SqlDatabase(path, QueryLimits(timeout_seconds=1.5))
+    database.query("SELECT 1")
+    ended: list[str] = []
+
+    def ask_slowly() -> None:
+        ended.append(database.answer(SLOW))
+
+    threads = [threading.Thread(target=ask_slowly) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert database.query("SELECT name FROM item WHERE id = 1").rows == (("thing 1",),)
+    ended.append("quick")
+    for thread in threads:
+        thread.join()
+    database.close()
+    assert ended.index("quick") < 8  # were there one turn for all, it would come last
+    assert all("took longer than 1.5 s" in one for one in ended if one != "quick")
+
+
+def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_slow_one(path):
+    database = SqlDatabase(path, QueryLimits(timeout_seconds=60.0))
+    found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 60")
+    assert found.rows == ((301 * 301 * 59,),)
+    database.close()
+
+
+def test_a_turn_that_does_not_come_is_said(path, monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.tools.sql.database.MOST_WAIT", 0.0)
+    database = SqlDatabase(path)
+    with database._quick.process(1), database._quick.process(1), pytest.raises(QueryError, match="busy"):
+        database.query("SELECT 1")
+    assert database.query("SELECT 1").rows == ((1,),)
+    database.close()

@@ -22,6 +22,7 @@ from mini_agentic_rl import (
     Baseline,
     InMemoryLightningStore,
     LightningStoreServer,
+    LitAgentRunner,
     PromptTemplate,
     SqlLightningStore,
     Trainer,
@@ -308,10 +309,9 @@ def test_a_run_folder_gets_the_rollouts_and_an_unfinished_one_is_not_run_again(t
             await kept.close()
 
     asyncio.run(leave_one())
-    trainer = Trainer(algorithm=Baseline(), output_dir=tmp_path)
+    trainer = Trainer(algorithm=Baseline(), output_dir=tmp_path, resume=True)
     trainer.fit(Half(), ["a"])
-    trainer.fit(Half(), ["b"])
-    assert asyncio.run(look()) == [("left over", "cancelled"), ("a", "succeeded"), ("b", "succeeded")]
+    assert asyncio.run(look()) == [("left over", "cancelled"), ("a", "succeeded")]
 
 
 def test_runners_in_processes_of_their_own_find_their_agent_and_hooks(store):
@@ -428,3 +428,15 @@ def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import
         "['succeeded', 'succeeded', 'succeeded', 'succeeded', 'succeeded']",
     ]
     assert done.stderr.count("final reward 1.0\n") == 2
+
+
+def test_a_runner_that_crashes_again_and_again_ends_the_training_with_its_error(store, monkeypatch):
+    class Broken(LitAgentRunner):
+        async def iter(self, *, event=None):
+            raise ZeroDivisionError("a fault of the runner's own")
+
+    monkeypatch.setattr("mini_agentic_rl.execution.roles._RESTART_SECONDS", 0.01)
+    for side in ("algorithm", "runner"):
+        strategy = {"type": "shm", "main_thread": side}
+        with pytest.raises(ZeroDivisionError, match="of the runner's own"):
+            Trainer(store=store, algorithm=Baseline(), runner=Broken, strategy=strategy, n_runners=2).fit(half, [1, 2])

@@ -26,6 +26,14 @@ from mini_agentic_rl.errors import UserError
 
 THERE = InMemoryLightningStore()
 
+
+def test_a_port_reaches_a_strategy_that_was_made_before():
+    strategy = ClientServerExecutionStrategy(server_port=1234)
+    assert Trainer(strategy=strategy, port=5678).strategy is strategy
+    assert strategy.server_port == 5678
+    assert Trainer(strategy=strategy).strategy.server_port == 5678
+
+
 FORMS = {
     "store": [
         (THERE, InMemoryLightningStore),
@@ -103,7 +111,14 @@ def test_a_file_is_a_store(tmp_path):
     for spec in (f"sqlite:///{tmp_path}/a.db", tmp_path / "b.db", str(tmp_path / "c.db")):
         assert isinstance(Trainer(store=spec).store, SqlLightningStore)
     assert {path.suffix for path in tmp_path.iterdir()} >= {".db"}
-    assert Trainer(store="sqlite", output_dir=tmp_path).store.path == tmp_path / "rollouts.db"
+
+
+def test_the_file_in_the_run_folder_is_opened_by_the_run(tmp_path):
+    for spec in ("sqlite", tmp_path / "rollouts.db", f"sqlite:///{tmp_path}/rollouts.db"):
+        trainer = Trainer(algorithm=Baseline(), store=spec, output_dir=tmp_path, overwrite=True)
+        assert trainer.store is None
+        trainer.fit(parts.Half(), ["a"])
+        assert (tmp_path / "rollouts.db").exists()
 
 
 @pytest.mark.parametrize(

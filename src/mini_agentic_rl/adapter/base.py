@@ -36,12 +36,15 @@ class TraceAdapter(Adapter[Sequence[Span], ToT], Generic[ToT]):
 AttemptKey: TypeAlias = tuple[str, str]
 
 
-def by_attempt(spans: Sequence[Span]) -> dict[AttemptKey, list[Span]]:
+def by_attempt(spans: Sequence[Span | ReadableSpan]) -> dict[AttemptKey, list[Span]]:
     """Group spans by (rollout id, attempt id), each group ordered by `sequence_id`.
 
-    Attempts come in the order of first sight.
+    Attempts come in the order of first sight. Spans of the SDK belong to one attempt, in the order of their ends.
     """
     attempts: dict[AttemptKey, list[Span]] = {}
-    for span in spans:
+    unnumbered = sorted((span for span in spans if isinstance(span, ReadableSpan)), key=lambda span: span.end_time or 0)
+    numbered = [span for span in spans if isinstance(span, Span)]
+    numbered += [Span.from_opentelemetry(span, "", "", number) for number, span in enumerate(unnumbered, 1)]
+    for span in numbered:
         attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)
     return {key: sorted(group, key=lambda span: span.sequence_id) for key, group in attempts.items()}

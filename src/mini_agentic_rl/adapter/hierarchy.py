@@ -1,14 +1,20 @@
 """Parents and agents of the spans of one attempt.
 
 The gateway records LLM calls without knowing the agent's spans, so they have no parent. `repair` hangs such a span
-under the shortest span whose time encloses it: agent and gateway share the clock of one machine, or nearly.
+under the shortest span whose time encloses it: agent and gateway share the clock of one machine, or nearly. Where
+several instrumentations trace one agent, calls may hang under the root of the trace instead; they are moved likewise,
+unless the root is an agent's own span.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span
+
+_CALL_MARKS = (Key.REQUEST_MODEL, Key.RESPONSE_ID, Key.PROMPT_TOKEN_IDS)
+"""Attributes that the span of an LLM call has, one of them at least, whoever wrote it."""
 
 _AGENT_NAMES = (
     "gen_ai.agent.name",
@@ -36,9 +42,16 @@ class Hierarchy:
             self._parent[span.span_id] = known
         if repair:
             timed = [span for span in spans if _duration(span) > 0]
-            for span in spans:
-                if self._parent[span.span_id] is None:
-                    self._parent[span.span_id] = _tightest(span, timed)
+            for span in [span for span in spans if self._is_loose(span)]:
+                self._parent[span.span_id] = _tightest(span, timed) or self._parent[span.span_id]
+
+    def _is_loose(self, span: Span) -> bool:
+        """Return True if the span has no parent, or is a call right under a root that is no agent."""
+        parent = self._parent[span.span_id]
+        if parent is None:
+            return True
+        is_call = any(mark in span.attributes for mark in _CALL_MARKS)
+        return is_call and self._parent[parent] is None and _own_agent_name(self._spans[parent]) is None
 
     def lineage(self, span: Span) -> Iterator[Span]:
         """Yield the span itself, its parent, and so on up to the root."""
@@ -51,12 +64,8 @@ class Hierarchy:
 
     def agent_name(self, span: Span) -> str | None:
         """Return the name of the nearest agent around the span, or None."""
-        for ancestor in self.lineage(span):
-            for attribute in _AGENT_NAMES:
-                name = ancestor.attributes.get(attribute)
-                if name:
-                    return str(name)
-        return None
+        names = (_own_agent_name(ancestor) for ancestor in self.lineage(span))
+        return next((name for name in names if name is not None), None)
 
     def is_inside(self, span: Span, container: Callable[[Span], bool]) -> bool:
         """Return True if any span around this one (not itself) is such a container."""
@@ -65,6 +74,19 @@ class Hierarchy:
     def parent_id(self, span: Span) -> str | None:
         """Return the span id of the parent, or None for a root."""
         return self._parent[span.span_id]
+
+
+def _own_agent_name(span: Span) -> str | None:
+    """Return the name of the agent whose span this is, or None."""
+    facts = span.attributes
+    names = [facts.get(attribute) for attribute in _AGENT_NAMES]
+    if facts.get("agentops.span.kind") == "agent":
+        names.append(facts.get("operation.name"))
+    if facts.get("type") == "agent":  # Weave
+        names.append(facts.get("agentlightning.operation.input.name"))
+    if span.name.startswith("langchain.Chain."):  # Weave, of LangChain
+        names.append(facts.get("lc_name"))
+    return next((str(name) for name in names if name), None)
 
 
 def _duration(span: Span) -> float:

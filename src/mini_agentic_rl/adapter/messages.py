@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span
 from .base import TraceAdapter, by_attempt
+from .instrumented import completion_of, openai_messages
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class OpenAIMessages(TypedDict):
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     """Adapter that gives one row per sampled message, in order.
 
-    Spans without readable messages are left out and logged.
+    Spans without messages are left out; those whose messages cannot be read are logged.
     """
 
     def adapt(self, source: Sequence[Span], /) -> list[OpenAIMessages]:
@@ -37,6 +38,10 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
                     row = _row(span)
                     if row is not None:
                         rows.append(row)
+                elif completion_of(span):
+                    children = [child for child in group if child.parent_id == span.span_id]
+                    messages, tools = openai_messages(span, children)
+                    rows.append(OpenAIMessages(messages=messages, tools=tools or None))
         return rows
 
 

@@ -110,7 +110,7 @@ def agent_mismatch(agent: str | None, patterns: Mapping[str, str]) -> str | None
 
 
 def _of_agent(agent: str | None) -> str:
-    return "without an agent's name (gen_ai.agent.name)" if agent is None else f"of agent {agent!r}"
+    return "without an agent's name (`with agent(…):` gives calls one)" if agent is None else f"of agent {agent!r}"
 
 
 def computes_reward(span: Span) -> bool:

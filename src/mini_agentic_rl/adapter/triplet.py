@@ -6,6 +6,7 @@ that yields no triplet, or none with a reward, is logged with the condition that
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import Counter
@@ -18,6 +19,7 @@ from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span, Triplet
 from .base import TraceAdapter, by_attempt
 from .hierarchy import Hierarchy
+from .instrumented import as_ours, completion_of, prompt_of, request_of, response_of
 from .messages import parsed_messages
 from .selection import agent_mismatch, computes_reward
 
@@ -65,7 +67,8 @@ class TracerTraceToTriplet(TraceToTripletBase):
         self.reward_match = RewardMatchPolicy(reward_match)
 
     def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
-        return [triplet for group in by_attempt(source).values() for triplet in self._attempt(group)]
+        groups = ([as_ours(span) for span in group] for group in by_attempt(source).values())
+        return [triplet for group in groups for triplet in self._attempt(group)]
 
     def _attempt(self, spans: list[Span]) -> list[Triplet]:
         tree = Hierarchy(spans, self.repair_hierarchy)
@@ -96,7 +99,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
 
     def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
         triplets: list[Triplet] = []
-        for spans in by_attempt(source).values():
+        for group in by_attempt(source).values():
+            spans = [as_ours(span) for span in group]
             calls = _without_duplicates(
                 [s for s in spans if Key.PROMPT_TOKEN_IDS in s.attributes and Key.RESPONSE_TOKEN_IDS in s.attributes]
             )
@@ -135,13 +139,11 @@ def _without_duplicates(calls: list[Span]) -> list[Span]:
     for call in calls:
         key = (str(call.attributes.get(Key.RESPONSE_ID) or call.span_id), int(call.attributes.get(Key.CHOICE_INDEX, 0)))
         earlier = kept.get(key)
-        if earlier is None or (Key.RESPONSE_TOKEN_IDS in call.attributes and not _has_tokens(earlier)):
+        if earlier is None or (
+            Key.RESPONSE_TOKEN_IDS in call.attributes and Key.RESPONSE_TOKEN_IDS not in earlier.attributes
+        ):
             kept[key] = call
     return sorted(kept.values(), key=lambda span: span.sequence_id)
-
-
-def _has_tokens(span: Span) -> bool:
-    return Key.RESPONSE_TOKEN_IDS in span.attributes
 
 
 def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy | None) -> dict[str, float]:
@@ -166,17 +168,21 @@ def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy 
 def _triplet(span: Span, agent_name: str | None, reward: float | None) -> Triplet:
     facts = span.attributes
     try:
-        asked, answered = parsed_messages(span, Key.INPUT_MESSAGES), parsed_messages(span, Key.OUTPUT_MESSAGES)
+        asked = parsed_messages(span, Key.INPUT_MESSAGES) or prompt_of(span)
+        answered = parsed_messages(span, Key.OUTPUT_MESSAGES) or completion_of(span)
     except ValueError as error:
         logger.warning("LLM call %s of rollout %s has unreadable messages: %s", span.span_id, span.rollout_id, error)
         asked, answered = [], []
-    prompt: dict[str, Any] = {"token_ids": list(facts.get(Key.PROMPT_TOKEN_IDS, [])), "raw_content": asked}
-    images = _image_urls(asked)
-    if images:
-        prompt["image_urls"] = images
+    prompt: dict[str, Any] = {
+        "token_ids": list(facts.get(Key.PROMPT_TOKEN_IDS, [])),
+        "raw_content": asked,
+        "image_urls": _image_urls(asked),
+    }
     response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": answered}
     if Key.RESPONSE_LOGPROBS in facts:
         response["logprobs"] = list(facts[Key.RESPONSE_LOGPROBS])
+    elif isinstance(facts.get("logprobs.content"), str):  # AgentOps keeps them as OpenAI's JSON
+        response["logprobs"] = json.loads(facts["logprobs.content"])
     return Triplet(
         prompt=prompt,
         response=response,
@@ -184,16 +190,28 @@ def _triplet(span: Span, agent_name: str | None, reward: float | None) -> Triple
         metadata={
             "response_id": facts.get(Key.RESPONSE_ID),
             "agent_name": agent_name,
-            "request": {key: value for key, value in facts.items() if key.startswith("gen_ai.request.")},
-            "response": {key: value for key, value in facts.items() if key.startswith("gen_ai.response.")},
+            "request": request_of(span),
+            "response": response_of(span),
         },
     )
 
 
-def _image_urls(messages: list[dict[str, Any]]) -> list[str]:
-    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+def _image_urls(messages: Any) -> list[str]:
+    listed = messages.values() if isinstance(messages, dict) else messages
+    contents = [_parts(message.get("content")) for message in listed if isinstance(message, dict)]
+    parts = [part for content in contents for part in content]
     return [
         part["image_url"]["url"]
         for part in parts
         if isinstance(part, dict) and part.get("type") == "image_url" and isinstance(part.get("image_url"), dict)
     ]
+
+
+def _parts(content: Any) -> list[Any]:
+    """Return the parts of a message's content, which an instrumentation may keep as JSON text."""
+    if isinstance(content, str) and content.startswith("["):
+        try:
+            content = json.loads(content)
+        except ValueError:
+            return []
+    return content if isinstance(content, list) else []

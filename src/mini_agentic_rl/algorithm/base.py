@@ -11,19 +11,21 @@ import contextvars
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..adapter import TraceAdapter
+from ..config import Settings
 from ..metrics import MetricsLogger
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
+from .settings import OnFailure
 
-OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
-"""Treatment of a rollout that failed: left out, counted as reward 0, or run again."""
+if TYPE_CHECKING:
+    from .rollouts import Evaluation
 
 ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
 """Kinds of results that an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt
@@ -35,19 +37,15 @@ class Checkpoints(Protocol):
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
         """Keep what `write` puts into an empty folder; None when the disk is full."""
-        ...
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """(step, folder) of the newest whole checkpoint."""
-        ...
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Keep what was trained after so many passes over the tasks."""
-        ...
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Keep what was trained."""
-        ...
 
 
 @dataclass
@@ -82,6 +80,9 @@ class Algorithm(ABC):
 
     honours: ClassVar[frozenset[str]] = frozenset()
     """Which of the context's `num_epochs` and `on_failure` it follows; the trainer warns of one that it does not."""
+
+    evaluations: Sequence[Evaluation] = ()
+    """Measurements of the run, in order; a report shows conversations of the last."""
 
     _context: AlgorithmContext | None = None
     _given: Mapping[str, Any] = MappingProxyType({})
@@ -187,6 +188,16 @@ class Algorithm(ABC):
 
         result = call() if self.is_async() else await _in_thread(call, type(self).__name__)
         return await result if inspect.isawaitable(result) else result
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Settings as JSON values, in groups: a run folder keeps them, and a run is resumed only under the same."""
+        settings = getattr(self, "settings", None)
+        return settings.model_dump(mode="json") if isinstance(settings, Settings) else {}
+
+    def rows_to_keep(self, checkpoint: Path | None) -> int | None:
+        """Return how many rows of metrics a run keeps that goes on from a checkpoint; None keeps all of them."""
+        return None
 
     @property
     def summary(self) -> Mapping[str, Any]:

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..emitter import find_final_reward
+from ..errors import RunFailedError
 from ..gateway import resources_with_proxy
+from ..logging import CountedCauses
+from ..metrics import every
 from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm
 
@@ -69,6 +72,7 @@ class Baseline(FastAlgorithm):
         self.span_verbosity = span_verbosity
         self._statuses: Counter[str] = Counter()
         self._rewards: dict[str, list[float]] = {}
+        self._failures = CountedCauses()
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -79,19 +83,25 @@ class Baseline(FastAlgorithm):
         }
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Run all, in order."""
+        """Run all, in order.
+
+        Raises:
+            RunFailedError: all rollouts failed; the message has the most frequent reason.
+        """
         context = self.context
         tasks = self._tasks(train_dataset, val_dataset)
         if not tasks:
             logger.error("nothing to run: give train_dataset or val_dataset at least one task")
             return
-        self._statuses, self._rewards = Counter(), {}
+        self._statuses, self._rewards, self._failures = Counter(), {}, CountedCauses()
         epochs = context.num_epochs or self.n_epochs
         async with resources_with_proxy(context.initial_resources, context.llm_proxy, context.store) as resources:
             resources_id = (await context.store.add_resources(resources)).resources_id if resources else None
             context.logger.phase("baseline", epochs * len(tasks))
             for _ in range(epochs):
                 await self._epoch(tasks, resources_id)
+        if not self._statuses["succeeded"]:
+            raise RunFailedError(every(self._statuses.total(), "rollout"), self._failures.counts)
 
     def _tasks(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
@@ -136,6 +146,9 @@ class Baseline(FastAlgorithm):
         latest = [span for span in spans if attempts and span.attempt_id == attempts[-1].attempt_id]
         reward = find_final_reward(latest)
         self._statuses[rollout.status] += 1
+        if rollout.status != "succeeded":
+            error = attempts[-1].metadata.get("error") if attempts else None
+            self._failures.add(str(error or f"{rollout.status}, no reason recorded"))
         if reward is not None:
             self._rewards.setdefault(rollout.mode or "train", []).append(reward)
         logger.info(

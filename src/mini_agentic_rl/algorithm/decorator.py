@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..litagent import arguments_for
+from ..metrics import MetricsLogger
 from ..types import Dataset
 from .base import Algorithm
 
@@ -40,18 +41,20 @@ class FunctionalAlgorithm(Algorithm):
         """Call the function; what an async one returns is to be awaited.
 
         Raises:
+            ValueError: the function asks for a store, and there is none.
             TypeError: there is a data set that the function does not take.
         """
-        context = self.context
         offered = {
-            "store": context.store,
+            "store": self._get("store"),
             "train_dataset": train_dataset,
             "val_dataset": val_dataset,
-            "llm_proxy": context.llm_proxy,
-            "adapter": context.adapter,
+            "llm_proxy": self._get("llm_proxy"),
+            "adapter": self._get("adapter"),
             "initial_resources": self.get_initial_resources(),
-            "logger": context.logger,
+            "logger": self._get("logger") or MetricsLogger(),
         }
+        if "store" in inspect.signature(self._function).parameters:
+            offered["store"] = self.get_store()
         positional, keywords = arguments_for(self._function, offered, by_position=False)
         for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
             if dataset is not None and name not in keywords:

@@ -9,18 +9,23 @@ from dataclasses import dataclass
 
 from ..adapter import TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
+from ..errors import RunFailedError
+from ..logging import CountedCauses
+from ..metrics import every
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
 from ..store import LightningStore
 from ..tokens import CompletionRecord
 from ..types import (
     TERMINAL_ROLLOUT_STATUSES,
     Attempt,
+    AttemptStatus,
     EnqueueRolloutRequest,
     Rollout,
     RolloutConfig,
     Span,
     trainable_agents_in,
 )
+from .settings import OnFailure
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +34,13 @@ _LOOK_SECONDS = 1.0
 
 _SHOWN_IDS = 3
 
+_NO_CALL = (
+    "no LLM call recorded: the agent never called the model, neither at its rollout's base_url nor, where the rollout "
+    "runs, at the plain one"
+)
+
 UNTRAINED_KEY = "untrained"
-"""Key in a rollout's metadata: why a rollout that succeeded gives nothing to train on."""
+"""Key in a rollout's metadata: why one that succeeded gives nothing to train on or, outside of training, to measure."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +67,61 @@ class FinishedRollout:
     """True if it failed and is trained nevertheless, with a reward of 0."""
 
     @property
+    def unscored(self) -> str | None:
+        """Why there is nothing to measure; None when there is. What was recorded of its calls does not matter."""
+        if self.rollout.status != "succeeded" and not self.counts_as_zero:
+            return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
+        return "no reward: neither the agent nor a hook gave one" if self.reward is None else None
+
+    @property
     def untrainable(self) -> str | None:
         """Why there is nothing to train on; None when there is."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
-            return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
+            return self.unscored
         if self.untrained_calls is not None:
             return self.untrained_calls
-        if not self.records:
-            return "no LLM call recorded: the agent never called the model under its rollout's base_url"
-        if self.reward is None:
-            return "no reward: neither the agent nor a hook gave one"
-        return None
+        return self.unscored if self.records else _NO_CALL
 
     @property
     def dimensions(self) -> Mapping[str, float]:
         """The final reward by its names, the primary one first; empty when nobody gave one."""
         spans = find_reward_spans(self.spans)
         return {} if not spans else {reward.name: reward.value for reward in get_rewards_from_span(spans[-1])}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of one measurement."""
+
+    name: str
+    rollouts: Sequence[FinishedRollout]
+    """Problem by problem, `samples` of each together."""
+    samples: int
+
+    @property
+    def rewards(self) -> list[float]:
+        """One number a rollout. A failed one and one without a reward count as 0; what was recorded of its calls does
+        not matter."""
+        return [0.0 if finished.unscored else finished.reward or 0.0 for finished in self.rollouts]
+
+    @property
+    def correct(self) -> list[int]:
+        """For each problem the number of its samples that earned a reward of at least 1."""
+        right = [reward >= 1.0 for reward in self.rewards]
+        return [sum(right[i : i + self.samples]) for i in range(0, len(right), self.samples)]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rollouts with a reward of at least 1."""
+        return sum(self.correct) / max(1, len(self.rollouts))
+
+
+def rollout_config(timeout_seconds: float | None, on_failure: OnFailure, max_attempts: int) -> RolloutConfig:
+    """Return the configuration of rollouts that are tried again if `on_failure` is "retry"."""
+    if on_failure != "retry":
+        return RolloutConfig(timeout_seconds=timeout_seconds)
+    retried: list[AttemptStatus] = ["failed", "timeout", "unresponsive"]
+    return RolloutConfig(timeout_seconds=timeout_seconds, max_attempts=max_attempts, retry_condition=retried)
 
 
 async def run_rollouts(
@@ -110,16 +158,52 @@ async def cancel_leftovers(store: LightningStore) -> int:
     return len(everything)
 
 
-def count_untrainable(rollouts: Sequence[FinishedRollout], consequence: str = "not trained") -> Counter[str]:
-    """Count the rollouts that gave nothing to train on, by reason; each reason is logged with what follows from it."""
-    by_reason: dict[str, list[str]] = {}
-    for finished in rollouts:
-        if finished.untrainable is not None:
-            by_reason.setdefault(finished.untrainable, []).append(finished.rollout.rollout_id)
-    for reason, ids in by_reason.items():
+def count_untrainable(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
+    """Count the rollouts that gave nothing to train on, by reason; a reason is logged where it is not among the
+    `causes` of the run yet."""
+    return _count(rollouts, [finished.untrainable for finished in rollouts], "not trained", causes)
+
+
+def count_unscored(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
+    """Count the rollouts that gave nothing to measure, by reason; a reason is logged where it is not among the
+    `causes` of the run yet, and so are rollouts without any call."""
+    without_call = [
+        _NO_CALL if not (finished.unscored or finished.records or finished.untrained_calls) else None
+        for finished in rollouts
+    ]
+    _count(rollouts, without_call, "are measured by their reward alone", causes)
+    return _count(rollouts, [finished.unscored for finished in rollouts], "count as wrong", causes)
+
+
+def _count(
+    rollouts: Sequence[FinishedRollout], reasons: Sequence[str | None], consequence: str, causes: CountedCauses | None
+) -> Counter[str]:
+    by_kind: dict[str, list[tuple[str, str]]] = {}
+    for finished, why in zip(rollouts, reasons, strict=True):
+        if why is not None:
+            by_kind.setdefault(CountedCauses.kind(why), []).append((why, finished.rollout.rollout_id))
+    told = CountedCauses() if causes is None else causes
+    for alike in by_kind.values():
+        reason, ids = alike[0][0], [rollout_id for _, rollout_id in alike]
+        if not told.add(reason, len(ids)):
+            continue
         shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
         logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
-    return Counter({reason: len(ids) for reason, ids in by_reason.items()})
+    return Counter(why for why in reasons if why is not None)
+
+
+def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
+    """Do nothing where one of the rollouts that were measured counts.
+
+    Raises:
+        RunFailedError: all of them failed, or left nothing; the message has the most frequent reason.
+    """
+    causes = CountedCauses()
+    for finished in rollouts:
+        if finished.unscored is not None:
+            causes.add(finished.unscored)
+    if rollouts and causes.counts.total() == len(rollouts):
+        raise RunFailedError(every(len(rollouts), "rollout"), causes.counts)
 
 
 async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCalls) -> FinishedRollout:
@@ -140,8 +224,9 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
         over_budget=over_budget,
         attempts=1 if attempt is None else attempt.sequence_id,
     )
-    if finished.untrainable is not None and rollout.status == "succeeded":
-        metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: finished.untrainable}
+    why = finished.untrainable if rollout.mode == "train" else finished.unscored
+    if why is not None and rollout.status == "succeeded":
+        metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: why}
         await store.update_rollout(rollout.rollout_id, metadata=metadata)
     return finished
 

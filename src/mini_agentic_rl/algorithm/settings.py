@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from pydantic import Field
 
 from ..config import SeedSettings, Settings
 from ..gateway import AnswerSettings
+
+OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
+"""Treatment of a rollout that failed: left out, counted as reward 0, or run again."""
 
 
 class RolloutSettings(AnswerSettings, SeedSettings):
@@ -15,6 +20,8 @@ class RolloutSettings(AnswerSettings, SeedSettings):
     """At most this many sampled tokens in one model call."""
     rollout_timeout: float | None = Field(default=300.0, gt=0)
     """Seconds after which a rollout is ended and has failed."""
+    gateway_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the endpoint that agents call; 0 takes a free one. A fixed one suits agents whose `base_url` is fixed."""
 
 
 class WarmStartSettings(Settings):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib import metadata
-from typing import Any
 
 import typer
-from rich.console import Console
 
 from .. import __version__
 from ..jobs import (
@@ -25,7 +22,7 @@ from .model_commands import add_model_commands
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
-from .tables import show_plan, show_result
+from .tables import show, show_plan, show_result
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -50,32 +47,17 @@ def train_sql(settings: SqlTrainConfig) -> None:
 
 def _train(settings: TrainConfig) -> None:
     from ..jobs import train_job
-    from ..trainer import RunFolder
+    from ..trainer import RunFolder, what_next
 
     summary = train_job(settings)
     if not summary:  # of runners alone
         return
-    if settings.json_output:
-        _print_json(summary)
-        return
     folder = RunFolder(settings.run.output_dir)
     written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
-    show_result(Console(), summary, written=written)
+    show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
 
 
 add_post_training_commands(app)
-
-
-@settings_command(app, "plan", PlanSettings, panel=MEASURE)
-def plan(settings: PlanSettings) -> None:
-    """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
-    from ..jobs import plan_job
-
-    found = plan_job(settings)
-    if settings.json_output:
-        _print_json(found)
-        return
-    show_plan(Console(), found)
 
 
 @settings_command(app, "eval", EvalSettings, panel=MEASURE)
@@ -84,18 +66,17 @@ def evaluate(settings: EvalSettings) -> None:
     from ..jobs import eval_job
 
     summary = eval_job(settings)
-    if settings.json_output:
-        _print_json(summary)
-        return
-    show_result(Console(), summary, written=[settings.output] if settings.output else [])
+    written = [settings.output] if settings.output else []
+    show(settings, summary, lambda console: show_result(console, summary, written=written))
 
 
-@settings_command(app, "chat", ChatSettings, log_level="WARNING", panel=SERVE)
-def chat(settings: ChatSettings) -> None:
-    """Talk to a model or an adapter, with the math agent's tools."""
-    from .chat import chat as run_chat
+@settings_command(app, "plan", PlanSettings, panel=MEASURE)
+def plan(settings: PlanSettings) -> None:
+    """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
+    from ..jobs import plan_job
 
-    run_chat(settings)
+    found = plan_job(settings)
+    show(settings, found, lambda console: show_plan(console, found))
 
 
 @settings_command(app, "serve", ServeSettings, panel=SERVE)
@@ -104,6 +85,14 @@ def serve(settings: ServeSettings) -> None:
     from ..jobs import serve_job
 
     serve_job(settings)
+
+
+@settings_command(app, "chat", ChatSettings, log_level="WARNING", panel=SERVE)
+def chat(settings: ChatSettings) -> None:
+    """Talk to a model or an adapter, with the math agent's tools."""
+    from .chat import chat as run_chat
+
+    run_chat(settings)
 
 
 add_model_commands(app)
@@ -146,7 +135,3 @@ def version() -> None:
             rows[package] = "not installed"
     for name, number in rows.items():
         typer.echo(f"{name} {number}")
-
-
-def _print_json(summary: Any) -> None:
-    typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))

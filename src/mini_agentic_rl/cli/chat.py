@@ -6,6 +6,7 @@ happen, and goes on until the model answers without a call.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +19,16 @@ from ..errors import UserError
 from ..gateway import ServerSettings
 from ..jobs import ChatSettings, ServeSettings
 from ..policy import AdaptedModelSettings
-from ..recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
+from ..recipes.math import MAX_TURNS, SYSTEM_PROMPT, TOOLS, use_tool
+from ..stopping import terminated
+from ..visible_text import VisibleConsole
 
-_HELP = "Type a message. /new starts over, /quit (or Ctrl-D) ends. Ctrl-C stops a reply."
+_HELP = (
+    "Type a message. /new starts over, /help shows this, /quit, exit or Ctrl-D ends. Ctrl-C stops a reply, and ends "
+    "while there is none."
+)
+_ENDS = ("/quit", "/exit", "quit", "exit")
+_COMMAND = re.compile(r"/\w+")
 
 
 @dataclass
@@ -39,7 +47,7 @@ class Conversation:
     """Tools offered to the model."""
     use_tool: Callable[[str, str], str] = use_tool
     """Runs a tool: (name, JSON arguments) → text for the model."""
-    max_turns: int = 4
+    max_turns: int = MAX_TURNS
     """At most this many model calls for one message."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Further arguments of every call, e.g. temperature."""
@@ -124,7 +132,7 @@ def chat(settings: ChatSettings) -> None:
     """
     from ..jobs import open_server
 
-    console = Console()
+    console = VisibleConsole()
     load = settings.model_dump(include=set(AdaptedModelSettings.model_fields))
     with open_server(ServeSettings(load=AdaptedModelSettings(**load), server=ServerSettings(port=0))) as server:
         conversation = Conversation(
@@ -141,7 +149,7 @@ def chat(settings: ChatSettings) -> None:
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:
-    """Answer what `read` gives, line by line, until it raises EOFError or gives /quit.
+    """Answer what `read` gives, line by line, until it raises EOFError or gives a word that ends.
 
     A failed call is told in one line and the conversation goes on; Ctrl-C stops the reply that is being written.
 
@@ -155,14 +163,18 @@ def talk(conversation: Conversation, read: Callable[[], str]) -> None:
             line = read().strip()
         except EOFError:
             return
-        if line in ("/quit", "/exit"):
+        if line in _ENDS:
             return
         if line == "/new":
             conversation.reset()
+        elif _COMMAND.fullmatch(line):
+            conversation.console.print(_HELP if line == "/help" else f"{line} is no command. {_HELP}", style="dim")
         elif line:
             try:
                 conversation.say(line)
             except KeyboardInterrupt:
+                if terminated():
+                    raise
                 conversation.console.print("\n(stopped)", style="yellow")
             except (OpenAIError, UserError) as error:
                 conversation.console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,22 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobs import ConvertSettings, DatasetSettings
+from ..metrics import counted
 from .options import DATA, settings_command
+from .tables import show
 
 
 def add_data_commands(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-
-    @settings_command(app, "convert-dpo", ConvertSettings, panel=DATA)
-    def convert_dpo(settings: ConvertSettings) -> None:
-        """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
-        from ..jobs import convert_job
-
-        report = convert_job(settings)
-        if settings.json_output:
-            typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
-            return
-        show_conversion(Console(), report)
 
     @settings_command(app, "dataset", DatasetSettings, panel=DATA)
     def dataset(settings: DatasetSettings) -> None:
@@ -35,18 +25,23 @@ def add_data_commands(app: typer.Typer) -> None:
         from ..jobs import dataset_job
 
         found = dataset_job(settings)
-        if settings.json_output:
-            typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-            return
-        show_examples(Console(), found)
-        if settings.output is not None:
+        show(settings, found, lambda console: show_examples(console, found))
+        if settings.output is not None and not settings.json_output:
             typer.echo(f"wrote {settings.output}")
+
+    @settings_command(app, "convert-dpo", ConvertSettings, panel=DATA)
+    def convert_dpo(settings: ConvertSettings) -> None:
+        """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
+        from ..jobs import convert_job
+
+        report = convert_job(settings)
+        show(settings, report, lambda console: show_conversion(console, report))
 
 
 def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
     """Print what was written, and a table of what was left out."""
     shapes = ", ".join(f"{count} {shape}" for shape, count in report["shapes"].items())
-    console.print(f"{report['written']} of {report['read']} records written ({shapes})", highlight=False)
+    console.print(f"{report['written']} of {counted(report['read'], 'record')} written ({shapes})", highlight=False)
     if report["dropped"]:
         table = Table("left out", "records", "the first of them", title="Left out")
         table.columns[1].justify = "right"
@@ -63,8 +58,8 @@ def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
 def show_examples(console: Console, found: Mapping[str, Any]) -> None:
     """Print the number of examples and the first of them."""
     console.print(
-        f"{found['dataset']}: {found['examples']} examples of the form {found['form']} in the split {found['split']}, "
-        f"with {', '.join(found['columns'])}",
+        f"{found['dataset']}: {counted(found['examples'], 'example')} of the form {found['form']} in the "
+        f"split {found['split']}, with {', '.join(found['columns'])}",
         highlight=False,
         markup=False,
     )
@@ -73,7 +68,14 @@ def show_examples(console: Console, found: Mapping[str, Any]) -> None:
         for name, value in example.items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
                 for message in value:
-                    said = message.get("content") or json.dumps(message.get("tool_calls"), ensure_ascii=False)
-                    console.print(f"{name} · {message['role']}: {said}", highlight=False, markup=False)
+                    said = [message["content"]] if message.get("content") else []
+                    said += [_called(call) for call in message.get("tool_calls") or ()]
+                    text = "\n".join(said)
+                    console.print(f"{name} · {message['role']}: {text}", highlight=False, markup=False)
             else:
                 console.print(f"{name}: {value}", highlight=False, markup=False)
+
+
+def _called(call: Mapping[str, Any]) -> str:
+    """Return a tool call as a line."""
+    return f"→ {call['function']['name']} {call['function']['arguments']}"

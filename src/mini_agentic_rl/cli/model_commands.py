@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import typer
 from rich.console import Console
 
-from ..post_training.export import ExportSettings, MergeSettings, ResultSettings
+from ..post_training.export import ExportSettings, MergeSettings
 from ..post_training.scoring import ScoreServerSettings
 from .options import SERVE, settings_command
+from .tables import show
 
 
 def add_model_commands(app: typer.Typer) -> None:
@@ -29,21 +29,19 @@ def add_model_commands(app: typer.Typer) -> None:
         """Add an adapter into its base: a model of its own, checked to give the same tokens."""
         from ..post_training.export import merge
 
-        _show(settings, merge(settings))
+        summary = merge(settings)
+        show(settings, summary, lambda console: _show(console, summary))
 
     @settings_command(app, "export", ExportSettings, panel=SERVE)
     def export(settings: ExportSettings) -> None:
         """Write a trained adapter for use elsewhere: merged, as an adapter in plain peft form, or as a GGUF file."""
         from ..post_training.export import export
 
-        _show(settings, export(settings))
+        summary = export(settings)
+        show(settings, summary, lambda console: _show(console, summary))
 
 
-def _show(settings: ResultSettings, summary: Mapping[str, Any]) -> None:
-    if settings.json_output:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
-        return
-    console = Console()
+def _show(console: Console, summary: Mapping[str, Any]) -> None:
     merged = summary if "check" in summary else summary.get("merged", {})
     if merged.get("check") is not None:
         console.print(_checked(merged), highlight=False, soft_wrap=True)

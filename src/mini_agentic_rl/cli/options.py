@@ -3,7 +3,7 @@
 The option's name is the setting's, its help the field's docstring, its type and default the field's; a field marked
 "argument" is given by its place. Bounds are checked by the settings class, and its complaint is told in terms of the
 option. What a command may raise is turned here, in one place, into what a person sees: a `UserError` is one line and
-exit code 2, Ctrl-C is exit code 130.
+exit code 2, Ctrl-C is exit code 130, SIGTERM is 143; a server that was asked to end so and has drained ends with 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
-from ..config import Setting, Settings, extra_of
+from ..config import COMMAS, VALUES, Setting, Settings, called_here, extra_of
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
+from ..stopping import TERMINATED, Terminated, stops_cleanly
+from ..visible_text import visible
 from .config_file import as_yaml, read_config
+from .help_pages import COMMAND_PANEL, SHORT_HELP, PagedCommand, show_all
 
 S = TypeVar("S", bound=Settings)
 
@@ -62,7 +65,12 @@ def settings_command(
 
     def decorate(run: Callable[[S], None]) -> None:
         def command(
-            context: typer.Context, debug: bool, config: Path | None = None, print_config: bool = False, **values: Any
+            context: typer.Context,
+            debug: bool,
+            config: Path | None = None,
+            print_config: bool = False,
+            help_all: bool = False,  # heard before
+            **values: Any,
         ) -> None:
             given = {name: value for name, value in values.items() if _is_given(context, name)}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
@@ -76,18 +84,49 @@ def settings_command(
 
             with_errors(work, debug=debug, kind=kind)
 
-        parameters = [_parameter(kind, setting) for setting in kind.settings().values()]
+        short = SHORT_HELP.get(name)
+        settings = kind.settings()
+        parameters = [
+            _parameter(kind, setting, is_hidden=short is not None and setting.name not in short)
+            for setting in settings.values()
+        ]
+        if has_file:
+            about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
+            shown = "Print the settings as YAML, and do nothing else."
+            parameters.append(_parameter_of_command("config", None, Path | None, about))
+            parameters.append(_parameter_of_command("print_config", False, bool, shown))
+        if short is not None:
+            about = f"Show all {len(settings)} settings, and exit."
+            how: Any = {"is_eager": True, "callback": show_all}
+            parameters.append(_parameter_of_command("help_all", False, bool, about, **how))
         parameters += [
-            *(_file_parameters() if has_file else ()),
             _parameter_of_command("debug", False, bool, "Show debug messages, and the traceback of an error."),
             inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__doc__ = run.__doc__
-        app.command(name, rich_help_panel=panel)(command)
+        app.command(name, cls=_refusing(kind), rich_help_panel=panel)(command)
 
     return decorate
+
+
+def _refusing(kind: type[Settings]) -> type[PagedCommand]:
+    """Return the class of a command that tells what an option of elsewhere is called here."""
+
+    class Refusing(PagedCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            known = {option for parameter in self.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            for word in args:
+                flag = word.partition("=")[0]
+                here = called_here(flag.removeprefix("--").replace("-", "_"), kind.settings())
+                if flag.startswith("--") and flag not in known and here is not None:
+                    value = VALUES.get(flag.removeprefix("--").replace("-", "_"))
+                    option = option_name(kind.settings()[here]) + ("" if value is None else f" {value}")
+                    raise typer.BadParameter(f"there is no {flag}: here it is {option}", ctx=ctx)
+            return super().parse_args(ctx, args)
+
+    return Refusing
 
 
 def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = Settings) -> None:
@@ -97,20 +136,25 @@ def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = 
         kind: the settings of the command, whose options stand for their names in the message.
 
     Raises:
-        typer.Exit: code 2 after a `UserError`, 130 after Ctrl-C.
+        typer.Exit: code 2 after a `UserError`, 130 after Ctrl-C, 143 after SIGTERM.
         UserError: as it came, with its traceback, if `debug` is set.
     """
+    again = "; the same command with --resume goes on from the last checkpoint" if "resume" in kind.settings() else ""
     try:
-        run()
+        with stops_cleanly():
+            run()
     except UserError as error:
         if debug:
             raise
         message = error.spelled(lambda name: spelling(kind, name))
-        sys.stderr.write(f"error: {' '.join(message.split())}\n")
+        sys.stderr.write(visible(f"error: {' '.join(message.split())}") + "\n")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        sys.stderr.write(f"interrupted{again}\n")
         raise typer.Exit(INTERRUPTED) from None
+    except Terminated:
+        sys.stderr.write(f"terminated{again}\n")
+        raise typer.Exit(TERMINATED) from None
 
 
 def read_settings(kind: type[S], values: Mapping[str, Any], file: Path | None = None) -> S:
@@ -159,9 +203,12 @@ def _is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _parameter(kind: type[Settings], setting: Setting) -> inspect.Parameter:
+def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool = False) -> inspect.Parameter:
     name = setting.name
     annotation: Any = setting.field.annotation
+    shown = _choices(annotation)
+    if COMMAS in setting.field.metadata:  # what is between the commas is checked by the settings
+        annotation, shown = list[str], shown or f"<{get_args(annotation)[0].__name__}>"
     about = _QUOTED.sub(lambda quoted: _quoted_option(kind, quoted), setting.help)
     if extra_of(setting.field).get("argument"):
         information: Any = typer.Argument(help=about, show_default=False)
@@ -176,8 +223,9 @@ def _parameter(kind: type[Settings], setting: Setting) -> inspect.Parameter:
     information = typer.Option(
         f"{option}/--no-{option.removeprefix('--')}" if refusable else option,
         help=about,
-        metavar=_choices(annotation),
+        metavar=shown,
         rich_help_panel=setting.panel,
+        hidden=is_hidden,
     )
     return _keyword(name, setting.default, _option_type(name, annotation), information)
 
@@ -190,16 +238,9 @@ def _quoted_option(kind: type[Settings], quoted: re.Match[str]) -> str:
     return f"`{option}`" if quoted[2] is None else f"`{option} {quoted[2]}`"
 
 
-def _file_parameters() -> list[inspect.Parameter]:
-    about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
-    return [
-        _parameter_of_command("config", None, Path | None, about),
-        _parameter_of_command("print_config", False, bool, "Print the settings as YAML, and do nothing else."),
-    ]
-
-
-def _parameter_of_command(name: str, default: Any, kind: Any, about: str) -> inspect.Parameter:
-    return _keyword(name, default, kind, typer.Option("--" + name.replace("_", "-"), help=about))
+def _parameter_of_command(name: str, default: Any, kind: Any, about: str, **how: Any) -> inspect.Parameter:
+    option = typer.Option("--" + name.replace("_", "-"), help=about, rich_help_panel=COMMAND_PANEL, **how)
+    return _keyword(name, default, kind, option)
 
 
 def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Parameter:

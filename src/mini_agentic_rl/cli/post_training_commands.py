@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..metrics import counted, duration, quantity
 from ..post_training import (
     DPOSettings,
     KTOSettings,
@@ -19,9 +20,15 @@ from ..post_training import (
     SFTSettings,
 )
 from .options import TRAIN, settings_command
-from .tables import accuracy_table
+from .tables import accuracy_table, show
 
-_SHOWN = ("loss", "accuracy", "accuracy/tokens", "reward/margin")
+_SHOWN = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "accuracy/tokens": "token accuracy",
+    "reward/margin": "margin",
+}
+"""Metrics that are measured before and after, with the words for them that the lines of the training have."""
 
 
 def add_post_training_commands(app: typer.Typer) -> None:
@@ -64,22 +71,36 @@ def add_post_training_commands(app: typer.Typer) -> None:
 
 
 def _show(settings: PostTrainingSettings, summary: Mapping[str, Any]) -> None:
-    if settings.json_output:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
-        return
-    console = Console()
+    show(settings, summary, lambda console: _tell(console, summary, resumed=settings.resume))
+
+
+def _tell(console: Console, summary: Mapping[str, Any], *, resumed: bool) -> None:
     console.print(_table(summary))
     if "pair_accuracy" in summary:
         console.print(accuracy_table([summary["pair_accuracy"]]))
     seconds = summary["seconds"]["training"]  # of the last process alone
-    spent = "" if settings.resume else f" in {seconds:.0f} s of training"
-    console.print(f"{summary['steps']} steps, {summary['tokens']:,} tokens{spent}", highlight=False)
-    console.print(f"wrote {summary['output_dir']}", highlight=False, soft_wrap=True, markup=False)
+    spent = "" if resumed else f" in {duration(seconds)} of training"
+    console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}", highlight=False)
+    for line in (f"wrote {summary['output_dir']}", *_what_next(summary)):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _what_next(summary: Mapping[str, Any]) -> list[str]:
+    """Return the commands that go on with what was trained, a line each."""
+    folder = shlex.quote(str(summary["output_dir"]))
+    if summary["method"] == "reward":
+        return [f"to score answers with it: mini-agentic-rl score-server --model {folder}"]
+    return [
+        f"to use what was trained: mini-agentic-rl chat --model {folder}",
+        f"to reinforce it:         mini-agentic-rl train --model {folder} --sft-examples 0 --output-dir outputs/rl",
+    ]
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
     table = Table("", "before", "after", title=f"{summary['method']}, on {summary['measured_on']}")
-    for name in _SHOWN:
+    for name, title in _SHOWN.items():
         if name in summary["after"]:
-            table.add_row(name, *(f"{summary[when].get(name, float('nan')):.4g}" for when in ("before", "after")))
+            table.add_row(
+                title, *(quantity(name.split("/")[0], summary[when].get(name)) for when in ("before", "after"))
+            )
     return table

@@ -1,22 +1,29 @@
 """The doors under `scripts/`: a command under the name and the flags that its users are used to type.
 
 A flag may be written with `_` or `-`, and with names of its own (`--model_path` for `--model`). One that the command
-does not know is refused, with the nearest one that it does.
+does not know is refused, with the nearest one that it does. `--help` is that of the command, with the names, defaults
+and flags of the script.
 """
 
 from __future__ import annotations
 
-import difflib
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from ..errors import UserError
+from ..config import called_here
+from ..errors import UserError, nearest
+from ..visible_text import visible
 from .app import app
+from .help_pages import PagedCommand
 from .options import USER_ERROR
+
+_OF_SCRIPT = "Of this script"
 
 Prepare = Callable[[dict[str, str]], dict[str, str]]
 """From the flags that a script has for itself, and the options given so far, to the options that the command gets."""
@@ -27,7 +34,8 @@ def run_script(
     *,
     names: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
-    own: Sequence[str] = (),
+    own: Mapping[str, str] | None = None,
+    found: Mapping[str, str] | None = None,
     prepare: Prepare | None = None,
     arguments: Sequence[str] | None = None,
 ) -> NoReturn:
@@ -37,18 +45,21 @@ def run_script(
         command: its name.
         names: what the script calls an option → the option, both without the dashes before it and with `_` inside.
         defaults: values of options that are not given.
-        own: flags with a value that the command does not have; `prepare` makes options out of them.
+        own: flags with a value that the command does not have, each with its description; `prepare` makes options out
+            of them.
+        found: what the help says of the defaults that `prepare` finds.
         prepare: gets the options that have one value, `own` ones among them, by name, and returns what to add.
         arguments: what was typed; None takes the command line.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if {"--help", "--help-all"} & set(given):
+        page = _page(command, names or {}, defaults or {}, found or {}, own or {})
+        page.main(["--help-all" if "--help-all" in given else "--help"], prog_name=f"python {sys.argv[0]}")
     try:
-        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), own, prepare)
+        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), own or {}, prepare)
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(USER_ERROR)
-    if "--help" in line:
-        sys.stdout.write(_about_names(names or {}, own))
     get_command(app).main([command, *line], prog_name="mini-agentic-rl")
     sys.exit(0)
 
@@ -70,7 +81,7 @@ def _command_line(
     given: Sequence[str],
     names: Mapping[str, str],
     defaults: Mapping[str, str],
-    own: Sequence[str],
+    own: Mapping[str, str],
     prepare: Prepare | None,
 ) -> list[str]:
     """Return the arguments that the command is called with.
@@ -112,20 +123,67 @@ def _command_line(
     return line
 
 
-def _options(command: str) -> dict[str, bool]:
-    """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+def _command(name: str) -> PagedCommand:
     commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
-    found = {"help": False}
-    for parameter in commands[command].params:
-        if isinstance(parameter, TyperOption):
-            for option in (*parameter.opts, *parameter.secondary_opts):
-                found[option.removeprefix("--").replace("-", "_")] = not parameter.is_flag
+    found: PagedCommand = commands[name]
     return found
 
 
+def _options(command: str) -> dict[str, bool]:
+    """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+    found = {"help": False}
+    for parameter in _command(command).params:
+        if isinstance(parameter, TyperOption):
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                found[_underscored(option)] = not parameter.is_flag
+    return found
+
+
+def _page(
+    name: str, names: Mapping[str, str], defaults: Mapping[str, str], found: Mapping[str, str], own: Mapping[str, str]
+) -> PagedCommand:
+    """Return the command with what the script says of its options, to print its help page."""
+    command = _command(name)
+    command.help = f"{command.help}\n\nOptions may be written with _ or -."
+    for parameter in command.params:
+        if isinstance(parameter, TyperOption):
+            option = _underscored(parameter.opts[0])
+            others = [f"--{other}" for other, known in names.items() if known == option]
+            parameter.opts = [*parameter.opts, *others]
+            if option in defaults:
+                parameter.default = defaults[option]
+            if option in found:
+                parameter.show_default = found[option]
+            if others or option in defaults or option in found:
+                parameter.hidden = False
+    command.params[:0] = _own_options(own)
+    return command
+
+
+def _own_options(own: Mapping[str, str]) -> list[Any]:
+    def flags() -> None: ...
+
+    flags.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
+        [
+            inspect.Parameter(
+                flag,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[str | None, typer.Option(f"--{flag}", help=about, rich_help_panel=_OF_SCRIPT)],
+            )
+            for flag, about in own.items()
+        ]
+    )
+    flags.__annotations__ = {name: one.annotation for name, one in inspect.signature(flags).parameters.items()}
+    alone = typer.Typer(add_completion=False)
+    alone.command()(flags)
+    return list(get_command(alone).params)
+
+
 def _unknown(flag: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(flag[2:].replace("-", "_"), list(known), n=1, cutoff=0.5)
-    hint = f": did you mean --{near[0]}?" if near else "; --help shows those there are"
+    name, names = _underscored(flag), list(known)
+    near = called_here(name, names) or nearest(name, names)
+    hint = f": did you mean --{near}?" if near else "; --help shows those there are"
     return f"{flag} is unknown{hint}"
 
 
@@ -133,8 +191,5 @@ def _dashed(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _about_names(names: Mapping[str, str], own: Sequence[str]) -> str:
-    lines = ["Options may be written with _ or -."]
-    lines += [f"  --{name}  is  {_dashed(option)}" for name, option in names.items()]
-    lines += [f"  --{name}  belongs to this script: see its first lines" for name in own]
-    return "\n".join(lines) + "\n"
+def _underscored(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 from pydantic import Field
-from rich.console import Console
+from rich.console import Console, Group
 
-from ..config import JsonSettings, LightningEnvVar, resolve_int_env_var, resolve_str_env_var, restated
+from ..config import COMMAS, JsonSettings, LightningEnvVar, resolve_int_env_var, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import ServerSettings
+from ..metrics import counted
 from ..types import Rollout, RolloutMode, RolloutStatus, Span
 from .options import STORE, settings_command
 from .store_server import ServeStoreSettings
-from .tables import as_json, attempt_table, rollout_facts, rollout_table, span_table, worker_table
+from .tables import as_json, attempt_table, rollout_facts, rollout_table, show, span_table, worker_table
 
 if TYPE_CHECKING:
     from ..store import LightningStore
@@ -51,8 +51,8 @@ class RolloutListSettings(StoreSettings):
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("status", "mode", "limit"), **_OUTPUT}
 
-    status: list[RolloutStatus] = Field(default=[])
-    """Only rollouts in this status; give it several times for several."""
+    status: Annotated[list[RolloutStatus], COMMAS] = Field(default=[])
+    """Only rollouts in this status; several with commas, as failed,cancelled."""
     mode: RolloutMode | None = None
     """Only rollouts of this mode."""
     limit: int = Field(default=20, ge=-1)
@@ -75,7 +75,6 @@ class RolloutShowSettings(StoreSettings):
 class RolloutRetrySettings(StoreSettings):
     """Settings of `rollouts retry`."""
 
-    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the new rollouts as a JSON list."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollouts",), **_OUTPUT}
 
     rollouts: list[str] = Field(default=[], json_schema_extra={"argument": True})
@@ -95,8 +94,6 @@ class SpanShowSettings(RolloutShowSettings):
 class WorkerSettings(StoreSettings):
     """Settings of `workers`."""
 
-    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the workers as a JSON list."}
-
 
 rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")
 spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
@@ -106,13 +103,13 @@ spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollo
 def list_rollouts(settings: RolloutListSettings) -> None:
     """List rollouts, the newest first, with their status, their attempts and why they failed."""
     found, total = _ask(settings, lambda store: _newest(store, settings))
-    if settings.json_output:
-        _print_json([as_json(rollout) for rollout in found])
-        return
-    console = Console()
-    console.print(rollout_table(found))
-    if total > len(found):
-        console.print(f"{len(found)} of {total} rollouts; --limit shows more", style="dim")
+
+    def tables(console: Console) -> None:
+        console.print(rollout_table(found))
+        if total > len(found):
+            console.print(f"{len(found)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
+
+    show(settings, [as_json(rollout) for rollout in found], tables, ascii_only=True)
 
 
 @settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
@@ -131,12 +128,9 @@ def show_rollout(settings: RolloutShowSettings) -> None:
         return rollout, attempts, reward
 
     rollout, attempts, reward = _ask(settings, look)
-    if settings.json_output:
-        _print_json({**as_json(rollout), "attempts": attempts, "reward": reward})
-        return
-    console = Console()
-    console.print(rollout_facts(rollout, reward))
-    console.print(attempt_table(attempts))
+    result = {**as_json(rollout), "attempts": attempts, "reward": reward}
+    tables = Group(rollout_facts(rollout, reward), attempt_table(attempts))
+    show(settings, result, lambda console: console.print(tables), ascii_only=True)
 
 
 @settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)
@@ -157,13 +151,9 @@ def retry_rollouts(settings: RolloutRetrySettings) -> None:
             raise UserError(str(error)) from error
 
     queued = _ask(settings, retry)
-    if settings.json_output:
-        _print_json([as_json(rollout) for rollout in queued])
-        return
-    for rollout in queued:
-        typer.echo(f"{rollout.metadata['retry_of']} is tried again as {rollout.rollout_id}")
-    if not queued:
-        typer.echo("no failed rollout is left to try again")
+    lines = [f"{rollout.metadata['retry_of']} is tried again as {rollout.rollout_id}" for rollout in queued]
+    told = "\n".join(lines) or "no failed rollout is left to try again"
+    show(settings, [as_json(rollout) for rollout in queued], lambda _: typer.echo(told), ascii_only=True)
 
 
 @settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING", has_file=False)
@@ -176,23 +166,15 @@ def show_spans(settings: SpanShowSettings) -> None:
         return list(await store.query_spans(rollout.rollout_id, attempt_id))
 
     spans = _ask(settings, look)
-    if settings.json_output:
-        _print_json([as_json(span) for span in spans])
-    else:
-        Console().print(span_table(spans))
+    result = [as_json(span) for span in spans]
+    show(settings, result, lambda console: console.print(span_table(spans)), ascii_only=True)
 
 
 def show_workers(settings: WorkerSettings) -> None:
     """List the workers: what each is doing, and when it was last heard of."""
-
-    async def look(store: LightningStore) -> list[Any]:
-        return list(await store.query_workers(sort_by="worker_id"))
-
-    workers = _ask(settings, look)
-    if settings.json_output:
-        _print_json([as_json(worker) for worker in workers])
-    else:
-        Console().print(worker_table(workers))
+    workers = _ask(settings, lambda store: store.query_workers(sort_by="worker_id"))
+    result = [as_json(worker) for worker in workers]
+    show(settings, result, lambda console: console.print(worker_table(workers)), ascii_only=True)
 
 
 def serve_store(settings: ServeStoreSettings) -> None:
@@ -275,7 +257,3 @@ async def _attempt_id(store: LightningStore, rollout_id: str, wanted: str) -> st
         f"--attempt {wanted}: rollout {rollout_id} has {len(attempts)} attempts; "
         "expected latest, all, the number of one or its id"
     )
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))

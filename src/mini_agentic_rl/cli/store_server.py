@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import typer
+from pydantic import Field
 
 from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
+from ..redaction import without_secrets
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
@@ -27,7 +29,7 @@ class ServeStoreSettings(AddressSettings):
         "host": "Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Server": ("host", "port", "api_key"),
+        "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
         "What it keeps the rollouts in": ("backend", "path", "url"),
     }
 
@@ -37,6 +39,10 @@ class ServeStoreSettings(AddressSettings):
         None,
         "Key that runners and algorithms must send; by default the environment variable AGL_API_KEY.",
     )
+
+    cors_origin: list[str] = Field(default=[])
+    """Web page that may use the store from a browser, as its origin (https://host), or * for every page; give it
+    several times for several."""
 
     backend: Backend | None = None
     """By default what --path or --url says, and memory without them: that forgets everything when it ends."""
@@ -57,7 +63,9 @@ def serve(settings: ServeStoreSettings) -> None:
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     store = open_store(spec)
-    server = LightningStoreServer(store, settings.host, settings.port, api_key=api_key)
+    server = LightningStoreServer(
+        store, settings.host, settings.port, api_key=api_key, cors_allow_origins=settings.cors_origin
+    )
 
     def announce() -> None:
         for line in announcement(server.endpoint, settings.host, spec, with_key=api_key is not None):
@@ -67,7 +75,7 @@ def serve(settings: ServeStoreSettings) -> None:
         try:
             await server.start()
             asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
-            await server.run_forever()
+            await server.run_forever(settings.drain_seconds)
         finally:
             await server.close()
 
@@ -108,19 +116,14 @@ def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list
 
     address, _, port = endpoint.removeprefix("http://").rpartition(":")
     reached = socket.gethostname() if host in _EVERYWHERE else address
-    kept = "in memory only; --path FILE keeps them" if spec == MEMORY else f"in {_without_password(spec)}"
+    kept = "in memory only; --path FILE keeps them" if spec == MEMORY else f"in {without_secrets(spec)}"
     variables = [f"AGL_SERVER_HOST={reached}", f"AGL_SERVER_PORT={port}", "AGL_MANAGED_STORE=0"]
     if with_key:
         variables.append("AGL_API_KEY=...")
     return [
-        f"store server at {endpoint}",
+        f"serving the store at {endpoint}",
         f"rollouts are kept {kept}",
         f"algorithms and runners elsewhere: export {' '.join(variables)}",
         f"look into it: agl rollouts list --store http://{reached}:{port}",
         "Ctrl-C stops it",
     ]
-
-
-def _without_password(spec: str) -> str:
-    scheme, separator, rest = spec.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2] if separator else rest}"

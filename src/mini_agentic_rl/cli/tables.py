@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..config import JsonSettings
+from ..metrics import counted, percent
 from ..types import Attempt, AttemptedRollout, Rollout, Span, Worker
+from ..visible_text import VisibleConsole, visible, visible_json, visible_line
 
 _STYLES = {
     "succeeded": "green",
@@ -32,30 +36,45 @@ _STYLES = {
 _PREVIEW = 60
 
 
+def show(settings: JsonSettings, result: Any, tables: Callable[[Console], None], *, ascii_only: bool = False) -> None:
+    """Print a result: as JSON where the settings ask for it, else by `tables`, which is given the console."""
+    if settings.json_output:
+        typer.echo(visible_json(json.dumps(result, indent=2, ensure_ascii=ascii_only)))
+    else:
+        tables(VisibleConsole())
+
+
 def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """A table of `trainer.statistics.AccuracyRow`s."""
     table = Table("", "accuracy", "95 % interval", "correct", title="Accuracy")
     for row in rows:
         table.add_row(
-            str(row["name"]),
-            f"{100 * row['accuracy']:.1f} %",
-            f"{100 * row['low']:.1f} – {100 * row['high']:.1f} %",
+            Text(visible_line(str(row["name"]))),
+            percent(row["accuracy"]),
+            f"{100 * row['low']:.1f} – {percent(row['high'])}",
             f"{row['correct']:g} of {row['count']}",
         )
     return table
 
 
-def show_result(console: Console, summary: Mapping[str, Any], *, written: Sequence[Path] = ()) -> None:
-    """Print the accuracies of a summary, why rollouts were left out, and those of the `written` paths that exist."""
+def show_result(
+    console: Console, summary: Mapping[str, Any], *, written: Sequence[Path] = (), then: Sequence[str] = ()
+) -> None:
+    """Print the accuracies of a summary, why rollouts were left out, those of the `written` paths that exist, and what
+    to do `then`."""
     rows = summary.get("accuracy") or []
     if rows:
         console.print(accuracy_table(rows))
     for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
         for reason, count in (summary.get(key) or {}).items():
-            console.print(f"{count} rollouts {consequence}: {reason}", style="yellow", markup=False, soft_wrap=True)
+            console.print(
+                f"{counted(count, 'rollout')} {consequence}: {reason}", style="yellow", markup=False, soft_wrap=True
+            )
     for path in written:
         if path.exists():
             console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+    for line in then:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -63,7 +82,7 @@ def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
     table = Table("", "when", "MB", title="Memory")
     table.columns[2].justify = "right"
     for part in plan["parts"]:
-        table.add_row(part["name"], part["phase"], f"{part['bytes'] / 1e6:,.0f}")
+        table.add_row(Text(visible_line(part["name"])), part["phase"], f"{part['bytes'] / 1e6:,.0f}")
     table.add_section()
     table.add_row("peak", "", f"{plan['peak_bytes'] / 1e6:,.0f}")
     console.print(table)
@@ -85,7 +104,7 @@ def rollout_table(rollouts: Sequence[Rollout]) -> Table:
         tries = "" if attempt is None else f"try {attempt.sequence_id} of {rollout.config.max_attempts}"
         took = _took(rollout.start_time, rollout.end_time)
         table.add_row(
-            Text.assemble(rollout.rollout_id, "\n", (when, "dim")),
+            Text.assemble(visible_line(rollout.rollout_id), "\n", (when, "dim")),
             Text.assemble(_status(rollout.status), "\n", (", ".join(filter(None, (tries, took))), "dim")),
             Text.assemble(_preview(rollout.input), "\n", (_shortened(_reason(attempt)), "red")),
         )
@@ -120,9 +139,9 @@ def attempt_table(attempts: Sequence[Mapping[str, Any]]) -> Table:
     for attempt in attempts:
         table.add_row(
             str(attempt["sequence_id"]),
-            attempt["attempt_id"],
+            Text(visible_line(attempt["attempt_id"])),
             _status(attempt["status"]),
-            attempt["worker_id"] or "",
+            Text(visible_line(attempt["worker_id"] or "")),
             _clock(attempt["start_time"]),
             _took(attempt["start_time"], attempt["end_time"]),
             str(attempt["spans"]),
@@ -138,7 +157,7 @@ def span_table(spans: Sequence[Span]) -> Table:
     for span in spans:
         table.add_row(
             str(span.sequence_id),
-            Text(span.name),
+            Text(visible_line(span.name)),
             "" if span.start_time is None else f"{span.start_time - begin:.2f} s",
             _took(span.start_time, span.end_time),
             span.status.status_code,
@@ -153,9 +172,9 @@ def worker_table(workers: Sequence[Worker]) -> Table:
     now = time.time()
     for worker in workers:
         table.add_row(
-            Text(worker.worker_id),
+            Text(visible_line(worker.worker_id)),
             _status(worker.status),
-            worker.current_rollout_id or "",
+            Text(visible_line(worker.current_rollout_id or "")),
             _ago(worker.last_heartbeat_time, now),
             _ago(worker.last_dequeue_time, now),
         )
@@ -179,7 +198,8 @@ def _status(status: str) -> Text:
 
 
 def _text(value: Any) -> Text:
-    return Text(value if isinstance(value, str) else json.dumps(_finite(value), ensure_ascii=False, default=str))
+    text = value if isinstance(value, str) else json.dumps(_finite(value), ensure_ascii=False, default=str)
+    return Text(visible(text))
 
 
 def _preview(value: Any) -> Text:
@@ -187,7 +207,7 @@ def _preview(value: Any) -> Text:
 
 
 def _shortened(value: Any) -> str:
-    text = " ".join(str(value).split())
+    text = visible(" ".join(str(value).split()))
     return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
 
 

@@ -8,20 +8,36 @@ from typing import Any, Final
 PACKAGE: Final = "mini_agentic_rl"
 OLDER_PACKAGE: Final = "mini_agent_lighting"
 
+ALIASES: Final = ("agentlightning", "agent_framework_lab_lightning", "hello_agents.rl")
+"""Packages of others, or a part of one, whose names lead here where somebody asks for that (`alias`)."""
+
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
     "algorithm.fast": "algorithm.baseline",
     "emitter.exception": "emitter",
     "emitter.message": "emitter",
     "emitter.object": "emitter",
+    "algorithm.utils": "algorithm.helpers",
+    "algorithm.verl.interface": "algorithm.verl.verl",
+    "cli.store": "cli.store_server",
     "env_var": "config",
+    "instrumentation": "compat.instrumentation",
+    "instrumentation.agentops": "compat.instrumentation",
+    "instrumentation.agentops_langchain": "compat.instrumentation",
+    "instrumentation.litellm": "compat.instrumentation",
+    "instrumentation.vllm": "compat.instrumentation",
     "litagent.litagent": "litagent.agent",
     "llm_proxy": "gateway.proxy",
     "reward": "emitter.reward",
     "runner.agent": "runner.agent_runner",
     "store.client_server": "store",
     "store.utils": "store.lifecycle",
+    "trainer.init_utils": "trainer.components",
     "types.tracer": "types.spans",
+    "compat.system_snapshot": "runner.system_snapshot",
+    "compat.otel": "emitter.attributes",
+    "utils.otel": "emitter.attributes",
+    "utils.system_snapshot": "runner.system_snapshot",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
     "algorithm.warm_start": "algorithm.loop.warm_start",
@@ -46,6 +62,8 @@ MOVED: Final[dict[str, str]] = {
     "post_training.scoring.load": "post_training.scoring.reward_model",
     "rewards.gaia": "recipes.gaia",
     "sql_conversation": "datasets.sql",
+    "tools.calculator": "calculator.expression",
+    "tools.numbers": "calculator.numbers",
 }
 """Older name → name now, both below the package. What is below an older name moves along with it."""
 
@@ -54,7 +72,10 @@ CALLED: Final = frozenset({"reward"})
 the function of its own last name, so that `mini_agentic_rl.reward` decorates whichever of the two it is."""
 
 
-ELSEWHERE: Final[dict[str, tuple[str, str]]] = {"tools.RLTrainingTool": ("rl_training_tool", "RLTrainingTool")}
+ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
+    "algorithm.apo.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
+    "tools.RLTrainingTool": ("rl_training_tool", "RLTrainingTool"),
+}
 """Names of rooms that stand in a room above them: (module, name)."""
 
 

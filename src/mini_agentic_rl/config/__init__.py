@@ -1,26 +1,5 @@
 """The configuration of the package: the base of every settings class, environment variables, and the cache folder."""
 
-from .environment import (
-    CACHE_VARIABLE,
-    LightningEnvVar,
-    cache_dir,
-    resolve_bool_env_var,
-    resolve_int_env_var,
-    resolve_str_env_var,
-)
-from .settings import JsonSettings, SeedSettings, Setting, Settings, extra_of, restated
+import lazy_loader
 
-__all__ = [
-    "CACHE_VARIABLE",
-    "JsonSettings",
-    "LightningEnvVar",
-    "SeedSettings",
-    "Setting",
-    "Settings",
-    "cache_dir",
-    "extra_of",
-    "resolve_bool_env_var",
-    "resolve_int_env_var",
-    "resolve_str_env_var",
-    "restated",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Final, overload
+from typing import Final, Protocol, TypeVar, cast, overload
 
 from platformdirs import user_cache_path
 
@@ -34,76 +35,42 @@ class LightningEnvVar(Enum):
     """Bearer token of the store server; needed where it listens on anything but this computer's loopback."""
 
 
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
+T = TypeVar("T")
 
 
-@overload
-def resolve_bool_env_var(env_var: LightningEnvVar, override: bool | None = None, *, fallback: bool) -> bool: ...
-@overload
-def resolve_bool_env_var(env_var: LightningEnvVar, override: bool, fallback: bool | None = None) -> bool: ...
-@overload
-def resolve_bool_env_var(
-    env_var: LightningEnvVar, override: bool | None = None, fallback: bool | None = None
-) -> bool | None: ...
-def resolve_bool_env_var(
-    env_var: LightningEnvVar, override: bool | None = None, fallback: bool | None = None
-) -> bool | None:
-    """`override` if given, else the variable read as a truth value, else `fallback`.
+class EnvVarResolver(Protocol[T]):
+    """Gives the value of a setting: `override` if given, else the variable as it is read, else `fallback`.
 
     Raises:
-        ValueError: the variable holds something other than 1/true/yes/on or 0/false/no/off, in any case.
+        ValueError: the variable holds something that cannot be read.
     """
-    if override is not None:
-        return override
-    text = os.environ.get(env_var.value)
-    if text is None:
-        return fallback
-    word = text.strip().lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise ValueError(f"{env_var.value}={text!r}: expected one of {', '.join(_TRUE + _FALSE)}")
+
+    @overload
+    def __call__(self, env_var: LightningEnvVar, override: T | None = None, *, fallback: T) -> T: ...
+    @overload
+    def __call__(self, env_var: LightningEnvVar, override: T, fallback: T | None = None) -> T: ...
+    @overload
+    def __call__(self, env_var: LightningEnvVar, override: T | None = None, fallback: T | None = None) -> T | None: ...
 
 
-@overload
-def resolve_int_env_var(env_var: LightningEnvVar, override: int | None = None, *, fallback: int) -> int: ...
-@overload
-def resolve_int_env_var(env_var: LightningEnvVar, override: int, fallback: int | None = None) -> int: ...
-@overload
-def resolve_int_env_var(
-    env_var: LightningEnvVar, override: int | None = None, fallback: int | None = None
-) -> int | None: ...
-def resolve_int_env_var(
-    env_var: LightningEnvVar, override: int | None = None, fallback: int | None = None
-) -> int | None:
-    """`override` if given, else the variable read as a decimal integer, else `fallback`.
+def _resolver(read: Callable[[str], T], expected: str) -> EnvVarResolver[T]:
+    def resolve(env_var: LightningEnvVar, override: T | None = None, fallback: T | None = None) -> T | None:
+        text = os.environ.get(env_var.value)
+        if override is not None or text is None:
+            return fallback if override is None else override
+        try:
+            return read(text)
+        except (KeyError, ValueError):
+            raise ValueError(f"{env_var.value}={text!r}: expected {expected}") from None
 
-    Raises:
-        ValueError: the variable holds something other than an integer.
-    """
-    if override is not None:
-        return override
-    text = os.environ.get(env_var.value)
-    if text is None:
-        return fallback
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{env_var.value}={text!r}: expected an integer") from None
+    return cast("EnvVarResolver[T]", resolve)
 
 
-@overload
-def resolve_str_env_var(env_var: LightningEnvVar, override: str | None = None, *, fallback: str) -> str: ...
-@overload
-def resolve_str_env_var(env_var: LightningEnvVar, override: str, fallback: str | None = None) -> str: ...
-@overload
-def resolve_str_env_var(
-    env_var: LightningEnvVar, override: str | None = None, fallback: str | None = None
-) -> str | None: ...
-def resolve_str_env_var(
-    env_var: LightningEnvVar, override: str | None = None, fallback: str | None = None
-) -> str | None:
-    """`override` if given, else the variable's text, else `fallback`."""
-    return override if override is not None else os.environ.get(env_var.value, fallback)
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+resolve_bool_env_var = _resolver(lambda text: _WORDS[text.strip().lower()], f"one of {', '.join(_WORDS)}")
+"""Reads 1/true/yes/on and 0/false/no/off, in any case."""
+resolve_int_env_var = _resolver(int, "an integer")
+"""Reads a decimal integer."""
+resolve_str_env_var = _resolver(str, "a text")
+"""Takes the text as it is."""

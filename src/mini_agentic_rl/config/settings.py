@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from typing_extensions import Self
+
+from .other_names import refusal
 
 _BOUNDS = ("ge", "gt", "le", "lt")
 
@@ -76,9 +79,16 @@ class Settings(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _put_into_groups(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(values, Mapping) or not (cls.defaults or _groups(cls)):
+        if not isinstance(values, Mapping):
             return handler(values)
         given = _grouped(cls, values)
+        known = {*cls.settings(), *cls.model_fields, *_aliases(cls)}
+        for name in given:
+            complaint = None if name in known else refusal(str(name), sorted(known))
+            if complaint is not None:
+                raise PydanticCustomError("unknown_setting", "{complaint}", {"complaint": complaint})
+        if not (cls.defaults or _groups(cls)):
+            return handler(values)
         defaults: dict[str, Any] = {}
         for path, value in cls.defaults.items():
             if value is not None:
@@ -134,12 +144,26 @@ def restated(kind: type[Settings], path: str, default: Any, help: str | None = N
     field = _field_at(kind, path.split("."))
     usual = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
     extra: Any = {**extra_of(field), "restates": path}
-    return Field(default=default, description=help or field.description, json_schema_extra=extra, **{**usual, **bounds})
+    return Field(
+        default=default,
+        repr=field.repr,
+        description=help or field.description,
+        json_schema_extra=extra,
+        **{**usual, **bounds},
+    )
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
     """Return what a field says of its option: "option", "panel", "argument"."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+@cache
+def _aliases(kind: type[Settings]) -> frozenset[str]:
+    """Return further names that fields of a class may be given by."""
+    found = [field.validation_alias for field in kind.model_fields.values()]
+    choices = [alias.choices if isinstance(alias, AliasChoices) else [alias] for alias in found]
+    return frozenset(name for names in choices for name in names if isinstance(name, str))
 
 
 @cache
@@ -235,7 +259,9 @@ def _grouped(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
         if name in groups and isinstance(value, Settings):
             value = value.model_dump(exclude_unset=True)
         if name in groups and isinstance(value, Mapping):
-            for inner, item in value.items():
+            for given, item in value.items():
+                path = named[given].path if given in named else ()
+                inner = path[-1] if path[:-1] == (name,) else given
                 if item is not None or kind.defaults.get(f"{name}.{inner}", ...) is not None:
                     _put(found, (name, inner), item)
             found.setdefault(name, {})

@@ -6,9 +6,18 @@ are made of: rows and splits, records of files, preferences and their conversion
 """
 
 from .arithmetic import ArithmeticDataset
+from .conversation import (
+    SYSTEM_PROMPT,
+    TOOLS,
+    can_be_shown,
+    demonstration,
+    opening,
+    split_style,
+    tools_for,
+)
 from .convert import convert_preferences
 from .examples import divide_examples, load_examples
-from .formats import Example, Form, examples_of
+from .formats import FORMS, Example, Form, examples_of
 from .load import LOCAL as LOCAL_GSM8K
 from .load import NAMES, load_task_dataset
 from .messages import ShapeError
@@ -18,8 +27,11 @@ from .rows import DatasetError, Row, Split, TaskRows, check_split, choose, selec
 from .tasks import load_jsonl
 
 __all__ = [
+    "FORMS",
     "LOCAL_GSM8K",
     "NAMES",
+    "SYSTEM_PROMPT",
+    "TOOLS",
     "ArithmeticDataset",
     "DatasetError",
     "Example",
@@ -29,9 +41,11 @@ __all__ = [
     "ShapeError",
     "Split",
     "TaskRows",
+    "can_be_shown",
     "check_split",
     "choose",
     "convert_preferences",
+    "demonstration",
     "divide_examples",
     "examples_of",
     "is_data_file",
@@ -39,5 +53,8 @@ __all__ = [
     "load_examples",
     "load_jsonl",
     "load_task_dataset",
+    "opening",
     "select",
+    "split_style",
+    "tools_for",
 ]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from ..rewards import plain_number
 from .rows import DatasetError, Row, Split, TaskRows, check_split, digest, split_of
 from .stories import NAMES, STORIES, Operand, Story
+from .worked import operations, results
 
 LEVELS: tuple[int, ...] = (1, 2, 3, 4)
 
@@ -70,16 +72,12 @@ def _draw(rng: random.Random, stories: Sequence[Story], split: Split, used: set[
             break
     else:
         raise DatasetError(f"no further {split} problem found after {len(used)}; ask for a smaller size or more levels")
+    expression = story.expression.format(**values)
     return {
         "id": f"arithmetic-{split}-{digest(question)[:12]}",
         "question": question,
-        "answer": _plain(story.solve(*operands)),
-        "expression": story.expression.format(**values),
+        "answer": plain_number(results(operations(expression))[-1]),
+        "expression": expression,
         "difficulty": story.level,
         "thought": story.thought,
     }
-
-
-def _plain(answer: Operand) -> str:
-    text = str(answer)
-    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -17,24 +17,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..metrics import counted
 from ..user_code import load_object
+from .conversation import TEXT_PROMPT, demonstration, in_text, opening, split_style, tools_for
 from .corruptions import Case, corrupted
 from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
 from .load import MEDICAL, NAMES, load_task_dataset
-from .messages import Message, ShapeError, assistant, system, user
+from .messages import ShapeError, assistant
 from .records import Located, is_data_file, is_hub_name, stem
 from .rows import DatasetError, Row, digest, meant, select
 from .sql import medical_examples
 from .tasks import load_parts, task_rows
 from .worked import Worked, worked_solution
-
-INSTRUCTION = 'Solve the problem step by step. End with a line "Answer: N".'
-"""The system prompt of every example."""
-
-
-def task_prompt(row: Row) -> list[Message]:
-    """Return the prompt of a task."""
-    return [system(INSTRUCTION), user(str(row["question"]))]
 
 
 def is_worked(record: Mapping[str, Any]) -> bool:
@@ -46,19 +40,25 @@ def is_worked(record: Mapping[str, Any]) -> bool:
 def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
     """Return one example a row; two of `unpaired`, a right one and a wrong one.
 
+    Demonstrations and prompts for rewards are those of the conversation with the calculator, unless a row has the style
+    "text"; a preference is between two written solutions.
+
     Raises:
         ValueError: a preference is asked for of a row whose answer is no number and that has no working.
     """
     if form == "rl":
-        return [{**row, "prompt": task_prompt(row), "ground_truth": str(row["answer"])} for row in rows]
-    solutions = [worked_solution(row) for row in rows]
+        return [{**row, "prompt": opening(row), "ground_truth": str(row["answer"]), **_offered(row)} for row in rows]
     if form == "sft":
-        return [
-            {"messages": [*task_prompt(row), assistant(solution.text)]}
-            for row, solution in zip(rows, solutions, strict=True)
-        ]
+        return [{"messages": demonstration(row), **_offered(row)} for row in rows]
+    solutions = [worked_solution(row) for row in rows]
     pairs = [_pair(row, solutions, at, seed) for at, row in enumerate(rows)]
     return pairs if form == "preference" else [example for pair in pairs for example in unpaired_of(pair)]
+
+
+def _offered(row: Row) -> dict[str, Any]:
+    """Return the column of the tools, where a row comes with any."""
+    tools = tools_for(row)
+    return {"tools": tools} if tools else {}
 
 
 def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str
     other = solutions[(at + 1) % len(solutions)]
     rejected, corruption = corrupted(rng, Case(row, solutions[at], other))
     return {
-        "prompt": task_prompt(row),
+        "prompt": opening(row, TEXT_PROMPT),
         "chosen": [assistant(solutions[at].text)],
         "rejected": [assistant(rejected)],
         "fault": corruption,
@@ -90,9 +90,9 @@ def load_examples(
 ) -> list[Example]:
     """Conversational examples of one form.
 
-    - `sft`: `{"messages": […]}`, with `tools` where there are any, as in `medical`, whose conversations are those of
-      the SQL agent;
-    - `rl`: `{"prompt": […], "ground_truth", "id", "question", "answer"}`;
+    - `sft`: `{"messages": […]}`, with `tools` where there are any: word problems are the conversations of the math
+      agent with its calculator, `medical` those of the SQL agent;
+    - `rl`: `{"prompt": […], "ground_truth", "id", "question", "answer"}`, with `tools` where there are any;
     - `preference`: `{"prompt": […], "chosen": […], "rejected": […]}`;
     - `unpaired`: `{"prompt": […], "completion": […], "label": bool}`.
 
@@ -100,7 +100,8 @@ def load_examples(
         name: `arithmetic` or `medical` (`arithmetic:1,2` for some levels), `gsm_symbolic` or `gsm8k`; a .jsonl, .json,
             .csv, .tsv or .parquet file; a folder with such files named for their splits; `owner/name` (or
             `owner/name:configuration`) on the Hugging Face Hub; or `module:function`, which is called with form, split,
-            max_samples and seed and gives the rows.
+            max_samples and seed and gives the rows. With "text:" before it, word problems come without the calculator:
+            the prompt asks for a step-by-step solution, and that is what is imitated.
         form: what the examples are for.
         split: "train", "val", "test", or for files "all".
         max_samples: how many examples to draw; None takes all (of generated data sets 1000).
@@ -108,20 +109,20 @@ def load_examples(
 
     Raises:
         DatasetError: no such data set, form or split, or a record that cannot be an example of this form.
-        ImportError: the extra that the data set needs is not installed.
+        MissingPackageError: the extra that the data set needs is not installed.
     """
     if form not in FORMS:
         raise DatasetError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
     if max_samples is not None and max_samples < 0:
         raise DatasetError(f"max_samples must be 0 or more, not {max_samples}")
-    text = str(name)
+    text, as_text = split_style(str(name))
     path = Path(text)
     known = text.partition(":")[0]
     if known == MEDICAL:
         return medical_examples(load_task_dataset(text, split, max_samples, seed), form)
     if known in NAMES:
         size = max_samples if form != "unpaired" or max_samples is None else -(-max_samples // 2)
-        return examples_of_tasks(load_task_dataset(text, split, size, seed), form, seed)[:max_samples]
+        return examples_of_tasks(load_task_dataset(str(name), split, size, seed), form, seed)[:max_samples]
     if ":" in text and not (path.exists() or is_data_file(path) or is_hub_name(text)):
         return _called(text, form, split, max_samples, seed)
     if not (path.exists() or is_data_file(path) or is_hub_name(text)):
@@ -131,17 +132,18 @@ def load_examples(
             "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function",
             setting="dataset",
         )
-    parts = load_parts(name)
+    parts = load_parts(text)
     first = next((record for records in parts.values() for _, record in records), {})
     if is_worked(first):
         tasks = select(task_rows(parts, stem(path)), split, lambda row: str(row["question"]))
+        tasks = in_text(tasks) if as_text else tasks
         drawn = _drawn(examples_of_tasks(tasks, form, seed), max_samples, seed)
-        logger.info("%s: %d examples (%s, split %s)", text, len(drawn), form, split)
+        logger.info("%s: %s (%s, split %s)", text, counted(len(drawn), "example"), form, split)
         return drawn
     every = _examples(parts, form, stem(path))
     drawn = _drawn(select(every, split, prompt_key, ending=_ENDINGS[form]), max_samples, seed)
     total = sum(map(len, every.values()))
-    logger.info("%s: %d of %d examples (%s, split %s)", text, len(drawn), total, form, split)
+    logger.info("%s: %d of %s (%s, split %s)", text, len(drawn), counted(total, "example"), form, split)
     return drawn
 
 

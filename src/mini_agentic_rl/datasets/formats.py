@@ -75,7 +75,8 @@ def sft_example(record: Mapping[str, Any]) -> Example:
 
 
 def task_example(record: Mapping[str, Any], default_id: str) -> Example:
-    """`{"prompt": […], "ground_truth", "id", "question", "answer"}`, the last four as text.
+    """`{"prompt": […], "ground_truth", "id", "question", "answer"}`, the last four as text; with `tools` where the
+    record offers any.
 
     A worked solution that ends in "#### 42" gives 42.
 
@@ -85,12 +86,14 @@ def task_example(record: Mapping[str, Any], default_id: str) -> Example:
     prompt = read_prompt(record)
     truth = _truth(record)
     question = question_of(prompt)
+    tools = read_tools(record.get("tools"))
     return {
         "prompt": prompt,
         "ground_truth": truth,
         "id": str(record.get("id", default_id)),
         "question": question,
         "answer": truth,
+        **({} if tools is None else {"tools": tools}),
     }
 
 

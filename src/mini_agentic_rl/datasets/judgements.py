@@ -79,8 +79,8 @@ def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
     scores = _scores(record, answers)
     if scores is None:
         return None
-    scored = [(score, text) for score, text in zip(scores, map(_text, answers), strict=True) if score is not None]
-    scored = [(score, text) for score, text in scored if text]
+    pairs = zip(scores, map(_text, answers), strict=True)
+    scored = [(score, text) for score, text in pairs if score is not None and text]
     if len(scored) < 2:
         raise ShapeError("fewer than two scored answers")
     best, worst = max(scored, key=lambda pair: pair[0]), min(scored, key=lambda pair: pair[0])

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from ..errors import MissingPackageError
 from .arithmetic import LEVELS, ArithmeticDataset
+from .conversation import in_text, split_style
 from .records import SUFFIXES, is_data_file, is_hub_name
 from .rows import DatasetError, Row, TaskRows, check_split, digest, meant, split_of
 from .sql import MedicalQuestions
@@ -56,7 +57,7 @@ def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> 
 
     Raises:
         DatasetError: an unknown split, a negative size or seed, or a size beyond what the generator has to offer.
-        ImportError: reasoning-gym is not installed (extra "reasoning").
+        MissingPackageError: reasoning-gym is not installed (extra "reasoning").
     """
     wanted = check_split(split)
     if size < 0 or seed < 0:
@@ -64,9 +65,7 @@ def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> 
     try:
         import reasoning_gym
     except ImportError as error:
-        raise ImportError(
-            'the dataset "gsm_symbolic" needs reasoning-gym: pip install "mini-agentic-rl[reasoning]"'
-        ) from error
+        raise MissingPackageError("'gsm_symbolic'", "reasoning-gym", extra="reasoning", setting="dataset") from error
     rows: list[Row] = []
     used: set[str] = set()
     block, idle = seed * _BLOCK, 0
@@ -76,22 +75,20 @@ def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> 
             question = item["question"]
             if len(rows) < size and question not in used and split_of(question) == wanted:
                 used.add(question)
-                rows.append(_row(item, wanted))
+                rows.append(
+                    {
+                        "id": f"gsm_symbolic-{wanted}-{digest(question)[:12]}",
+                        "question": question,
+                        "answer": str(item["answer"]),
+                        "solution": item["metadata"]["answer_cot"],
+                        "difficulty": 1,
+                    }
+                )
         block += 1
         idle = idle + 1 if len(rows) == before else 0
         if idle == _MAX_BATCHES_WITHOUT_NEW:
             raise DatasetError(f"gsm_symbolic has no more than {len(rows)} {wanted} problems at hand; lower the size")
     return TaskRows(rows)
-
-
-def _row(item: dict[str, Any], split: str) -> Row:
-    return {
-        "id": f"gsm_symbolic-{split}-{digest(item['question'])[:12]}",
-        "question": item["question"],
-        "answer": str(item["answer"]),
-        "solution": item["metadata"]["answer_cot"],
-        "difficulty": 1,
-    }
 
 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")
@@ -109,15 +106,21 @@ def load_task_dataset(
     `name_or_path` is one of `NAMES` or `MEDICAL` (`arithmetic:1,2` has problems of these levels only), a file (.jsonl,
     .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the Hugging Face Hub.
     What has no published splits is divided by its questions into train, val and test (8 : 1 : 1); the split "all", for
-    everything that is not generated, takes every row. Without a `size`, generated data sets have `DEFAULT_SIZE` rows
-    and others all they hold.
+    everything that is not generated, takes every row. "text:" before the name asks for answers in words: the rows have
+    the `style` "text", by which the math agent offers no calculator. Without a `size`, generated data sets have
+    `DEFAULT_SIZE` rows and others all they hold.
 
     Raises:
         DatasetError: no such data set, split or file, or a malformed one.
-        ImportError: the extra that the data set needs is not installed.
+        MissingPackageError: the extra that the data set needs is not installed.
     """
-    name = str(name_or_path)
-    path = Path(name_or_path)
+    name, as_text = split_style(str(name_or_path))
+    rows = _load(name, split, size, seed)
+    return TaskRows(in_text(rows)) if as_text else rows
+
+
+def _load(name: str, split: str, size: int | None, seed: int) -> TaskRows:
+    path = Path(name)
     known, _, levels = name.partition(":")
     if known not in (*NAMES, MEDICAL):
         if not (path.exists() or is_data_file(path) or is_hub_name(name)):
@@ -126,7 +129,7 @@ def load_task_dataset(
                 f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub",
                 setting="dataset",
             )
-        return load_tasks_of(name_or_path, split, size, seed)
+        return load_tasks_of(name, split, size, seed)
     if split == "all":
         raise DatasetError(f'{name}: the split "all" is for files; choose train, val or test', setting="dataset")
     wanted = check_split(split)

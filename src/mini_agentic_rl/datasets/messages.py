@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from ..rewards import message_text
 from .records import fields_of
 
 Message: TypeAlias = dict[str, Any]
@@ -136,17 +137,6 @@ def read_transcript(text: str) -> list[Message]:
         else:
             messages.append({"role": role, "content": said.strip()})
     return messages
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, "" where it has none. Parts that are no text are left out."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        return ""
-    texts = [part.get("text") for part in content if isinstance(part, Mapping)]
-    return "".join(text for text in texts if isinstance(text, str))
 
 
 def question_of(messages: Sequence[Mapping[str, Any]]) -> str:

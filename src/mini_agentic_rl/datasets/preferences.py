@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..rewards import message_text
 from .judgements import read_judged, read_scored
 from .messages import (
     CONVERSATION_FIELDS,
@@ -20,7 +21,6 @@ from .messages import (
     assistant,
     is_conversation,
     is_transcript,
-    message_text,
     read_conversation,
     read_prompt,
     read_tools,

@@ -163,7 +163,6 @@ def _cell(text: str) -> Any:
 
 
 def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
-    import pyarrow
     from pyarrow import parquet
 
     try:
@@ -174,8 +173,8 @@ def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | Bad
                     number += 1
                     yield number, {name: value for name, value in record.items() if value is not None}
                 progress(number / rows)
-    except pyarrow.ArrowException as error:
-        raise DatasetError(f"{path}: cannot be read ({error})") from error
+    except Exception as error:  # of pyarrow, and of Python where a value is none: one that was damaged may raise any
+        raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
 
 
 def _parsed(line: str) -> Record | BadRecord:
@@ -189,18 +188,16 @@ def _parsed(line: str) -> Record | BadRecord:
 def _checked(record: Any, suspicious: bool) -> Record | BadRecord:
     """Return a record, if it is an object. In `suspicious` text there are surrogates, which may not come in pairs."""
     if not isinstance(record, dict):
-        return _no_object(record)
+        kind = (
+            "a list" if isinstance(record, list) else "null" if record is None else f"of type {type(record).__name__}"
+        )
+        return BadRecord("not a JSON object", f"it is {kind}")
     if suspicious:
         try:
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             return BadRecord("half a surrogate pair", "a character outside the basic plane was cut in two")
     return record
-
-
-def _no_object(item: Any) -> BadRecord:
-    kind = "a list" if isinstance(item, list) else "null" if item is None else f"of type {type(item).__name__}"
-    return BadRecord("not a JSON object", f"it is {kind}")
 
 
 def fields_of(record: Mapping[str, Any]) -> str:

@@ -6,14 +6,13 @@ hash of the question, so that a question is in one split only, whatever the orde
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ..errors import UserError
+from ..errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,8 @@ class TaskRows(Sequence[Row]):
 
 def meant(name: str, known: Sequence[str]) -> str:
     """Return the known name that is near, as the end of a complaint; nothing where none is."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(name, known)
+    return "" if near is None else f" (did you mean {near!r}?)"
 
 
 def check_split(split: str) -> Split:

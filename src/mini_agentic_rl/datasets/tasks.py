@@ -79,7 +79,9 @@ def load_tasks_of(source: str | Path, split: str, size: int | None, seed: int) -
     Raises:
         DatasetError: there is no such file, folder or data set, or a record is no task.
     """
-    return choose(select(task_rows(load_parts(source), stem(Path(source))), split, _question), size, seed)
+    return choose(
+        select(task_rows(load_parts(source), stem(Path(source))), split, lambda row: str(row["question"])), size, seed
+    )
 
 
 def load_parts(source: str | Path) -> dict[str, list[Located]]:
@@ -109,7 +111,3 @@ def task_rows(parts: Mapping[str, Sequence[Located]], name: str) -> dict[str, li
                for number, (where, record) in enumerate(records, 1)]
         for part, records in parts.items()
     }  # fmt: skip
-
-
-def _question(row: Row) -> str:
-    return str(row["question"])

@@ -78,7 +78,7 @@ def operations(expression: str) -> list[Operation]:
             found.append(Operation(SYMBOLS[type(node.op)], left, right))
             return len(found) - 1
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return Fraction(ast.unparse(node))
+            return Fraction(str(node.value))
         raise ValueError(f"{expression!r} is no expression over numbers")
 
     visit(ast.parse(expression, mode="eval").body)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
-from ..tracer import SpanRecordingContext
-from ..types import Attributes, SpanCoreFields, TraceStatus
-from .emit import Links, Tags, described, emit, flatten, require_tracer
+from ..tracer import FlatSpan, around
+from ..types import Attributes, SpanCoreFields, SpanRecordingContext
+from .emit import OK, Links, Tags, described, emit, flatten, require_tracer
 
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
 
+_NAME = LightningSpanAttributes.OPERATION_NAME.value
 _INPUT = LightningSpanAttributes.OPERATION_INPUT.value
 _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 
@@ -28,7 +30,7 @@ def emit_annotation(
     `links` name the spans that the facts are about (`{"gen_ai.response.id": "resp-1"}`), `tags` are words to find them
     by.
     """
-    return emit(AGL_ANNOTATION, described(annotation, links, tags), propagate)
+    return emit(AGL_ANNOTATION, described(annotation, links, tags), propagate, OK)
 
 
 class OperationContext:
@@ -45,11 +47,11 @@ class OperationContext:
         self._recording: SpanRecordingContext | None = None
 
     def __enter__(self) -> OperationContext:
-        attributes = {**self._attributes, LightningSpanAttributes.OPERATION_NAME.value: self.name or "operation"}
+        attributes = {_NAME: self.name or "operation", **self._attributes}
         if self._propagate:
             self._context = require_tracer(AGL_OPERATION).operation_context(AGL_OPERATION, attributes)
         else:
-            self._context = _unrecorded(attributes)
+            self._context = around(FlatSpan(None, AGL_OPERATION, attributes, time.time()))
         self._recording = self._context.__enter__()
         return self
 
@@ -128,9 +130,21 @@ def operation(
     """Put a span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
 
     The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
-    with the attribute `gen_ai.agent.name` names the agent that makes the LLM calls inside it.
+    with the attribute `gen_ai.agent.name` names the agent that makes the LLM calls inside it. `links` and `tags` are
+    those of `emit_annotation`; the span has them under these two names as well.
+
+    Raises:
+        ValueError: `fn` is no function, or the operation is named twice.
+        TypeError: a tag is no string.
     """
-    context = OperationContext(name, described(additional_attributes, links, tags), propagate)
+    if fn is not None and not callable(fn):
+        raise ValueError(f"operation decorates a function, it does not take {fn!r}: use operation(name=...)")
+    if name is not None and _NAME in additional_attributes:
+        raise ValueError(f"the operation is named twice: name={name!r} and {_NAME}={additional_attributes[_NAME]!r}")
+    words = None if tags is None or isinstance(tags, str) else list(tags)
+    given = flatten({"links": links, "tags": tags if words is None else words})
+    attributes = {**given, **described(additional_attributes, links, words)}
+    context = OperationContext(name, attributes, propagate)
     return context if fn is None else context(fn)
 
 
@@ -162,25 +176,3 @@ def wrap_calls(
         return result
 
     return call  # type: ignore[return-value]  # same signature as func
-
-
-class _Unrecorded(SpanRecordingContext):
-    def __init__(self, attributes: Attributes) -> None:
-        self._core = SpanCoreFields(name=AGL_OPERATION, attributes=attributes)
-
-    def record_attributes(self, attributes: Attributes) -> None:
-        self._core.attributes.update(attributes)
-
-    def record_exception(self, exception: BaseException) -> None:
-        self._core.status = TraceStatus(status_code="ERROR", description=str(exception))
-
-    def record_status(self, status_code: str, description: str | None = None) -> None:
-        self._core.status = TraceStatus(status_code=status_code, description=description)
-
-    def get_recorded_span(self) -> SpanCoreFields:
-        return self._core
-
-
-@contextmanager
-def _unrecorded(attributes: Attributes) -> Iterator[SpanRecordingContext]:
-    yield _Unrecorded(attributes)

@@ -6,14 +6,13 @@ import base64
 import json
 import logging
 import time
-import traceback
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes
-from ..tracer import Tracer, get_active_tracer
+from ..tracer import Tracer, exception_facts, get_active_tracer
 from ..types import Attributes, SpanCoreFields, TraceStatus
 from .links import make_link_attributes, make_tag_attributes
 
@@ -21,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 Links = Mapping[str, Any]
 Tags = Iterable[str]
+
+OK: Final = TraceStatus(status_code="OK")
+"""Status of what is recorded to be read back: an annotation, a reward, an object."""
 
 _SCALARS = (str, bool, int, float)
 
@@ -49,10 +51,8 @@ def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus
     """Make a span of this instant. It is recorded in the open trace if `propagate`, else only returned."""
     if propagate:
         return require_tracer(name).create_span(name, attributes, status=status)
-    now = time.time()
-    return SpanCoreFields(
-        name=name, attributes=attributes, status=status or TraceStatus(), start_time=now, end_time=now
-    )
+    now, status = time.time(), (status or OK).model_copy()
+    return SpanCoreFields(name=name, attributes=attributes, status=status, start_time=now, end_time=now)
 
 
 def flatten(values: Mapping[str, Any]) -> Attributes:
@@ -100,16 +100,8 @@ def emit_exception(
     """
     if not isinstance(exception, BaseException):
         raise TypeError(f"emit_exception takes an exception, not {type(exception).__name__}")
-    facts = {
-        "exception.type": type(exception).__qualname__,
-        "exception.message": str(exception),
-        "exception.stacktrace": "".join(
-            traceback.format_exception(type(exception), exception, exception.__traceback__)
-        ),
-        "exception.escaped": True,
-    }
     status = TraceStatus(status_code="ERROR", description=f"{type(exception).__name__}: {exception}")
-    return emit(AGL_EXCEPTION, {**described(attributes, links, tags), **facts}, propagate, status)
+    return emit(AGL_EXCEPTION, {**described(attributes, links, tags), **exception_facts(exception)}, propagate, status)
 
 
 def emit_message(
@@ -142,9 +134,9 @@ def emit_object(
     """Record a value; `get_object_value` gives an equal one back.
 
     Raises:
-        TypeError: the value is neither bytes nor JSON.
+        RuntimeError: the value is neither bytes nor JSON.
     """
-    return emit(AGL_OBJECT, {**described(attributes, links, tags), **_encode(object)}, propagate)
+    return emit(AGL_OBJECT, {**described(attributes, links, tags), **_encode(object)}, propagate, OK)
 
 
 def _encode(value: Any) -> Attributes:
@@ -156,7 +148,7 @@ def _encode(value: Any) -> Attributes:
     try:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"emit_object takes bytes or a JSON value, not {type(value).__name__}: {error}") from error
+        raise RuntimeError(f"emit_object takes bytes or a JSON value, not {type(value).__name__}: {error}") from error
     return {kind: type(value).__name__, LightningSpanAttributes.OBJECT_JSON.value: text}
 
 

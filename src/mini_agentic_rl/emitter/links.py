@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
-from pydantic import BaseModel
 
-from ..semconv import LightningSpanAttributes
+from ..semconv import LightningSpanAttributes, LinkPydanticModel
 from ..types import Attributes, Span
 
 _LINK = LightningSpanAttributes.LINK.value
@@ -32,25 +31,19 @@ class LinkedSpan(Protocol):
 SpanT = TypeVar("SpanT", bound=LinkedSpan)
 
 
-class SpanLink(BaseModel):
-    """One condition on the spans that a link refers to."""
-
-    key_match: str
-    """Name of an attribute, or `span_id`, or `trace_id`."""
-    value_match: str
-    """Its value, as text."""
+SpanLink = LinkPydanticModel
 
 
 def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
     """Return the attributes of a span that refers to all spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
 
     Raises:
-        TypeError: a value is no string, number or truth value.
+        ValueError: a value is no string, number or truth value.
     """
     flat: Attributes = {}
     for number, (key, value) in enumerate(links.items()):
         if not isinstance(value, str | int | float):
-            raise TypeError(f"the link {key!r} must have a plain value, not {type(value).__name__}")
+            raise ValueError(f"the link {key!r} must have a plain value, not {type(value).__name__}")
         flat[f"{_LINK}.{number}.key_match"] = str(key)
         flat[f"{_LINK}.{number}.value_match"] = str(value)
     return flat

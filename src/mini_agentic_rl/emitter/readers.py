@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel
-
-from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes
+from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes, RewardPydanticModel
 
 _REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
+
+_AGENTOPS_OUTPUTS = ("agentops.task.output", "agentops.entity.output")
+"""Attributes under which AgentOps keeps what a decorated reward function returned: `{"type": "reward", "value": …}`."""
 
 _TRAINABLE = LightningSpanAttributes.TRAINABLE_AGENT.value
 
@@ -35,11 +36,7 @@ class SpanLike(Protocol):
 SpanT = TypeVar("SpanT", bound=SpanLike)
 
 
-class RewardDimension(BaseModel):
-    """One number of a reward, with its name."""
-
-    name: str
-    value: float
+RewardDimension = RewardPydanticModel
 
 
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
@@ -59,16 +56,27 @@ def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
 def get_reward_value(span: SpanLike) -> float | None:
     """Return the primary reward of a span, or None if it is no reward span.
 
-    Also reads the single-attribute form of 0.2.
+    Reads the form of every version: ours, which is that of agent-lightning 0.3, the single attribute of 0.2, and what
+    AgentOps writes for a decorated reward function.
     """
     rewards = get_rewards_from_span(span)
     if rewards:
         return rewards[0].value
-    if span.name in (AGL_REWARD, AGL_ANNOTATION):
-        value = (span.attributes or {}).get("reward")
-        if isinstance(value, int | float):
-            return float(value)
-    return None
+    attributes = span.attributes or {}
+    value = attributes.get("reward") if span.name in (AGL_REWARD, AGL_ANNOTATION) else None
+    for key in _AGENTOPS_OUTPUTS:
+        if value is None and key in attributes:
+            value = _agentops_reward(attributes[key])
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _agentops_reward(output: Any) -> Any:
+    if isinstance(output, str):
+        try:
+            output = json.loads(output)
+        except ValueError:
+            return None
+    return output.get("value") if isinstance(output, Mapping) and output.get("type") == "reward" else None
 
 
 def is_reward_span(span: SpanLike) -> bool:
@@ -106,12 +114,16 @@ def get_object_value(span: SpanLike) -> Any:
     """Return the emitted object, or None if the span carries none.
 
     Raises:
-        ValueError: the span's type is unknown or its text does not parse.
+        RuntimeError: the span's type is unknown or its JSON does not parse.
+        ValueError: its literal is not of its type.
     """
     attributes = span.attributes or {}
     text = attributes.get(LightningSpanAttributes.OBJECT_JSON.value)
     if text is not None:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise RuntimeError(f"the object of span {span.name!r} is no JSON: {error}") from error
     literal = attributes.get(LightningSpanAttributes.OBJECT_LITERAL.value)
     if literal is None:
         return None
@@ -128,7 +140,7 @@ def get_object_value(span: SpanLike) -> Any:
         case "bytes":
             return base64.b64decode(literal)
         case _:
-            raise ValueError(f"span {span.name!r} holds a literal of unknown type {kind!r}")
+            raise RuntimeError(f"span {span.name!r} holds a literal of unknown type {kind!r}")
 
 
 def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:

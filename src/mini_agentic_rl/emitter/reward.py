@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeVar, overload
 
-from ..semconv import AGL_REWARD, LightningSpanAttributes
+from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes
 from ..types import Attributes, SpanCoreFields
 from .annotation import operation, wrap_calls
-from .emit import Links, Tags, described, emit
+from .emit import OK, Links, Tags, described, emit
 from .readers import (
     WHOLE_ROLLOUT,
     find_final_reward,
@@ -46,7 +46,7 @@ def emit_reward(
     links: Links | None = None,
     tags: Tags | None = None,
 ) -> SpanCoreFields:
-    """Record a reward. The last one of an attempt is its final reward.
+    """Record a reward, as an annotation. The last one of an attempt is its final reward.
 
     It belongs to the last LLM call before it, or with `final` to the whole rollout; only the credit modes that look at
     single calls (`per_turn`, `discounted`) tell them apart. The reward that a rollout or a hook returns is recorded
@@ -56,8 +56,9 @@ def emit_reward(
     only one.
 
     Raises:
-        TypeError: a reward is no number.
-        ValueError: a reward is NaN or infinite, or `primary_key` is missing or names none of them.
+        TypeError: the reward is no number.
+        ValueError: one of several is no number, a reward is NaN or infinite, or `primary_key` is missing or names none
+            of them.
     """
     if isinstance(reward, dict):
         if primary_key is None and len(reward) == 1:
@@ -67,6 +68,9 @@ def emit_reward(
         if primary_key not in reward:
             raise ValueError(f"primary_key {primary_key!r} is not among the rewards {sorted(reward)}")
         names = [primary_key, *(name for name in reward if name != primary_key)]
+        strange = next((name for name in names if not isinstance(reward[name], Real)), None)
+        if strange is not None:
+            raise ValueError(f"reward {strange!r} must be a number, not {type(reward[strange]).__name__}")
         values = {name: _number(reward[name], name) for name in names}
     else:
         values = {primary_key or "primary": _number(reward, primary_key or "primary")}
@@ -76,7 +80,7 @@ def emit_reward(
         facts[f"{LightningSpanAttributes.REWARD.value}.{index}.value"] = value
     if final:
         facts[LightningSpanAttributes.REWARD_SCOPE.value] = WHOLE_ROLLOUT
-    return emit(AGL_REWARD, {**described(attributes, links, tags), **facts}, propagate)
+    return emit(AGL_ANNOTATION, {**described(attributes, links, tags), **facts}, propagate, OK)
 
 
 @overload

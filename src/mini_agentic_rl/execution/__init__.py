@@ -5,33 +5,6 @@ set: in this process (`SharedMemoryExecutionStrategy`, "shm"), or each in a proc
 (`ClientServerExecutionStrategy`, "cs"; it brings the store's server along, so it is loaded when it is asked for).
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING, Any
-
-from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
-from .shared_memory import SharedMemoryExecutionStrategy
-
-if TYPE_CHECKING:
-    from .client_server import ClientServerExecutionStrategy, Role
-
-__all__ = [
-    "AlgorithmBundle",
-    "ClientServerExecutionStrategy",
-    "ExecutionEvent",
-    "ExecutionStrategy",
-    "MultiprocessingEvent",
-    "Role",
-    "RunnerBundle",
-    "SharedMemoryExecutionStrategy",
-    "ThreadingEvent",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("ClientServerExecutionStrategy", "Role"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import client_server
-
-    return getattr(client_server, name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

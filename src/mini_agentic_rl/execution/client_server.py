@@ -164,7 +164,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         async def mine() -> None:
             try:
-                await run_until_set(algorithm, store, event)
+                await run_until_set(algorithm, store, event, self.patience.graceful_timeout / 2)
             finally:
                 event.set()
 

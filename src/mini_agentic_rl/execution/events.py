@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
+import multiprocessing.synchronize
 import threading
 from abc import ABC, abstractmethod
 from multiprocessing.context import BaseContext
@@ -37,7 +37,25 @@ class ExecutionEvent(ABC):
             await asyncio.sleep(_CHECK_SECONDS)
 
 
-class ThreadingEvent(ExecutionEvent):
+class _WrappingEvent(ExecutionEvent):
+    """An event over one of the standard library."""
+
+    _event: threading.Event | multiprocessing.synchronize.Event
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._event.wait(timeout)
+
+
+class ThreadingEvent(_WrappingEvent):
     """An event between threads; it wakes waiting coroutines of any event loop at once."""
 
     def __init__(self) -> None:
@@ -53,15 +71,6 @@ class ThreadingEvent(ExecutionEvent):
             with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits there any more
                 future.get_loop().call_soon_threadsafe(_resolve, future)
 
-    def clear(self) -> None:
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._event.wait(timeout)
-
     async def wait_async(self) -> None:
         """Return once it is set."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,7 +85,7 @@ class ThreadingEvent(ExecutionEvent):
                 self._waiting.discard(future)
 
 
-class MultiprocessingEvent(ExecutionEvent):
+class MultiprocessingEvent(_WrappingEvent):
     """An event between processes of the `multiprocessing` module; hand it to a process when the process is made.
 
     Args:
@@ -85,18 +94,6 @@ class MultiprocessingEvent(ExecutionEvent):
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
         self._event = (ctx or multiprocessing.get_context("spawn")).Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._event.wait(timeout)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

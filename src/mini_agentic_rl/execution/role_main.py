@@ -15,6 +15,7 @@ from typing import Any
 from ..logging import Throttle
 from ..runner import set_worker_label
 from ..runner.processes import Channel, RemoteFailure
+from ..stopping import Terminated, stops_cleanly
 from ..store import LightningStore
 from .base import AlgorithmBundle
 from .events import ExecutionEvent, ThreadingEvent
@@ -49,8 +50,9 @@ def run_runner(channel: Channel) -> None:
             await store.close()
 
     try:
-        asyncio.run(run())
-    except KeyboardInterrupt:
+        with stops_cleanly():
+            asyncio.run(run())
+    except (KeyboardInterrupt, Terminated):
         if not event.is_set():
             sys.exit(_INTERRUPTED)
     finally:
@@ -59,18 +61,22 @@ def run_runner(channel: Channel) -> None:
 
 def run_algorithm(channel: Channel) -> None:
     """Be the process of the algorithm."""
-    _, bundle, store, event = _begin(channel)
+    setup, bundle, store, event = _begin(channel)
     try:
-        asyncio.run(run_until_set(bundle, store, event))
+        with stops_cleanly():
+            asyncio.run(run_until_set(bundle, store, event, setup.orphan_seconds / 2))
     except BaseException as error:  # told to the process that waits for it
         channel.send(("failed", RemoteFailure.of(error)))
-        sys.exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) and not event.is_set() else 0)
+        stopped = isinstance(error, KeyboardInterrupt | Terminated) and not event.is_set()
+        sys.exit(_INTERRUPTED if stopped else 0)
     finally:
         channel.end_others()
 
 
-async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event: ExecutionEvent) -> None:
-    """Run the algorithm to its end; cancel it when the event is set before.
+async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event: ExecutionEvent, grace: float) -> None:
+    """Run the algorithm to its end; cancel it `grace` seconds after the event was set.
+
+    An algorithm that sets the event itself may have something left to do.
 
     Raises:
         Exception: whatever the algorithm raised.
@@ -80,6 +86,7 @@ async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event
     stop = asyncio.ensure_future(event.wait_async())
     try:
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work}, timeout=grace)
     finally:
         stop.cancel()
         if not work.done():

@@ -117,7 +117,9 @@ class RunnerProcesses:
         try:
             while not event.is_set():
                 started = time.monotonic()
-                child = await Child.start(f"runner-{index}", f"{__package__}.role_main:run_runner")
+                child = await Child.start(
+                    f"runner-{index}", f"{__package__}.role_main:run_runner", self._setup.orphan_seconds
+                )
                 self._children[index] = child
                 code, listening = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
                 if not listening.cancelled():
@@ -168,7 +170,9 @@ class AlgorithmProcess:
         """
         stopping = asyncio.ensure_future(event.wait_async())
         try:
-            self._child = child = await Child.start("algorithm", f"{__package__}.role_main:run_algorithm")
+            self._child = child = await Child.start(
+                "algorithm", f"{__package__}.role_main:run_algorithm", self._setup.orphan_seconds
+            )
             self.exit_code, listening = await _watch(child, self._setup, stopping, self._patience)
             if listening.cancelled():
                 return

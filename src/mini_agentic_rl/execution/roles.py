@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,25 +19,52 @@ from .events import ExecutionEvent
 logger = logging.getLogger(__name__)
 
 _RESTART_SECONDS = 1.0
+_STEADY_SECONDS = 10.0
+"""A runner that ran for so long before it crashed has got going; its crashes are counted anew."""
 
 
-async def run_here(runner: RunnerBundle, store: LightningStore, n_runners: int, event: ExecutionEvent) -> None:
-    """Run `n_runners` runners as tasks of this event loop until the event is set, or all have ended by themselves."""
+async def run_here(
+    runner: RunnerBundle,
+    store: LightningStore,
+    n_runners: int,
+    event: ExecutionEvent,
+    most_crashes: int | None = None,
+) -> None:
+    """Run `n_runners` runners as tasks of this event loop until the event is set, or all have ended by themselves.
+
+    Raises:
+        Exception: what a runner raised that crashed `most_crashes` times in a row; None starts it again for ever.
+    """
     throttle = Throttle()
-    await asyncio.gather(*(keep_running(runner, store, index, event, throttle) for index in range(n_runners)))
+    runners = (keep_running(runner, store, index, event, throttle, most_crashes) for index in range(n_runners))
+    await asyncio.gather(*runners)
     if not event.is_set():
         logger.info("all %d runners have ended before the algorithm", n_runners)
 
 
 async def keep_running(
-    runner: RunnerBundle, store: LightningStore, index: int, event: ExecutionEvent, throttle: Throttle
+    runner: RunnerBundle,
+    store: LightningStore,
+    index: int,
+    event: ExecutionEvent,
+    throttle: Throttle,
+    most_crashes: int | None = None,
 ) -> None:
-    """Run the runner of this number, and again when it crashes, until it returns or the event is set."""
+    """Run the runner of this number, and again when it crashes, until it returns or the event is set.
+
+    Raises:
+        Exception: as `run_here`.
+    """
+    crashes = 0
     while not event.is_set():
+        started = time.monotonic()
         try:
             await runner(store, index, event)
             return
         except Exception as error:
+            crashes = 1 if time.monotonic() - started > _STEADY_SECONDS else crashes + 1
+            if crashes == most_crashes:
+                raise
             if throttle.due(repr(error)):
                 logger.error(
                     "runner %d crashed and is started again in %g s: %s",

@@ -39,6 +39,30 @@ class ContextLengthError(BadRequestError):
         self.limit = limit
 
 
+class BodyBeyondContextError(BadRequestError):
+    """The body is longer than any prompt that fits; it was not read."""
+
+    def __init__(self, limit: int, context_length: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens, so that requests of more than {limit} "
+            "bytes are not read. Shorten the messages, or serve a model with a longer context.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
+class TooManyMessagesError(BadRequestError):
+    """There are more messages than the context has tokens."""
+
+    def __init__(self, messages: int, context_length: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens, but there are {messages} messages. "
+            "Send fewer, or serve a model with a longer context.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
 class UnavailableError(HttpError):
     """The backend gave up on the request."""
 

@@ -31,6 +31,7 @@ Attempt = tuple[str, str]
 
 
 _ROLLOUTS: JsonDict = {"panel": "Limits of a rollout"}
+_REQUESTS: JsonDict = {"panel": "Limits of requests"}
 
 
 class RolloutLimits(Settings):
@@ -44,7 +45,16 @@ class RolloutLimits(Settings):
     it is cut short, the next call is refused. Without it there is no bound."""
 
 
-class GatewayLimits(RolloutLimits, RequestLimits):
+class GrammarLimits(Settings):
+    """Bounds on what the form of an answer may take to be compiled: its JSON schemas, and those of its tools."""
+
+    max_grammar_seconds: float = Field(default=1.0, gt=0, le=60, json_schema_extra=_REQUESTS)
+    """Refuse the form of an answer (JSON schemas) that takes more processor time than this to compile."""
+    max_grammar_mib: int = Field(default=256, ge=16, json_schema_extra=_REQUESTS)
+    """Refuse the form of an answer that takes more memory than this to compile (Linux)."""
+
+
+class GatewayLimits(RolloutLimits, RequestLimits, GrammarLimits):
     """All bounds of a gateway: `MiniLLMServer(limits=…)`, `LLMProxy(limits=…)`, `MiniGRPO(limits=…)`."""
 
     when_paused: Literal["wait", "refuse"] = "wait"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -50,6 +51,11 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
         first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first}") from error
     return found
+
+
+def _usual_name(source: str) -> str:
+    folder = Path(source).expanduser()
+    return folder.resolve().name if source and folder.is_dir() else source
 
 
 def _tokenizer_beside(model: str) -> str:
@@ -116,10 +122,17 @@ class ServedPolicy:
         tokenizer: Any | None = None,
         *,
         engine: EngineSettings | None = None,
+        name: str | None = None,
         **options: Any,
     ) -> ServedPolicy:
-        """Load model and tokenizer; `options` are those of `load_model`."""
-        name = model if isinstance(model, str) else (model.name_or_path or type(model).__name__)
+        """Load model and tokenizer.
+
+        Args:
+            name: what the model is served as; None takes the name of its folder, or its id on the Hub.
+            options: those of `load_model`.
+        """
+        source = model if isinstance(model, str) else model.name_or_path
+        name = name or _usual_name(source) or type(model).__name__
         policy = Policy.load(model, engine=engine, **options)
         try:
             return cls(policy, load_tokenizer(model, tokenizer), name)
@@ -194,10 +207,10 @@ class ServedPolicy:
         finally:
             self.server.resume()
 
-    def close(self) -> None:
-        """Stop serving, then sampling."""
+    def close(self, drain_seconds: float = 5.0) -> None:
+        """Stop serving, then sampling; requests under way get so many seconds to end."""
         if self.server is not None:
-            self.server.stop()
+            self.server.stop(drain_seconds)
         self.policy.close()
 
     def _generation_eos_ids(self) -> list[int]:

@@ -26,15 +26,17 @@ class AddressSettings(Settings):
     """Where a server listens."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines in."""
+    """Address to listen on; 0.0.0.0 lets other machines in, and then needs a key."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    drain_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """Seconds that requests under way get when the server is asked to end; a second signal ends it at once."""
 
 
 class ServerSettings(AddressSettings):
     """Where a server listens, and whom it lets in."""
 
-    api_key: list[str] = Field(default=[])
+    api_key: list[str] = Field(default=[], repr=False)
     """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the
     port may ask."""
     api_key_file: Path | None = None

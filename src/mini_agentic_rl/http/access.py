@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
-from .errors import AuthenticationError
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .errors import AuthenticationError, ForbiddenError, HttpError, ServerStartError
 
 ANYBODY = ""
 """The key of a client where none is asked for."""
@@ -55,10 +60,11 @@ class ApiKeys:
 
     def _given(self, headers: Mapping[str, str]) -> str:
         authorization = headers.get("authorization", "")
-        token = authorization.removeprefix("Bearer ")
+        scheme, _, token = authorization.partition(" ")
+        bearer = scheme.lower() == "bearer"  # RFC 9110: in any case
         if self._bearer_only:
-            return token if token != authorization else ""
-        return token or headers.get("x-api-key", "")
+            return token.lstrip(" ") if bearer else ""
+        return (token.lstrip(" ") if bearer else authorization) or headers.get("x-api-key", "")
 
 
 def is_loopback(host: str) -> bool:
@@ -67,6 +73,65 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_address(host: str, keys: ApiKeys) -> None:
+    """Check that a server which other computers can reach asks for a key.
+
+    Raises:
+        ServerStartError: it does not.
+    """
+    if keys.first is None and not is_loopback(host):
+        raise ServerStartError(
+            f"listening on {host} lets other computers in: set an API key (`api_key`), or listen on `host=127.0.0.1`",
+            setting="host",
+        )
+
+
+class AccessCheck:
+    """Refuse what a web page of another site may have had a browser send to a server without keys, on every path; and
+    what carries no key, on every path but some.
+
+    Args:
+        app: the application behind it.
+        keys: those of the server; where there are any, a page would have to know one.
+        respond: makes the response that tells of a refusal.
+        open_paths: paths that are served without a key; None leaves it to the endpoints to ask for one.
+        origins: pages that may send requests all the same; `*` means every page.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys,
+        respond: Callable[[HttpError], Response],
+        open_paths: Collection[str] | None = None,
+        origins: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._respond = respond
+        self._open_paths = open_paths
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope["path"], Headers(scope=scope))
+            except HttpError as error:
+                await self._respond(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        if self._open_paths is not None and path not in self._open_paths:
+            self._keys.check(headers)
+        invited = "*" in self._origins or headers.get("origin") in self._origins
+        if self._keys.first is None and not invited and is_from_web_page(headers):
+            raise ForbiddenError(_NO_PAGES)
+
+
+_NO_PAGES: Final = "without an API key, only requests to localhost or an IP address and from no web page are taken"
 
 
 def is_from_web_page(headers: Mapping[str, str]) -> bool:

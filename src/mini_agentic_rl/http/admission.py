@@ -30,6 +30,8 @@ class RequestLimits(Settings):
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=1, json_schema_extra=_REQUESTS)
     """Larger request bodies are refused."""
+    max_body_seconds: float = Field(default=60.0, gt=0, json_schema_extra=_REQUESTS)
+    """Seconds within which a request's body has to arrive."""
     max_requests_per_minute: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
     """At most this many requests a minute for each API key, all of them at once if need be; without it there is no
     bound."""
@@ -83,12 +85,8 @@ class Admission:
         self._draining = False
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
-        self._active = 0
-
-    @property
-    def active(self) -> int:
+        self.active = 0
         """Number of requests inside, those that wait for the end of a pause among them."""
-        return self._active
 
     @property
     def waiting(self) -> int:
@@ -130,16 +128,16 @@ class Admission:
                 "(max_requests_per_minute)",
                 retry_after=max(0.1, round(pause, 1)),
             )
-        self._active += 1
+        self.active += 1
         self._by_key[key] += 1
         try:
             yield
         finally:
-            self._active -= 1
+            self.active -= 1
             self._by_key[key] -= 1
             if not self._by_key[key]:
                 del self._by_key[key]
-            if self.draining and not self._active:  # it may have begun meanwhile
+            if self.draining and not self.active:  # it may have begun meanwhile
                 self._empty.set()
 
     async def opened(self) -> None:
@@ -182,7 +180,7 @@ class Admission:
             self._draining = True
             self._wake()
         end = time.monotonic() + timeout
-        if self._active == 0:
+        if self.active == 0:
             return True
         return self._empty.wait(max(0.0, end - time.monotonic()))
 

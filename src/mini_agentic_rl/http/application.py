@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from .access import AccessCheck, ApiKeys
 from .admission import Admission
 from .errors import HttpError, NotServedError
 from .json_text import encode
 from .metrics import CLIENT_CLOSED_REQUEST, RequestMetrics, RequestWatch
+from .page import PAGES, described_by, html, served_by
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FAILED: Final = "the server failed to answer; its log says why"
 
@@ -35,18 +41,30 @@ ErrorResponse: TypeAlias = Callable[[HttpError], Response]
 
 def new_app(
     respond: ErrorResponse,
+    keys: ApiKeys,
     *,
+    title: str,
+    about: str,
     routes: Sequence[BaseRoute] = (),
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
     openapi: Callable[[], dict[str, Any]] | None = None,
+    open_paths: Collection[str] | None = None,
+    origins: Collection[str] = (),
 ) -> Starlette:
-    """Return an application that answers an unknown path, or a failure that nothing caught, by `respond`.
+    """Return an application that answers an unknown path, or a failure that nothing caught, by `respond`, and takes
+    nothing from web pages where it asks for no key.
 
     Args:
         respond: makes the responses that tell of errors.
+        keys: those that its endpoints ask for.
+        title: name of the server, on the page that a browser is shown at `/` and `/docs`.
+        about: how it is used, on that page.
         routes: what it serves.
         lifespan: open while it serves.
         openapi: makes its OpenAPI document, which is then served at `/openapi.json`.
+        open_paths: paths that are served without a key, where every other asks for one; None leaves that to the
+            endpoints.
+        origins: web pages that may use it from a browser: their origins, or `*` for every page.
     """
 
     async def not_served(request: Request, error: Exception) -> Response:
@@ -59,7 +77,11 @@ def new_app(
     async def left(request: Request, error: Exception) -> Response:
         return client_gone()
 
-    all_routes = list(routes)
+    async def shown(request: Request) -> Response:
+        served = served_by(request.app.routes)
+        return HTMLResponse(html(title, about, [*([] if openapi is None else described_by(openapi())), *served]))
+
+    all_routes = [*(Route(path, shown, methods=["GET"]) for path in PAGES), *routes]
     if openapi is not None:
         make = openapi
 
@@ -67,8 +89,13 @@ def new_app(
             return JSONResponse(make())
 
         all_routes.insert(0, Route("/openapi.json", described, methods=["GET"]))
+    middleware = [Middleware(AccessCheck, keys=keys, respond=respond, open_paths=open_paths, origins=origins)]
+    if origins:
+        cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+        middleware.insert(0, cors)
     return Starlette(
         routes=all_routes,
+        middleware=middleware,
         lifespan=lifespan,
         exception_handlers={
             HTTPException: not_served,
@@ -147,7 +174,7 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
 
 def openai_response(error: HttpError) -> Response:
     """Return the response that tells of an error as OpenAI's API does."""
-    return json_response(error.body(), error.status, error.headers())
+    return json_response(error.body(), error.status, error.headers)
 
 
 def client_gone() -> Response:
@@ -161,16 +188,19 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def unless_disconnected(work: Awaitable[None], receive: Receive) -> bool:
-    """Do `work`, or cancel it when the client goes away; return True if it was done."""
+async def unless_disconnected(work: Awaitable[T], receive: Receive) -> T:
+    """Return the result of `work`, which is cancelled when the client goes away.
+
+    Raises:
+        ClientDisconnect: the client went away first.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-            return True
-        return False
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
     finally:
         gone.cancel()
         task.cancel()

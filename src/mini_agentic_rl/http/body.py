@@ -6,30 +6,41 @@ A bad field is one error that names it, as in `tools[0].function.name`.
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from .errors import BadRequestError, BodyTooLargeError, UnsupportedEncodingError
+from .errors import BadRequestError, BodyTooLargeError, BodyTooSlowError, UnsupportedEncodingError
+from .gunzip import GunzipError, TooLargeError, gunzip
+from .json_text import json_object
+from .lanes import off_loop
 
-_GZIP: Final = 16 + zlib.MAX_WBITS
-_SMALL: Final = 64 * 1024
+T = TypeVar("T")
+
+_UNSAID: Final = ("", "application/x-www-form-urlencoded")
+"""Types of a body whose sender has named none: the second is what `curl -d` says then. A form of a web page has it too,
+but comes with the page's origin."""
+_PASSED_OVER: Final = 32 * 1024 * 1024
+"""Bytes beyond the limit that are taken and thrown away, so that the client hears that there are too many."""
+_DIGITS: Final = 19
 
 
-async def read_body(request: Request, limit: int, *, gzip: bool = False) -> bytes:
+async def read_body(request: Request, limit: int, *, gzip: bool = False, within_seconds: float | None = None) -> bytes:
     """Return the body.
 
     Args:
         request: its body has not been read yet.
         limit: most bytes, as they were sent and as they are decompressed.
         gzip: decompress a body that came with gzip, and refuse other encodings.
+        within_seconds: the whole body has to arrive within this time; None waits for as long as it takes.
 
     Raises:
         BodyTooLargeError: the body is too large.
+        BodyTooSlowError: it did not arrive in time.
         UnsupportedEncodingError: it has another encoding.
         BadRequestError: it is not compressed as its header says.
     """
@@ -38,41 +49,78 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False) -> byte
         raise UnsupportedEncodingError(
             f"content encoding {encoding!r} is not taken: send the body as it is, or with gzip"
         )
+    try:
+        body = await asyncio.wait_for(_arrived(request, limit), within_seconds)
+    except asyncio.TimeoutError:
+        raise BodyTooSlowError(within_seconds or 0.0) from None
+    if encoding != "gzip" or not body:
+        return body
+    return await off_loop(limit, partial(_decompressed, body, limit))
+
+
+async def read_json(
+    request: Request,
+    limit: int,
+    read: Callable[[dict[str, Any]], T],
+    *,
+    within_seconds: float | None = None,
+) -> T:
+    """Return what `read` makes of the JSON object in the body; a body that is not small is read beside the event loop.
+
+    Args:
+        request: its body has not been read yet.
+        limit: most bytes.
+        read: makes something of the object; called in some thread, so that it must not wait for the event loop.
+        within_seconds: the whole body has to arrive within this time.
+
+    Raises:
+        HttpError: as `read_body`, `json_object` and `read` do.
+        UnsupportedEncodingError: it is typed as something else than JSON.
+    """
+    if not is_json(request.headers) and _media_type(request.headers) not in _UNSAID:
+        raise UnsupportedEncodingError("send the body as Content-Type: application/json")
+    body = await read_body(request, limit, within_seconds=within_seconds)
+    return await off_loop(len(body), lambda: read(json_object(body)))
+
+
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Return True if the body of a request is typed as JSON, which a web page of another site cannot do unasked."""
+    return _media_type(headers) == "application/json"
+
+
+def _media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _arrived(request: Request, limit: int) -> bytes:
+    """Return the body. One that is too large is not kept, but taken to its end unless that is far: a client that is
+    still sending when the connection is closed does not see why."""
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdecimal() and int(declared) > limit:
+    expected = int(declared[:_DIGITS]) if declared.isascii() and declared.isdecimal() else 0
+    if expected > limit + _PASSED_OVER:
         raise BodyTooLargeError(limit)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > limit:
-            raise BodyTooLargeError(limit)
-        parts.append(part)
-    body = b"".join(parts)
-    if encoding != "gzip" or not body:
-        return body
-    if size <= _SMALL and limit <= _SMALL:
-        return _decompressed(body, limit)
-    return await asyncio.to_thread(_decompressed, body, limit)
+        if max(size, expected) <= limit:
+            parts.append(part)
+        else:
+            parts.clear()
+            if size > limit + _PASSED_OVER:
+                break
+    if max(size, expected) > limit:
+        raise BodyTooLargeError(limit)
+    return b"".join(parts)
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
     try:
-        while body:  # a gzip file may hold several streams, one after the other
-            stream = zlib.decompressobj(wbits=_GZIP)
-            part = stream.decompress(body, limit - size + 1)
-            size += len(part)
-            if size > limit:
-                raise BodyTooLargeError(limit)
-            if not stream.eof:
-                raise BadRequestError("the body ends before its gzip stream does")
-            parts.append(part)
-            body = stream.unused_data
-    except zlib.error as error:
-        raise BadRequestError(f"the body is not gzip, though its header says so: {error}") from None
-    return b"".join(parts)
+        return gunzip(body, limit)
+    except TooLargeError:
+        raise BodyTooLargeError(limit) from None
+    except GunzipError as error:
+        raise BadRequestError(f"the body cannot be decompressed, though its header says gzip: {error}") from None
 
 
 class Body(BaseModel):

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import UserError
+
+
+class ServerStartError(UserError):
+    """The server could not start."""
+
 
 class HttpError(Exception):
     """An error that the client is told about.
@@ -27,14 +33,12 @@ class HttpError(Exception):
         self.message = message
         self.param = param
         self.code = code
+        self.headers: dict[str, str] = {}
+        """Headers to send along."""
 
     def body(self) -> dict[str, Any]:
         """Return OpenAI's error object, the body of the response."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers to send along."""
-        return {}
 
 
 class BadRequestError(HttpError):
@@ -66,10 +70,7 @@ class NotServedError(HttpError):
     def __init__(self, method: str, path: str, status: int = 404, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{method} {path} is not served here")
         self.status = status
-        self._headers = dict(headers or {})
-
-    def headers(self) -> dict[str, str]:
-        return self._headers
+        self.headers = dict(headers or {})
 
 
 class BodyTooLargeError(HttpError):
@@ -80,6 +81,17 @@ class BodyTooLargeError(HttpError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body exceeds {limit} bytes: send less at once, or raise max_body_bytes of the server")
+
+
+class BodyTooSlowError(HttpError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    kind = "invalid_request_error"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the body did not arrive within {seconds:g} seconds (max_body_seconds)")
+        self.headers = {"Connection": "close"}
 
 
 class UnsupportedEncodingError(HttpError):
@@ -97,10 +109,7 @@ class OverloadedError(HttpError):
 
     def __init__(self, message: str = "The server is busy; try again shortly.", *, retry_after: float = 1.0) -> None:
         super().__init__(message, code="rate_limit_exceeded")
-        self.retry_after = retry_after
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": f"{self.retry_after:g}"}
+        self.headers = {"Retry-After": f"{retry_after:g}"}
 
 
 class DrainingError(HttpError):
@@ -110,6 +119,4 @@ class DrainingError(HttpError):
 
     def __init__(self) -> None:
         super().__init__("the server is stopping; try again in a moment", code="server_stopping")
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": "5", "Connection": "close"}
+        self.headers = {"Retry-After": "5", "Connection": "close"}

@@ -1,10 +1,16 @@
-"""JSON as clients send it and as they are answered: bounded in depth, and always possible to write as text again."""
+"""JSON as clients send it and as they are answered: bounded in depth and in number, and always possible to write again.
+
+A large text is read in pieces: one call of Python's own parser holds all other threads up until it returns, and half a
+second of that is half a second for every client. So arrays and objects that are longer than a piece are walked here, a
+step at a time, between which other threads get their turn; what is shorter is left to the parser.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from .errors import BadRequestError
@@ -12,25 +18,64 @@ from .errors import BadRequestError
 MAX_DEPTH: Final = 100
 """Levels of nesting. What reads or writes JSON further on recurses, and fails somewhere beyond 200."""
 
+MAX_CONTAINERS: Final = 1_000_000
+"""Arrays and objects in one text. Each takes a hundred bytes and more, however few it is written with."""
+
+MAX_ITEMS: Final = 8_000_000
+"""Items of all arrays and objects of one text together."""
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_AFTER: Final = {"{": "},", "[": "],"}
+"""Marks that end an item which begins so and which another follows."""
+_SCALAR = re.compile(r"-?[A-Za-z0-9.+-]+")
+_AT_ONCE: Final = 64 * 1024
+"""Characters of a text that the parser reads in one call."""
+_PIECE: Final = 4 * 1024
+"""Characters of a larger text that the parser reads in one call."""
+_LONGEST_NUMBER: Final = 4300
+"""Digits of an integer, as Python bounds them."""
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text. Half a surrogate pair, which an escape can make and no encoder takes, is U+FFFD.
+def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEPTH) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: the text.
+        keep_halves: keep half of a surrogate pair, which an escape can make and no encoder takes; it is U+FFFD
+            otherwise.
+        max_depth: most levels of nesting, at most 200.
 
     Raises:
-        ValueError: it is no JSON, or nested more than `MAX_DEPTH` levels deep.
+        ValueError: it is no JSON, nested too deeply, or holds too many values.
     """
+    check_counts(text)
+    if not keep_halves and _SURROGATE.search(text) is not None:
+        text = _PAIRED.sub(_whole, text)
+    if len(text) > _AT_ONCE:
+        return _Walk(text, max_depth).whole()
     try:
         value = json.loads(text)
     except RecursionError:
-        raise _too_deep() from None
-    if _depth_is_beyond(MAX_DEPTH, value):
-        raise _too_deep()
-    if _SURROGATE.search(text) is None:
-        return value
-    halves = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    return json.loads(halves.decode("utf-16", "replace"))
+        raise _too_deep(max_depth) from None
+    if _may_be_deep(text) and _depth_is_beyond(max_depth, value):
+        raise _too_deep(max_depth)
+    return value
+
+
+def check_counts(text: str | bytes) -> None:
+    """Check, before anything is read, that a JSON text does not hold more values than memory is meant for. Brackets
+    and commas within strings count too: nobody can tell them apart without reading.
+
+    Raises:
+        ValueError: it may.
+    """
+    openings = ("[", "{", ",") if isinstance(text, str) else (b"[", b"{", b",")
+    arrays, objects, commas = (text.count(mark) for mark in openings)  # type: ignore[arg-type]  # both are one kind
+    if arrays + objects > MAX_CONTAINERS:
+        raise ValueError(f"it holds more than {MAX_CONTAINERS} arrays and objects")
+    if commas > MAX_ITEMS:
+        raise ValueError(f"it holds more than {MAX_ITEMS} items")
 
 
 def json_object(content: bytes) -> dict[str, Any]:
@@ -48,16 +93,169 @@ def json_object(content: bytes) -> dict[str, Any]:
     return body
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Return compact JSON."""
-    return _ENCODER.encode(value).encode("utf-8", "replace")
+    """Return compact JSON. It knows no infinity and no NaN: null stands for them."""
+    try:
+        text = _ENCODER.encode(value)
+    except ValueError:
+        text = _ENCODER.encode(_without_infinities(value))
+    return text.encode("utf-8", "replace")
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"nested more than {MAX_DEPTH} levels deep")
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _without_infinities(item) for name, item in value.items()}
+    return [_without_infinities(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# Two backslashes are taken together: what follows them is no escape.
+_PAIRED = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def _whole(escape: re.Match[str]) -> str:
+    """Return an escape as it is, or that of U+FFFD for half a pair."""
+    return "\\ufffd" if len(escape.group()) == 6 else escape.group()
+
+
+class _Walk:
+    """One reading of a large text."""
+
+    def __init__(self, text: str, max_depth: int) -> None:
+        self._text = text
+        self._max_depth = max_depth
+        self._read: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+
+    def whole(self) -> Any:
+        """Return the value of the text."""
+        start = self._after_space(0)
+        value, end = self._value(start, 0)
+        end = self._after_space(end)
+        if end != len(self._text):
+            raise json.JSONDecodeError("Extra data", self._text[end : end + 64], 0)
+        return value
+
+    def _value(self, start: int, depth: int) -> tuple[Any, int]:
+        """Return the value that begins at `start`, within `depth` arrays and objects, and where it ends."""
+        first = self._text[start : start + 1]
+        if first == '"':
+            return self._read(self._text, start)
+        if not first or first not in "[{":
+            return self._scalar(start)
+        if depth >= self._max_depth:
+            raise _too_deep(self._max_depth)
+        piece = self._text[start : start + _PIECE]
+        try:
+            value, length = self._read(piece, 0)
+        except ValueError:  # it is longer than a piece, or no JSON: the walk tells
+            return self._object(start, depth + 1) if first == "{" else self._array(start, depth + 1)
+        except RecursionError:
+            raise _too_deep(self._max_depth) from None
+        if _may_be_deep(piece) and _depth_is_beyond(self._max_depth - depth, value):
+            raise _too_deep(self._max_depth)
+        return value, start + length
+
+    def _scalar(self, start: int) -> tuple[Any, int]:
+        found = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
+        if found is None:
+            raise self._expected("value", start)
+        try:
+            value, length = self._read(found.group(), 0)
+        except json.JSONDecodeError:
+            raise self._expected("value", start) from None
+        return value, start + length
+
+    def _array(self, start: int, depth: int) -> tuple[list[Any], int]:
+        items: list[Any] = []
+        at = self._after_space(start + 1)
+        if self._text[at : at + 1] == "]":
+            return items, at + 1
+        while True:
+            several = self._several("[", at, "]", depth)
+            if several is not None:
+                more, at = several
+                items += more
+            else:
+                value, at = self._value(at, depth)
+                items.append(value)
+            at = self._after_space(at)
+            mark = self._text[at : at + 1]
+            if mark == "]":
+                return items, at + 1
+            if mark != ",":
+                raise self._expected("',' delimiter", at)
+            at = self._after_space(at + 1)
+
+    def _object(self, start: int, depth: int) -> tuple[dict[str, Any], int]:
+        fields: dict[str, Any] = {}
+        at = self._after_space(start + 1)
+        if self._text[at : at + 1] == "}":
+            return fields, at + 1
+        while True:
+            several = self._several("{", at, "}", depth)
+            if several is not None:
+                more, at = several
+                fields |= more
+            else:
+                name, at = self._name(at)
+                fields[name], at = self._value(self._after_space(at), depth)
+            at = self._after_space(at)
+            mark = self._text[at : at + 1]
+            if mark == "}":
+                return fields, at + 1
+            if mark != ",":
+                raise self._expected("',' delimiter", at)
+            at = self._after_space(at + 1)
+
+    def _name(self, at: int) -> tuple[str, int]:
+        """Return the name of a field, and where its value begins."""
+        if self._text[at : at + 1] != '"':
+            raise self._expected("property name enclosed in double quotes", at)
+        name, at = self._read(self._text, at)
+        at = self._after_space(at)
+        if self._text[at : at + 1] != ":":
+            raise self._expected("':' delimiter", at)
+        return name, at + 1
+
+    def _several(self, opening: str, at: int, closing: str, depth: int) -> tuple[Any, int] | None:
+        """Return the items from `at` on that a piece holds, as an array or object of their own, and where they end;
+        None where it cannot be told without reading them.
+
+        The piece is cut at a comma. One within a string or within an item leaves that open, so the parser refuses it.
+        """
+        end = _AFTER.get(self._text[at : at + 1], ",")
+        cut = self._text.rfind(end, at, at + _PIECE) + len(end) - 1
+        if cut <= at:
+            return None
+        piece = f"{opening}{self._text[at:cut]}{closing}"
+        try:
+            value, length = self._read(piece, 0)
+        except (ValueError, RecursionError):
+            return None
+        if length != len(piece):
+            return None
+        if _may_be_deep(piece) and _depth_is_beyond(self._max_depth - depth + 1, value):
+            raise _too_deep(self._max_depth)
+        return value, cut
+
+    def _after_space(self, at: int) -> int:
+        found = _SPACE.match(self._text, at)
+        return at if found is None else found.end()
+
+    def _expected(self, what: str, at: int) -> ValueError:
+        return ValueError(f"expected {what}: char {at}")
+
+
+def _may_be_deep(text: str) -> bool:
+    return text.count("[") + text.count("{") > MAX_DEPTH // 2
+
+
+def _too_deep(max_depth: int) -> ValueError:
+    return ValueError(f"nested more than {max_depth} levels deep")
 
 
 def _depth_is_beyond(bound: int, value: Any) -> bool:

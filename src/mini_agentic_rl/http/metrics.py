@@ -98,22 +98,15 @@ class RequestMetrics:
         self._requests = Counter(
             f"{prefix}_requests", f"Requests by {label} and outcome.", [label, "outcome"], registry=self.registry
         )
-        self._seconds = Histogram(
-            f"{prefix}_request_seconds",
-            f"Seconds from the arrival of a request to the end of its answer, by {label}.",
-            [label],
-            buckets=seconds,
-            registry=self.registry,
+
+        def histogram(name: str, until: str) -> Histogram:
+            text = f"Seconds from the arrival of a request to {until}, by {label}."
+            return Histogram(f"{prefix}_{name}", text, [label], buckets=seconds, registry=self.registry)
+
+        self._seconds = histogram("request_seconds", "the end of its answer")
+        self._first = (
+            histogram("time_to_first_token_seconds", "the first event of its streamed answer") if streams else None
         )
-        self._first: Histogram | None = None
-        if streams:
-            self._first = Histogram(
-                f"{prefix}_time_to_first_token_seconds",
-                f"Seconds from the arrival of a request to the first event of its streamed answer, by {label}.",
-                [label],
-                buckets=seconds,
-                registry=self.registry,
-            )
 
     def read_when_asked(
         self,

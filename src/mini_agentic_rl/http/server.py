@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
+import signal
 import socket
 import threading
 import time
@@ -14,17 +16,29 @@ from typing import Any
 import uvicorn
 from typing_extensions import Self
 
-from ..errors import UserError
+from .access import check_address
 from .admission import Admission
+from .connections import BoundedConnection, most_connections
+from .errors import ServerStartError
 
 logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS = 75
+_RESTARTS_A_MINUTE = 5
+"""A server that stops unasked more often ends its process: one that lives without its server serves nobody."""
 _BACKLOG = 2048
 
 
-class ServerStartError(UserError):
-    """The server could not start."""
+class _WithoutCancellations(logging.Filter):
+    """Drops what uvicorn says of requests that were cancelled, with a traceback each: they are when a server stops."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        return not (isinstance(error, asyncio.CancelledError) or record.msg == _CANCELLING)
+
+
+_CANCELLING = "Cancel %s running task(s), timeout graceful shutdown exceeded"
+logging.getLogger("uvicorn.error").addFilter(_WithoutCancellations())
 
 
 class ServerThread:
@@ -39,7 +53,7 @@ class ServerThread:
 
     def __init__(self, app: Any, host: str, port: int, name: str) -> None:
         self._app = app
-        self._host = host
+        self.host = host
         self._name = name
         self._wanted_port = port
         self._bound_port: int | None = None
@@ -61,7 +75,7 @@ class ServerThread:
     @property
     def root(self) -> str:
         """Its URL for clients on this machine, without a path: http://host:port."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
@@ -69,26 +83,29 @@ class ServerThread:
         """True while it takes connections."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
             ServerStartError: the address cannot be had.
         """
         if self._thread is not None:
-            return
-        listener = _listen(self._host, self._wanted_port)
+            return self
+        listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
+        most = most_connections()
         server = _Server(
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
+                http=type("Connection", (BoundedConnection,), {"most": most}),
+                ws="none",
                 lifespan="auto",
                 access_log=False,
                 proxy_headers=False,
                 log_config=None,
                 log_level="warning",
-                backlog=_BACKLOG,
+                backlog=min(_BACKLOG, most // 4),  # so many are accepted before any is turned away
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             ),
             self._name,
@@ -100,6 +117,7 @@ class ServerThread:
             thread.join()
             raise ServerStartError(f"the {self._name} could not start: {server.failure}")
         self._server, self._thread = server, thread
+        return self
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop taking requests, give those under way `timeout` seconds, then cancel them. Blocks until it is done."""
@@ -111,7 +129,7 @@ class ServerThread:
         self._server = self._thread = self._bound_port = None
 
 
-class AdmittingServer:
+class AdmittingServer(ServerThread):
     """Serve an application that has an admission in front: both open together, and requests may end before it stops.
 
     Args:
@@ -123,38 +141,19 @@ class AdmittingServer:
     """
 
     def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
-        self.host = host
+        super().__init__(app, host, port, name)
         self.admission = admission
-        self._thread = ServerThread(app, host, port, name)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on.
-
-        Raises:
-            RuntimeError: it has not been started, and any free port was asked for.
-        """
-        return self._thread.port
-
-    @property
-    def root(self) -> str:
-        """Its URL for clients on this machine, without a path: http://host:port."""
-        return self._thread.root
-
-    @property
-    def running(self) -> bool:
-        """True while it takes connections."""
-        return self._thread.running
 
     def start(self) -> Self:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be had.
+            ServerStartError: the address cannot be had, or other computers could come in and no key is asked for.
         """
         if not self.running:
+            check_address(self.host, self.admission.keys)
             self.admission.reopen()
-            self._thread.start()
+            super().start()
             self.announce()
         return self
 
@@ -167,7 +166,7 @@ class AdmittingServer:
         started = time.monotonic()
         if self.running:
             self.admission.drain(timeout)
-        self._thread.stop(max(0.0, timeout - (time.monotonic() - started)))
+        super().stop(max(0.0, timeout - (time.monotonic() - started)))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -190,15 +189,33 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
     def serve_until_stopped(self, listener: socket.socket) -> None:
+        """Serve; whatever ends that unasked, such as a want of memory, begins it anew on the same port."""
+        ends: list[float] = []
         try:
-            asyncio.run(self.serve(sockets=[listener]))
-        except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
-            self.failure = error
-            if self.ready.is_set():
-                logger.exception("the %s stopped unexpectedly", self._name)
+            while self._ended_unasked(listener):
+                ends = [*(end for end in ends if time.monotonic() - end < 60), time.monotonic()]
+                if len(ends) > _RESTARTS_A_MINUTE:
+                    logger.error("the %s keeps stopping: this process is asked to end", self._name)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+                self.started = self.should_exit = self.force_exit = False
+                self.server_state.connections.clear()
+                self.server_state.tasks.clear()
         finally:
             listener.close()
             self.ready.set()
+
+    def _ended_unasked(self, listener: socket.socket) -> bool:
+        """Serve until asked to stop; return True if something else ended it once it had begun."""
+        try:
+            asyncio.run(self.serve(sockets=[listener.dup()]))  # it closes what it is given
+        except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
+            self.failure = error
+            if not self.ready.is_set():
+                return False
+            logger.exception("the %s stopped unexpectedly", self._name)
+            return not self.should_exit
+        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,18 +17,14 @@ def check_model(model: str, device: str) -> None:
     """
     from transformers import AutoConfig
 
-    from ..policy import resolve_device, resolve_model
+    from ..policy import cannot_load, resolve_device, resolve_model
 
     resolve_device(device)
     path = resolve_model(model)
     try:
         AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"{model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
-            setting="model",
-        ) from error
+    except Exception as error:  # of a damaged file it may be any
+        raise cannot_load(model, error) from error
 
 
 def current_role() -> Role:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings
-from ..config import JsonSettings, Settings
+from ..config import COMMAS, JsonSettings, Settings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings, RunSettings
@@ -39,8 +39,8 @@ class TaskSettings(Settings):
     dataset: str = "arithmetic"
     """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, a file (JSONL, JSON,
     CSV, TSV or Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub."""
-    difficulty: list[int] = Field(default=[1, 2])
-    """Levels of the arithmetic and medical tasks, from 1 to 4; give it several times for several levels."""
+    difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
+    """Levels of the arithmetic and medical tasks, from 1 to 4; several with commas, as 1,2."""
 
 
 class TrainConfig(RunnerSettings, JsonSettings):
@@ -65,8 +65,29 @@ class TrainConfig(RunnerSettings, JsonSettings):
     passes, so that runs of different algorithms compare. None is what the algorithm or the agent decides."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Model": ("load.*", "loop.tool_format", "loop.thinking", "lora.r", "lora.alpha", "full_finetune"),
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
+        "Model": (
+            "load.*",
+            "preset",
+            "loop.tool_format",
+            "loop.thinking",
+            "lora.r",
+            "lora.alpha",
+            "lora.dropout",
+            "full_finetune",
+        ),
+        "Run": (
+            "run.output_dir",
+            "loop.seed",
+            "loop.deterministic",
+            "loop.eval_every",
+            "loop.checkpoint_every",
+            "run.console",
+            "run.loggers",
+            "run.resume",
+            "run.overwrite",
+            "json_output",
+        ),
         "Warm-up (SFT)": ("warm_start.examples", "warm_start.learning_rate"),
         "Reinforcement learning": (
             "algorithm",
@@ -89,8 +110,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "learner.max_batch_tokens",
             "learner.checkpointing",
             "engine.cache_mib",
-            "preset",
             "n_runners",
+            "loop.gateway_port",
             "loop.rollout_timeout",
             "loop.on_failure",
             "loop.max_attempts",
@@ -116,22 +137,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Critic (--algorithm ppo)": tuple(f"loop.{name}" for name in CRITIC),
         "Limits of a rollout": ("limits.*",),
-        "Run": (
-            "run.output_dir",
-            "loop.seed",
-            "loop.deterministic",
-            "loop.eval_every",
-            "loop.checkpoint_every",
-            "run.loggers",
-            "run.resume",
-            "run.overwrite",
-            "json_output",
-        ),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
-        "96 for `sql`, else 48.",
-        "json_output": "Print the summary as JSON on standard output.",
+        "96 for `sql`, 48 for `arithmetic`, else 128.",
     }
 
     algorithm: AlgorithmName = "grpo"
@@ -165,7 +174,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
-        given = {"max_new_tokens": tokens_of_call(tasks.agent), **value}
+        given = {"max_new_tokens": tokens_of_call(tasks), **value}
         if algorithm == PPO:
             return PPOSettings(**given)
         foreign = next((name for name in CRITIC if name in given), None)
@@ -189,8 +198,9 @@ class SqlTrainConfig(TrainConfig):
     """The SQL agent needs more examples until it writes queries at all, and has longer rollouts: those of a question
     with their prompt are about 1,000 tokens."""
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        **TrainConfig.panels,
+        "Tasks": TrainConfig.panels["Tasks"],
         "SQL agent": ("database", "reward_model_url", "execution_weight", "answer_weight"),
+        **TrainConfig.panels,
         "Where it runs": ("ci_fast", "llm_proxy", "external_store_address"),
     }
     helps: ClassVar[Mapping[str, str]] = {
@@ -198,8 +208,8 @@ class SqlTrainConfig(TrainConfig):
         "tasks.agent": 'Agent to train: `sql`; the settings under "SQL agent" are for no other.',
         "tasks.dataset": "Tasks: `medical` (generated), or a file with `question`, `answer` and the gold query as "
         "`sql`.",
-        "tasks.difficulty": "Levels of the questions, from 1 (one row of one table) to 4 (several joins); give it "
-        "several times for several levels.",
+        "tasks.difficulty": "Levels of the questions, from 1 (one row of one table) to 4 (several joins); several with "
+        "commas, as 1,2.",
         "warm_start.examples": "How many generated example conversations to imitate before reinforcement learning; 0 "
         "leaves it out. From 32 the embedded model learns to call the tool, from 192 to write right queries for most "
         "questions of level 1.",
@@ -223,7 +233,7 @@ class SqlTrainConfig(TrainConfig):
     """Put an LLM proxy in front of the model that is trained: it records the calls, in place of the model's server."""
     external_store_address: str | None = None
     """Address of a store server that runs already (`agl store --port 9999`), as http://localhost:9999. With
-    AGL_MANAGED_STORE=0 each runner is a process of its own."""
+    AGL_MANAGED_STORE=0 each runner is a process of its own, and one on this computer is found without its address."""
 
 
 def with_agent_defaults(config: TrainConfig) -> TrainConfig:
@@ -233,6 +243,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     return SqlTrainConfig(**config.model_dump(exclude_unset=True))
 
 
-def tokens_of_call(agent: str) -> int:
-    """Return the tokens that a call of an agent needs."""
-    return 96 if agent == "sql" else 48
+def tokens_of_call(tasks: TaskSettings) -> int:
+    """Return the tokens that a call of an agent needs: a query, an expression, or a step of a solution in words."""
+    if tasks.agent == "sql":
+        return 96
+    return 48 if tasks.dataset == "arithmetic" else 128

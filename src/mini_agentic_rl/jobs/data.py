@@ -43,16 +43,13 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
     Raises:
         UserError: there is no such data set, or an extra that it needs is not installed.
     """
-    try:
-        examples = load_examples(
-            settings.dataset,
-            settings.form,
-            split=settings.split,
-            max_samples=settings.max_samples,
-            seed=settings.seed,
-        )
-    except ImportError as error:
-        raise UserError(f"{settings.dataset}: {error}", setting="dataset") from error
+    examples = load_examples(
+        settings.dataset,
+        settings.form,
+        split=settings.split,
+        max_samples=settings.max_samples,
+        seed=settings.seed,
+    )
     if settings.output is not None:
         settings.output.parent.mkdir(parents=True, exist_ok=True)
         write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))

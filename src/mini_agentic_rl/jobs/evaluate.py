@@ -13,10 +13,9 @@ from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..recipes import load_recipe, load_tasks
-from ..trainer import Trainer, accuracy_row, mean_pass_at_k
+from ..trainer import Trainer, accuracy_row, mean_pass_at_k, transcripts, versions
 from .config import SqlTrainConfig
 from .settings import EvalSettings
-from .summary import transcripts, versions
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work.
     """
-    recipe = load_recipe(settings.tasks.agent)
+    recipe = load_recipe(settings.tasks.agent, settings.tasks.dataset)
     settings = _with_defaults_of_agent(settings)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
@@ -50,7 +49,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         raise UserError("the evaluation was stopped before it ended")
     result = {
         "accuracy": _rows(algorithm.evaluation),
-        "failed": Counter(row.untrainable for row in algorithm.evaluation.rollouts if row.untrainable is not None),
+        "failed": Counter(row.unscored for row in algorithm.evaluation.rollouts if row.unscored is not None),
         "seconds": algorithm.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "versions": versions(),
@@ -61,7 +60,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     }
     if settings.output is not None:
         answers = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
-        write_json(settings.output, json.loads(json.dumps({**result, "rollouts": answers})))
+        write_json(settings.output, json.loads(json.dumps({**result, "rollouts": answers})), private=True)
     return result
 
 

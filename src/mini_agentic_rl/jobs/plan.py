@@ -119,6 +119,7 @@ def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         dtype=_dtype(settings.load.dtype, on_cpu=on_cpu),
         quantization=settings.load.quantization,
         lora_r=settings.lora.r,
+        lora_dropout=settings.lora.dropout,
         checkpointing=settings.learner.checkpointing,
         max_batch_tokens=settings.learner.max_batch_tokens,
         cache_mib=settings.engine.cache_mib,
@@ -158,7 +159,9 @@ def _changes(chosen: PlannedSettings) -> str:
 def _options(settings: PlanSettings, plan: MemoryPlan) -> str:
     loop = settings.loop
     return (
-        f"--model {settings.load.model} --lora-r {settings.lora.r} --tasks-per-step {loop.tasks_per_step} "
+        f"--model {settings.load.model} --lora-r {settings.lora.r} "
+        + (f"--lora-dropout {settings.lora.dropout:g} " if settings.lora.dropout else "")
+        + f"--tasks-per-step {loop.tasks_per_step} "
         f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
         + _changes(plan.settings)
     )

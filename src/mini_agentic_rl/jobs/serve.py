@@ -33,28 +33,29 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
         # A fresh adapter changes nothing, and gives the model a name of its own beside its base.
         lora=None if load.adapter is not None else LoraSettings(),
         engine=settings.engine,
+        name=settings.served_model_name,
     )
     try:
         yield served.serve(
             host=server.host,
             port=server.port,
             api_keys=keys,
-            limits=GatewayLimits(**settings.limits.model_dump()),
+            limits=GatewayLimits(**settings.limits.model_dump(), **settings.grammars.model_dump()),
             **settings.answers.model_dump(),
         )
     finally:
-        served.close()
+        served.close(server.drain_seconds)
 
 
 def serve_job(settings: ServeSettings) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted or terminated; requests under way are finished first.
 
     Raises:
         UserError: see `open_server`.
     """
-    with open_server(settings):
+    with _until_terminated() as stop, open_server(settings):
         logger.info("Ctrl-C stops it")
-        threading.Event().wait()
+        stop.wait()
 
 
 @contextmanager
@@ -84,6 +85,7 @@ def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
         )
         with server:
             yield server
+            server.stop(settings.drain_seconds)
     finally:
         thread.close()
 
@@ -94,12 +96,23 @@ def score_job(settings: ScoreServerSettings) -> None:
     Raises:
         UserError: see `open_score_server`.
     """
+    with _until_terminated() as stop, open_score_server(settings):
+        logger.info("Ctrl-C stops it")
+        stop.wait()
+
+
+@contextmanager
+def _until_terminated() -> Iterator[threading.Event]:
+    """Yield what SIGTERM sets: a server that has drained ends well. A second one ends it at once."""
     stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def on_signal(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, on_signal)
     try:
-        with open_score_server(settings):
-            logger.info("Ctrl-C stops it")
-            stop.wait()
+        yield stop
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..gateway import AnswerSettings, ServerSettings
+from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings
@@ -23,7 +23,14 @@ class PlanSettings(JsonSettings):
     defaults: ClassVar[Mapping[str, Any]] = {"loop.max_new_tokens": 512}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("load.*",),
-        "Memory": ("vram", "lora.r", "learner.checkpointing", "learner.max_batch_tokens", "engine.cache_mib"),
+        "Memory": (
+            "vram",
+            "lora.r",
+            "lora.dropout",
+            "learner.checkpointing",
+            "learner.max_batch_tokens",
+            "engine.cache_mib",
+        ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
             "loop.samples_per_prompt",
@@ -34,7 +41,6 @@ class PlanSettings(JsonSettings):
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "Tokens that a rollout samples in all its calls together.",
-        "json_output": "Print the plan as JSON on standard output.",
     }
 
     vram: str | None = None
@@ -61,6 +67,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
             "temperature",
             "rollouts.max_new_tokens",
             "n_runners",
+            "rollouts.gateway_port",
             "rollouts.rollout_timeout",
         ),
         "Run": ("rollouts.seed", "output", "json_output"),
@@ -98,7 +105,7 @@ class ChatSettings(AdaptedModelSettings):
     """Sampling temperature; 0 always takes the likeliest token."""
     max_new_tokens: int = Field(default=256, ge=1)
     """At most this many sampled tokens in one model call."""
-    max_turns: int = Field(default=4, ge=1)
+    max_turns: int = Field(default=10, ge=1)
     """At most this many model calls for one message of yours."""
     tools: bool = True
     """Offer the math agent's tools to the model, under its system prompt."""
@@ -108,18 +115,23 @@ class ServeSettings(Settings):
     """The settings of `serve`."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Model": ("load.*", "answers.*"),
-        "Limits of requests": ("limits.*",),
+        "Model": ("load.*", "served_model_name", "answers.*"),
+        "Limits of requests": ("limits.*", "grammars.*"),
         "Server": ("server.*", "engine.cache_mib", "engine.max_waiting"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "engine.cache_mib": "Size of the key/value cache in MiB; requests that do not fit into it wait.",
     }
 
+    served_model_name: str | None = None
+    """Name that clients ask for; by default the name of the model's folder, or its Hugging Face id. The model without
+    its adapter is NAME-base."""
+
     load: AdaptedModelSettings = AdaptedModelSettings()
     answers: AnswerSettings = AnswerSettings()
     server: ServerSettings = ServerSettings()
     limits: RequestLimits = RequestLimits()
+    grammars: GrammarLimits = GrammarLimits()
     engine: EngineSettings = EngineSettings()
 
 
@@ -131,7 +143,6 @@ class ConvertSettings(JsonSettings):
         "Fields": ("prompt_field", "chosen_field", "rejected_field"),
         "Options": ("json_output",),
     }
-    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the report as JSON on standard output."}
 
     input: Path | None = None
     """Raw preferences: .jsonl (also .gz), .json, .csv, .tsv or .parquet. Needed."""

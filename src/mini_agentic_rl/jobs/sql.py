@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import httpx
+
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..gateway import GatewayLimits, LLMProxy
 from ..recipes import Recipe
 from ..recipes.sql import sql_recipe
 from ..rewards import RemoteReward
+from ..trainer import DEFAULT_SERVER
 from .checks import current_role
 from .config import SqlTrainConfig
 
 logger = logging.getLogger(__name__)
+
+PORTS = (DEFAULT_SERVER[1], 9999)
+"""Ports at which a store server that was started by hand is looked for: its usual one, and that of the guides."""
+_PROBE_SECONDS = 2.0
+_SERVER_VARIABLES = (LightningEnvVar.AGL_SERVER_HOST, LightningEnvVar.AGL_SERVER_PORT)
 
 
 def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
@@ -69,20 +77,40 @@ def _components(settings: SqlTrainConfig) -> dict[str, Any]:
                 setting="external_store_address",
             )
         components["store"] = settings.external_store_address
-    elif _unmanaged() and not _server_named() and current_role() == "both":
-        logger.info("no store server is named (`external_store_address`): the store is a file in the output folder")
-        components["store"] = str(settings.run.output_dir / "rollouts.db")
-        components["strategy"] = "shm"
+    elif (
+        not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
+        and not any(resolve_str_env_var(name) is not None for name in _SERVER_VARIABLES)
+        and current_role() == "both"
+    ):
+        running = _running_store()
+        if running is not None:
+            logger.info("rollouts go to the store server that runs at %s", running)
+            components["store"] = running
+        else:
+            file = settings.run.output_dir / "rollouts.db"
+            logger.warning(
+                "AGL_MANAGED_STORE=0, but no store server runs on this computer (looked at the ports %s), and none is "
+                "named by --external-store-address, AGL_SERVER_HOST or AGL_SERVER_PORT: rollouts go to the file %s",
+                " and ".join(map(str, PORTS)),
+                file,
+            )
+            components["store"] = str(file)
+            components["strategy"] = "shm"
     return components
 
 
-def _unmanaged() -> bool:
-    return not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
-
-
-def _server_named() -> bool:
-    names = (LightningEnvVar.AGL_SERVER_HOST, LightningEnvVar.AGL_SERVER_PORT)
-    return any(resolve_str_env_var(name) is not None for name in names)
+def _running_store() -> str | None:
+    """Return the address of the store server that runs on this computer; None if none answers."""
+    with httpx.Client(trust_env=False, timeout=_PROBE_SECONDS) as client:
+        for port in PORTS:
+            address = f"http://127.0.0.1:{port}"
+            try:
+                answer = client.get(f"{address}/v1/agl/health")
+                if answer.status_code == 200 and answer.json() == {"status": "ok"}:
+                    return address
+            except (httpx.HTTPError, ValueError):  # nobody there, or somebody else
+                continue
+    return None
 
 
 def _reward_model(url: str | None) -> RemoteReward | None:

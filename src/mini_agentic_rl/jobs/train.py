@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart, read_progress
+from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart
 from ..datasets import TaskRows
 from ..errors import UserError
 from ..gateway import GatewayLimits
-from ..metrics import MetricsLogger, read_metrics
+from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks
-from ..trainer import Checkpoint, RecordedRun, RunFolder, Trainer, asks_for_processes, record_run, write_report
+from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset
 from .sql import prepare_sql
-from .summary import training_summary, transcripts
 
-_TRANSCRIPTS = 6
+logger = logging.getLogger(__name__)
+
 _PROCESSES = 4
 
 
@@ -34,11 +34,12 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         UserError: a setting cannot work, or the output folder holds something else.
     """
     config = with_agent_defaults(config)
+    check_loggers(config.run.loggers)
     components: dict[str, Any] = {}
     if isinstance(config, SqlTrainConfig):
         config, recipe, components = prepare_sql(config)
     else:
-        recipe = load_recipe(config.tasks.agent)
+        recipe = load_recipe(config.tasks.agent, config.tasks.dataset)
     if current_role() == "runner":
         return _run_agent(config, recipe, components)
     check_model(config.load.model, config.load.device)
@@ -48,33 +49,21 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     held_out = load_tasks(tasks.dataset, "test", loop.eval_size, 0, tasks.difficulty)
     algorithm = make_algorithm(config, warm_start=_warm_start(config, recipe, train))
 
-    def fit(run: RecordedRun) -> dict[str, Any]:
-        started = time.perf_counter()
-        trainer = Trainer(
-            algorithm=algorithm,
-            hooks=recipe.hooks,
-            n_runners=_runners(config, components),
-            output_dir=run.folder.path,
-            logger=run.logger,
-            resume=run.is_resumed,
-            **components,
-        )
-        trainer.fit(recipe.agent, train, val_dataset=held_out)
-        summary = {
-            **training_summary(algorithm, seconds=time.perf_counter() - started, seed=loop.seed),
-            "model": config.load.model,
-            "dataset": tasks.dataset,
-        }
-        with run.folder.writing(run.folder.report_path):
-            write_report(
-                run.folder,
-                summary=summary,
-                metrics_rows=read_metrics(run.folder.metrics_path),
-                transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+    folder = RunFolder(config.run.output_dir)
+    about = {"model": config.load.model, "dataset": tasks.dataset}
+    with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
+        if not run.is_finished:
+            trainer = Trainer(
+                algorithm=algorithm,
+                hooks=recipe.hooks,
+                n_runners=_runners(config, components),
+                output_dir=folder,
+                logger=run.logger,
+                resume=run.is_resumed,
+                **components,
             )
-        return summary
-
-    return record_run(RunFolder(config.run.output_dir), config.run, config.flat(), fit, last_logged=last_logged)
+            trainer.fit(recipe.agent, train, val_dataset=held_out)
+    return folder.read_summary()
 
 
 def make_algorithm(
@@ -113,11 +102,6 @@ def make_algorithm(
     )
 
 
-def last_logged(checkpoint: Checkpoint | None) -> int:
-    """Return the last metrics row that a run resumed from a checkpoint keeps."""
-    return -1 if checkpoint is None else read_progress(checkpoint[1]).logged - 1
-
-
 def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
     """Run the agent for an algorithm elsewhere, whose output folder this is: nothing is written to it."""
     trainer = Trainer(
@@ -137,8 +121,11 @@ def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
 
 
 def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
-    """Return the imitation of tasks done well; None where there is nothing to imitate."""
+    """Return the imitation of tasks done well; None where there is nothing to imitate, which the log says."""
     found = recipe.demonstrations
-    if found is None or config.warm_start.examples == 0 or found.needs not in tasks[0]:
+    if found is None or config.warm_start.examples == 0:
         return None
-    return WarmStart(found.demonstrate, found.tools, config.warm_start)
+    if not found.can_show(tasks[0]):
+        logger.info("%s has no worked solutions: nothing is imitated before", config.tasks.dataset)
+        return None
+    return WarmStart(found.demonstrate, found.tools(tasks[0]), config.warm_start)

@@ -11,16 +11,18 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from ..emitter import emit_trainable_agent
 from ..tracer import Tracer, get_active_tracer
-from ..types import NamedResources, Rollout, RolloutMode, Span, on_trainable_agent
+from ..types import NamedResources, Rollout, RolloutMode, Span, SpanCoreFields, on_trainable_agent
 from .arguments import names_argument
 
 TaskT = TypeVar("TaskT")
 
-RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | Rollout | None
+RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | Sequence[SpanCoreFields] | Rollout | None
 """Result of an agent: its final reward, spans to add to the trace, a rollout with its output, or nothing."""
 
 ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
 """Arguments that a rollout method may name, in the order in which unnamed parameters take them."""
+
+_METHODS = ("rollout", "training_rollout", "validation_rollout")
 
 _runner: ContextVar[Any] = ContextVar("runner", default=None)
 
@@ -69,7 +71,7 @@ class LitAgent(Generic[TaskT]):
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `val` or `test`, as `rollout` does."""
+        """Try a task of mode `val` or `test`, or of no mode, as `rollout` does."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
@@ -77,27 +79,39 @@ class LitAgent(Generic[TaskT]):
         return await self.rollout_async(task, resources, rollout)
 
     async def validation_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `val` or `test`, as `rollout_async` does."""
+        """Try a task of mode `val` or `test`, or of no mode, as `rollout_async` does."""
         return await self.rollout_async(task, resources, rollout)
 
     def is_async(self) -> bool:
-        """Return True if rollouts of this agent run on the event loop."""
-        return inspect.iscoroutinefunction(self.method_for("train"))
+        """Return True if this agent defines a method that runs on the event loop.
+
+        A class that overrides this says so itself: True rules its sync methods out, False its async ones.
+        """
+        kind = type(self)
+        return any(
+            self._defines(f"{name}_async") or inspect.iscoroutinefunction(getattr(kind, name)) for name in _METHODS
+        )
 
     def method_for(self, mode: RolloutMode | None) -> Callable[..., Any]:
         """Return the method that runs a rollout of this mode: the most specific override, async first.
 
+        A rollout without a mode is no training: it runs the same method as one of mode `val`.
+
         Raises:
             NotImplementedError: the class overrides none that fits.
         """
-        general = ["rollout_async", "rollout"]
-        specific = {"train": "training_rollout", "val": "validation_rollout", "test": "validation_rollout"}
-        names = general if mode is None else [f"{specific[mode]}_async", specific[mode], *general]
-        for name in names:
-            if getattr(type(self), name) is not getattr(LitAgent, name):
+        forms = ["_async", ""]
+        if type(self).is_async is not LitAgent.is_async:
+            forms = ["_async"] if self.is_async() else [""]
+        specific = "training_rollout" if mode == "train" else "validation_rollout"
+        for name in (f"{base}{form}" for base in (specific, "rollout") for form in forms):
+            if self._defines(name):
                 method: Callable[..., Any] = getattr(self, name)
                 return method
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async (mode {mode})")
+
+    def _defines(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(LitAgent, name)
 
     def needs_resources(self, mode: RolloutMode | None) -> bool:
         """Return True if the method for this mode asks for resources."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout, RolloutMode
-from .agent import LitAgent, RolloutResult
+from .agent import LitAgent, RolloutResult, TaskT
 from .arguments import as_annotated
 
 Func = Callable[..., Any]
@@ -24,7 +24,7 @@ _RESOURCE_PARAMETERS = ("llm", "prompt_template", "resources")
 _KNOWN = ("task", *_RESOURCE_PARAMETERS, "rollout")
 
 
-class FunctionalLitAgent(LitAgent[Any]):
+class FunctionalLitAgent(LitAgent[TaskT]):
     """Agent made of a function. Calling the agent calls the function.
 
     Args:
@@ -35,7 +35,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         defaults: resources by parameter name, for where the rollout's resources hold none of that kind.
 
     Raises:
-        TypeError: the first parameter is not `task`, or one has another name and no default.
+        ValueError: the first parameter is not `task`, or one has another name and no default.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class FunctionalLitAgent(LitAgent[Any]):
         parameters = inspect.signature(func).parameters
         label = getattr(func, "__qualname__", repr(func))
         if next(iter(parameters), None) != "task":
-            raise TypeError(f"the first parameter of {label} must be named task")
+            raise ValueError(f"the first parameter of {label} must be named task")
         unknown = [
             name
             for name, parameter in parameters.items()
             if name not in (*_KNOWN, *(defaults or ())) and parameter.default is inspect.Parameter.empty
         ]
         if unknown:
-            raise TypeError(f"{label} asks for {unknown[0]!r}; on offer are {', '.join(_KNOWN)}")
+            raise ValueError(f"{label} asks for {unknown[0]!r}; on offer are {', '.join(_KNOWN)}")
         self._func = func
         self._parameters = frozenset(parameters)
         self._strip_proxy = strip_proxy
@@ -68,8 +68,11 @@ class FunctionalLitAgent(LitAgent[Any]):
         """Call the function itself."""
         return self._func(*args, **kwargs)
 
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self._func)
+
     def method_for(self, mode: RolloutMode | None) -> Func:
-        return self.rollout_async if inspect.iscoroutinefunction(self._func) else self.rollout
+        return self.rollout_async if self.is_async() else self.rollout
 
     def needs_resources(self, mode: RolloutMode | None) -> bool:
         return not self._parameters.isdisjoint(set(_RESOURCE_PARAMETERS) - set(self._defaults))
@@ -113,18 +116,18 @@ class FunctionalLitAgent(LitAgent[Any]):
 @overload
 def rollout(
     func: Func, *, trained_agents: str | None = None, model: LLM | None = None, tokenizer: LLM | None = None
-) -> FunctionalLitAgent: ...
+) -> FunctionalLitAgent[Any]: ...
 @overload
 def rollout(
     func: None = None, *, trained_agents: str | None = None, model: LLM | None = None, tokenizer: LLM | None = None
-) -> Callable[[Func], FunctionalLitAgent]: ...
+) -> Callable[[Func], FunctionalLitAgent[Any]]: ...
 def rollout(
     func: Func | None = None,
     *,
     trained_agents: str | None = None,
     model: LLM | None = None,
     tokenizer: LLM | None = None,
-) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+) -> FunctionalLitAgent[Any] | Callable[[Func], FunctionalLitAgent[Any]]:
     """Make an agent of a function that names what it wants.
 
     `model` is the `llm` of runs whose resources hold none: an algorithm that trains puts its own model in its place.
@@ -137,31 +140,33 @@ def rollout(
 
 
 @overload
-def llm_rollout(func: Func, *, strip_proxy: bool = True, trained_agents: str | None = None) -> FunctionalLitAgent: ...
+def llm_rollout(
+    func: Func, *, strip_proxy: bool = True, trained_agents: str | None = None
+) -> FunctionalLitAgent[Any]: ...
 @overload
 def llm_rollout(
     func: None = None, *, strip_proxy: bool = True, trained_agents: str | None = None
-) -> Callable[[Func], FunctionalLitAgent]: ...
+) -> Callable[[Func], FunctionalLitAgent[Any]]: ...
 def llm_rollout(
     func: Func | None = None, *, strip_proxy: bool = True, trained_agents: str | None = None
-) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+) -> FunctionalLitAgent[Any] | Callable[[Func], FunctionalLitAgent[Any]]:
     """Make an agent of a function `(task, llm[, rollout])`.
 
     Raises:
-        TypeError: the function has no parameter `llm`.
+        ValueError: the function has no parameter `llm`.
     """
     return _decorated(func, ("llm",), strip_proxy, trained_agents)
 
 
 @overload
-def prompt_rollout(func: Func) -> FunctionalLitAgent: ...
+def prompt_rollout(func: Func) -> FunctionalLitAgent[Any]: ...
 @overload
-def prompt_rollout(func: None = None) -> Callable[[Func], FunctionalLitAgent]: ...
-def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
+def prompt_rollout(func: None = None) -> Callable[[Func], FunctionalLitAgent[Any]]: ...
+def prompt_rollout(func: Func | None = None) -> FunctionalLitAgent[Any] | Callable[[Func], FunctionalLitAgent[Any]]:
     """Make an agent of a function `(task, prompt_template[, rollout])`.
 
     Raises:
-        TypeError: the function has no parameter `prompt_template`.
+        ValueError: the function has no parameter `prompt_template`.
     """
     return _decorated(func, ("prompt_template",), True, None)
 
@@ -172,11 +177,11 @@ def _decorated(
     strip_proxy: bool,
     trained_agents: str | None,
     defaults: NamedResources | None = None,
-) -> FunctionalLitAgent | Callable[[Func], FunctionalLitAgent]:
-    def decorate(inner: Func) -> FunctionalLitAgent:
+) -> FunctionalLitAgent[Any] | Callable[[Func], FunctionalLitAgent[Any]]:
+    def decorate(inner: Func) -> FunctionalLitAgent[Any]:
         for name in required:
             if name not in inspect.signature(inner).parameters:
-                raise TypeError(f"{getattr(inner, '__qualname__', repr(inner))} needs a parameter named {name}")
+                raise ValueError(f"{getattr(inner, '__qualname__', repr(inner))} needs a parameter named {name}")
         return FunctionalLitAgent(inner, strip_proxy=strip_proxy, trained_agents=trained_agents, defaults=defaults)
 
     return decorate if func is None else decorate(func)

@@ -16,7 +16,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span
+from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span, SpanCoreFields
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,19 @@ def _are_spans(value: Any) -> bool:
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str | bytes)
-        and all(isinstance(item, Span | ReadableSpan) for item in value)
+        and all(isinstance(item, Span | ReadableSpan | SpanCoreFields) for item in value)
     )
 
 
-def _as_spans(items: Sequence[Span | ReadableSpan]) -> list[Span]:
-    return [
-        Span.from_opentelemetry(item, "", "", 0) if isinstance(item, ReadableSpan) else item.model_copy()
-        for item in items
-    ]
+def _as_spans(items: Sequence[Span | ReadableSpan | SpanCoreFields]) -> list[Span]:
+    return [_as_span(item) for item in items]
+
+
+def _as_span(item: Span | ReadableSpan | SpanCoreFields) -> Span:
+    match item:
+        case ReadableSpan():
+            return Span.from_opentelemetry(item, "", "", 0)
+        case SpanCoreFields():  # what an emitter with propagate=False returns
+            return Span.from_core_fields(item)
+        case _:
+            return item.model_copy()

@@ -1,12 +1,13 @@
 """The interface of everything that shows or keeps the metrics of a run.
 
 A run is a row of phases ("SFT", "reinforcement learning", "evaluation"); a phase advances through a known or unknown
-number of units; at some points a dictionary of numbers is logged under a step. `step` is one count over the whole
-run and never decreases: several services drop rows that go back.
+number of units; at some points a dictionary of numbers is logged under a step. `step` counts what is trained: finished
+steps of reinforcement learning, optimizer steps of post-training, rounds of a search. What is measured before the first
+one stands at 0. The imitation that goes before reinforcement learning has steps of its own, and names of its own.
 
 Metric names are `family` or `family/detail` (`reward`, `reward/std`, `mismatch/mean_abs`). The console shows one
 number of each family in `HEADLINE_FAMILIES`, the report draws one chart per family. A name that ends in `/eval` was
-measured on held-out examples.
+measured on held-out examples; one that begins with `sft/`, or has it inside, belongs to the imitation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_
 """Families that a person watches, in the order in which they are shown."""
 EVAL = "/eval"
 """Suffix of the names of metrics that were measured on held-out examples."""
+SFT = "sft/"
+"""Prefix of the names of metrics of the imitation, after the adapter's where there are several."""
 
 
 def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
@@ -46,6 +49,13 @@ def held_out(metrics: Mapping[str, float]) -> dict[str, float] | None:
     return {name.removesuffix(EVAL): value for name, value in metrics.items()}
 
 
+def step_label(metrics: Mapping[str, float], step: int) -> str:
+    """Return how a person is told of a row's step: the number, and which steps it counts or what was measured."""
+    if held_out(metrics) is not None:
+        return f"{step}, held out"
+    return f"{step}, SFT" if metrics and all(SFT in name for name in metrics) else str(step)
+
+
 class MetricsLogger:
     """Override what you need; what is left alone does nothing. Also a context manager that closes itself."""
 
@@ -61,7 +71,7 @@ class MetricsLogger:
         """`n` more units of the current phase are done."""
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Record numbers under a step of the run (0 or more, never decreasing)."""
+        """Record numbers under a step (0 or more), which one name of a metric never counts backwards."""
 
     def note(self, message: str) -> None:
         """Tell something that is not a number, in one line."""

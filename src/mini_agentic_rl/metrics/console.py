@@ -27,7 +27,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .base import HEADLINE_FAMILIES, MetricsLogger, headline, headline_name, held_out
+from ..visible_text import VisibleConsole
+from .base import HEADLINE_FAMILIES, MetricsLogger, headline, headline_name, held_out, step_label
+from .readable import duration, quantity
 
 _WIDTH_WITHOUT_TERMINAL = 200
 _FORETELLING = 0.1
@@ -42,7 +44,7 @@ _TITLES = {
     "tokens_per_second": "tokens/s",
 }
 """Labels of metrics and families, where they differ from the name of the family."""
-_HELD_OUT = "held out"
+_RATE = "tokens_per_second"
 
 
 @functools.cache
@@ -52,7 +54,7 @@ def shared_console() -> Console:
     Lines that another console writes tear a live view apart, so log output has to go here as well:
     `setup_logging(console=shared_console())`.
     """
-    return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    return VisibleConsole(stderr=True, width=None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL)
 
 
 class ConsoleLogger(MetricsLogger):
@@ -125,11 +127,7 @@ class _LiveView:
             self._progress.advance(self._phases[-1], n)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        measured = held_out(metrics)
-        if measured is None:
-            self._steps.append((str(step), dict(metrics)))
-        else:
-            self._steps.append((f"{step}, {_HELD_OUT}", measured))
+        self._steps.append((step_label(metrics, step), held_out(metrics) or dict(metrics)))
 
     def note(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -156,11 +154,11 @@ class _LiveView:
             if headline_name(row, family) is not None
         }
         table = Table(box=None, pad_edge=False)
-        table.add_column("step", justify="left" if any(_HELD_OUT in step for step, _ in steps) else "right")
+        table.add_column("step", justify="right" if all(step.isdecimal() for step, _ in steps) else "left")
         for title in titles.values():
             table.add_column(title, justify="right")
         for step, row in steps:
-            table.add_row(step, *(_number(family, headline(row, family)) for family in titles))
+            table.add_row(step, *(quantity(family, headline(row, family)) for family in titles))
         return Group(self._progress, table)
 
 
@@ -187,13 +185,13 @@ class _PlainLines:
             self.note(self._progress(now))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        measured = held_out(metrics)
-        row = metrics if measured is None else measured
-        parts = [f"step {step}" if measured is None else f"step {step}, {_HELD_OUT}"]
+        row = held_out(metrics) or metrics
+        parts = [f"step {step_label(metrics, step)}"]
         for family in HEADLINE_FAMILIES:
             value = headline(row, family)
             if value is not None:
-                parts.append(f"{_title(row, family)} {_number(family, value)}")
+                words = [_title(row, family), quantity(family, value)]
+                parts.append(" ".join(reversed(words) if family == _RATE else words))
         self.note("  ".join(parts))
 
     def note(self, message: str) -> None:
@@ -206,7 +204,7 @@ class _PlainLines:
     def _end_phase(self) -> None:
         if self._name is not None:
             done = f"{self._done} done in " if self._done else "done in "
-            self.note(f"{self._name}: {done}{_duration(time.monotonic() - self._start)}")
+            self.note(f"{self._name}: {done}{duration(time.monotonic() - self._start)}")
             self._name = None
 
     def _progress(self, now: float) -> str:
@@ -216,27 +214,9 @@ class _PlainLines:
         if not _FORETELLING * self._total <= self._done < self._total:
             return so_far
         left = (now - self._start) / self._done * (self._total - self._done)
-        return f"{so_far}, about {_duration(max(left, 0.0))} left"
+        return f"{so_far}, about {duration(max(left, 0.0))} left"
 
 
 def _title(row: Mapping[str, float], family: str) -> str:
     """Return the label of a family's number in this row."""
     return _TITLES.get(headline_name(row, family) or family, _TITLES.get(family, family))
-
-
-def _number(family: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if family == "accuracy":
-        return f"{100 * value:.1f} %"
-    if family == "memory_gib":
-        return f"{value:.2f} GiB"
-    return f"{value:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

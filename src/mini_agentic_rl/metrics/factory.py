@@ -2,63 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from ..errors import UserError
 from .base import MetricsLogger, MultiLogger
 from .console import ConsoleLogger
 from .jsonl import JsonlLogger
-from .services import MlflowLogger, SwanLabLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .services import (
+    MODULES,
+    MlflowLogger,
+    SwanLabLogger,
+    TensorBoardLogger,
+    TrackioLogger,
+    WandbLogger,
+    load,
+)
 
 LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
 
+_SERVICES: Final[dict[str, Callable[[Path, Mapping[str, Any]], MetricsLogger]]] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+    "swanlab": SwanLabLogger,
+    "mlflow": MlflowLogger,
+    "trackio": TrackioLogger,
+}
 
-def make_logger(names: Sequence[str], run_dir: str | Path, *, resume_step: int | None = None) -> MultiLogger:
-    """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
 
-    Args:
-        names: Any of `LoggerName`, each at most once.
-        run_dir: Existing folder of the run; files go there.
-        resume_step: Last step that counts when a run is continued (see `JsonlLogger`).
+def check_loggers(names: Sequence[str]) -> None:
+    """Import what the loggers need, so that a run which cannot have them ends before it begins.
 
     Raises:
-        UserError: an unknown name, a name given twice, or the package of a logger is not installed.
+        UserError: an unknown name, or the package of a logger is not installed or cannot be loaded beside the others.
     """
-    run_dir = Path(run_dir)
     known = get_args(LoggerName)
     for name in names:
         if name not in known:
             raise UserError(f"unknown logger {name!r}; choose from {', '.join(known)}", setting="loggers")
-        if list(names).count(name) > 1:
-            raise UserError(f"{name!r} is given twice", setting="loggers")
-    made: list[MetricsLogger] = []
     try:
         for name in names:
-            made.append(_make(name, run_dir, resume_step))
+            if name in MODULES:
+                load(name)
+    except UserError:
+        raise
     except ImportError as error:
-        MultiLogger(made).close()
-        raise UserError(str(error)) from error
+        raise UserError(str(error), setting="loggers") from error
+
+
+def make_logger(
+    names: Sequence[str],
+    run_dir: str | Path,
+    *,
+    keep_rows: int | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+) -> MultiLogger:
+    """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
+
+    Args:
+        names: Any of `LoggerName`; a name that is given twice counts once.
+        run_dir: Existing folder of the run; files go there.
+        keep_rows: Rows of metrics that stay when a run is continued (see `JsonlLogger`).
+        hyperparameters: The configuration of the run, as JSON values, for the services that keep one.
+
+    Raises:
+        UserError: see `check_loggers`; or a service cannot be reached.
+    """
+    check_loggers(names)
+    made: list[MetricsLogger] = []
+    try:
+        for name in dict.fromkeys(names):
+            made.append(_make(name, Path(run_dir), keep_rows, hyperparameters or {}))
     except BaseException:
         MultiLogger(made).close()
         raise
     return MultiLogger(made)
 
 
-def _make(name: str, run_dir: Path, resume_step: int | None) -> MetricsLogger:
-    match name:
-        case "console":
-            return ConsoleLogger()
-        case "jsonl":
-            return JsonlLogger(run_dir / "metrics.jsonl", resume_step=resume_step)
-        case "tensorboard":
-            return TensorBoardLogger(run_dir)
-        case "wandb":
-            return WandbLogger(run_dir)
-        case "swanlab":
-            return SwanLabLogger(run_dir)
-        case "mlflow":
-            return MlflowLogger(run_dir)
-        case _:
-            return TrackioLogger(run_dir)
+def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapping[str, Any]) -> MetricsLogger:
+    if name == "console":
+        return ConsoleLogger()
+    if name == "jsonl":
+        return JsonlLogger(run_dir / "metrics.jsonl", keep_rows=keep_rows)
+    try:
+        return _SERVICES[name](run_dir, hyperparameters)
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        offline = f"; {name.upper()}_MODE=offline keeps it on this computer" if name in ("wandb", "swanlab") else ""
+        raise UserError(f"the {name} logger could not begin: {first}{offline}", setting="loggers") from error

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,18 @@ class JsonlLogger(MetricsLogger):
 
     Args:
         path: The file; its folder must exist.
-        resume_step: The last step that counts; everything after the last row with a step of at most this is cut off.
-            None keeps every whole line.
+        keep_rows: Rows that stay; everything after them is cut off. None keeps every whole line.
 
     Raises:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: str | Path, *, resume_step: int | None = None) -> None:
+    def __init__(self, path: str | Path, *, keep_rows: int | None = None) -> None:
         self.path = Path(path)
         self._phase: str | None = None
         self._failed = False
         if self.path.exists():
-            self._trim(resume_step)
+            self._trim(keep_rows)
         self._file = self.path.open("a", encoding="utf-8")
 
     def phase(self, name: str, total: int | None = None) -> None:
@@ -63,15 +62,10 @@ class JsonlLogger(MetricsLogger):
         except OSError as error:
             logger.error("the last metrics were not written to %s: %s", self.path, error.strerror)
 
-    def _trim(self, resume_step: int | None) -> None:
+    def _trim(self, keep_rows: int | None) -> None:
         end = 0
-        position = 0
-        for line in self.path.read_bytes().splitlines(keepends=True):
-            position += len(line)
-            row = _parse(line)
-            if row is None:
-                break
-            if resume_step is None or row.get("step", 0) <= resume_step:
+        for number, (position, _) in enumerate(_whole_rows(self.path), 1):
+            if keep_rows is None or number <= keep_rows:
                 end = position
         with self.path.open("r+b") as file:
             file.truncate(end)
@@ -80,14 +74,23 @@ class JsonlLogger(MetricsLogger):
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, in order, up to the first line that is torn; empty if there is no such file."""
     path = Path(path)
-    rows: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            row = _parse(line)
-            if row is None:
-                break
-            rows.append(row)
-    return rows
+    return [row for _, row in _whole_rows(path)] if path.exists() else []
+
+
+def _whole_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the position of the end of each row, and the row, up to the first line that is torn."""
+    position = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        position += len(line)
+        row = _parse(line)
+        if row is None:
+            return
+        yield position, row
+
+
+def rows_until(path: str | Path, step: int) -> int:
+    """Return how many rows of a `metrics.jsonl` there are up to the last one of at most this step."""
+    return max((number for number, row in enumerate(read_metrics(path), 1) if row.get("step", 0) <= step), default=0)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -95,7 +98,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

@@ -1,47 +1,94 @@
 """Loggers that hand the numbers to TensorBoard, W&B, SwanLab, MLflow or Trackio.
 
-Their packages are no dependencies of ours: each is imported when its logger is made, and a missing one is named
-together with the extra that brings it. None of them is asked to reach a network: W&B and SwanLab start in their
-offline mode unless their own environment variable says otherwise, the others write into the run folder.
+Their packages are no dependencies of ours: each is imported when its logger is made, and one that is missing, or that
+cannot be loaded beside the others, is named together with what to do. W&B and SwanLab are online where a key of theirs
+is found, else offline in the run folder; their own environment variables decide before that. The others write into the
+run folder, or where their environment variables say.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import netrc
 import os
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+from ..errors import MissingPackageError
 from .base import MetricsLogger
 
 _PROJECT = "mini-agentic-rl"
+MODULES: Final = {
+    "tensorboard": "tensorboard.summary",
+    "wandb": "wandb",
+    "swanlab": "swanlab",
+    "mlflow": "mlflow.tracking",
+    "trackio": "trackio",
+}
+"""What is imported for each logger."""
+_LONGEST_PARAMETER = 6000
+_PARAMETERS_AT_ONCE = 100
+_STEP = "step"
 
 
 class _Service(MetricsLogger, ABC):
-    """A logger over an open handle of a foreign package; `_end` is called once, however often it is closed."""
+    """A logger over an open handle of a foreign package; `_end` is called once, however often it is closed.
+
+    Args:
+        run_dir: existing folder of the run.
+        hyperparameters: the configuration of the run, as JSON values.
+
+    Raises:
+        MissingPackageError: the package is not installed; the message names the extra that brings it.
+        ImportError: the package cannot be loaded; the message says what to do.
+    """
 
     _open = True
+
+    def __init__(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        with _only_results_on_stdout():
+            self._begin(run_dir, hyperparameters)
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._end()
+            with _only_results_on_stdout():
+                self._end()
+
+    @abstractmethod
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None: ...
 
     @abstractmethod
     def _end(self) -> None: ...
 
 
+class _RunService(_Service):
+    """A service whose handle is a run that takes all numbers of a step at once."""
+
+    _run: Any
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
+
+    def _end(self) -> None:
+        self._run.finish()
+
+
 class TensorBoardLogger(_Service):
-    """Event files under `run_dir/tensorboard`.
+    """Event files under `run_dir/tensorboard`; the configuration is in its tab "HParams"."""
 
-    Raises:
-        ImportError: `tensorboard` is not installed.
-    """
-
-    def __init__(self, run_dir: Path) -> None:
-        self._writer = _load("tensorboard.summary", "tensorboard").Writer(str(run_dir / "tensorboard"))
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        folder = str(run_dir / "tensorboard")
+        if hyperparameters:
+            _write_hyperparameters(folder, run_dir.name, hyperparameters)
+        self._writer = load("tensorboard").Writer(folder)
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         for name, value in metrics.items():
@@ -52,66 +99,60 @@ class TensorBoardLogger(_Service):
         self._writer.close()
 
 
-class WandbLogger(_Service):
-    """Weights & Biases, offline under `run_dir/wandb` unless `WANDB_MODE` is set; `WANDB_PROJECT` names the project.
+class WandbLogger(_RunService):
+    """Weights & Biases: online with a key (`WANDB_API_KEY`, or `wandb login`), else offline under `run_dir/wandb`.
 
-    Raises:
-        ImportError: `wandb` is not installed.
+    `WANDB_MODE` decides before that; `WANDB_PROJECT` names the project.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        wandb = _load("wandb", "wandb")
-        self._run = wandb.init(
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        self._run = load("wandb").init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             name=run_dir.name,
             dir=str(run_dir),
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
+            config=dict(hyperparameters),
         )
+        self._run.define_metric("*", step_metric=_STEP)  # its own count of rows must not decide what is drawn where
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
-
-    def _end(self) -> None:
-        self._run.finish()
+        self._run.log({_STEP: step, **{name: float(value) for name, value in metrics.items()}})
 
 
-class SwanLabLogger(_Service):
-    """SwanLab, offline under `run_dir/swanlab` unless `SWANLAB_MODE` is set.
+class SwanLabLogger(_RunService):
+    """SwanLab: online with a key (`SWANLAB_API_KEY`, or `swanlab login`), else offline under `run_dir/swanlab`.
 
-    Raises:
-        ImportError: `swanlab` is not installed.
+    `SWANLAB_MODE` decides before that.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        swanlab = _load("swanlab", "swanlab")
-        self._run = swanlab.init(
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        self._run = load("swanlab").init(
             project=_PROJECT,
             experiment_name=run_dir.name,
             logdir=str(run_dir / "swanlab"),
-            mode=os.environ.get("SWANLAB_MODE", "offline"),
+            mode=os.environ.get("SWANLAB_MODE") or ("online" if _has_swanlab_key() else "offline"),
+            config=dict(hyperparameters),
         )
-
-    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
-
-    def _end(self) -> None:
-        self._run.finish()
 
 
 class MlflowLogger(_Service):
     """MLflow, in the SQLite file `run_dir/mlflow.db` unless `MLFLOW_TRACKING_URI` is set.
 
-    Raises:
-        ImportError: `mlflow` is not installed.
+    `MLFLOW_EXPERIMENT_NAME` names the experiment.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        tracking = _load("mlflow.tracking", "mlflow")
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        tracking = load("mlflow")
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run_dir / 'mlflow.db').resolve()}"
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         self._client = tracking.MlflowClient(tracking_uri=uri)
-        experiment = self._client.get_experiment_by_name(_PROJECT)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(_PROJECT)
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
         self._run_id: str = self._client.create_run(experiment_id, run_name=run_dir.name).info.run_id
+        parameter = importlib.import_module("mlflow.entities").Param
+        rows = [parameter(name, _as_text(value)[:_LONGEST_PARAMETER]) for name, value in hyperparameters.items()]
+        for start in range(0, len(rows), _PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._run_id, params=rows[start : start + _PARAMETERS_AT_ONCE])
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         for name, value in metrics.items():
@@ -121,29 +162,90 @@ class MlflowLogger(_Service):
         self._client.set_terminated(self._run_id)
 
 
-class TrackioLogger(_Service):
-    """Trackio, in its own local folder (`TRACKIO_DIR`, by default in the user's cache).
+class TrackioLogger(_RunService):
+    """Trackio, in its own local folder (`TRACKIO_DIR`), or in the Space that `TRACKIO_SPACE_ID` names."""
+
+    def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        self._run = load("trackio").init(project=_PROJECT, name=run_dir.name, embed=False, config=dict(hyperparameters))
+
+
+def _write_hyperparameters(folder: str, run: str, hyperparameters: Mapping[str, Any]) -> None:
+    """Write an event file with the configuration; a run that goes on writes the same session again."""
+    hparams = importlib.import_module("tensorboard.plugins.hparams.summary_v2")
+    proto = importlib.import_module("tensorboard.compat.proto")
+    events = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    rows = {
+        name: value if isinstance(value, bool | int | float) else _as_text(value)
+        for name, value in _flat(hyperparameters)
+    }
+    summary = proto.summary_pb2.Summary.FromString(hparams.hparams_pb(rows, trial_id=run).SerializeToString())
+    writer = events.EventFileWriter(folder, filename_suffix=".hparams")
+    writer.add_event(proto.event_pb2.Event(wall_time=time.time(), summary=summary))
+    writer.close()
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings under names with dots, as other services show them."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def load(name: str) -> Any:
+    """Import the package of a logger.
 
     Raises:
-        ImportError: `trackio` is not installed.
+        ImportError: it is not installed, or does not go with another package that is.
     """
-
-    def __init__(self, run_dir: Path) -> None:
-        trackio = _load("trackio", "trackio")
-        self._run = trackio.init(project=_PROJECT, name=run_dir.name, embed=False)
-
-    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
-
-    def _end(self) -> None:
-        self._run.finish()
-
-
-def _load(module: str, package: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(MODULES[name])
     except ImportError as error:
-        raise ImportError(
-            f"the {package} logger needs the package {package!r}: "
-            "pip install 'mini-agentic-rl[loggers]', or leave it out of `loggers`"
+        if error.name is not None and error.name.partition(".")[0] != name:
+            raise ImportError(f"the {name} logger cannot be loaded: {error}; {_LEAVE_OUT}") from error
+        raise MissingPackageError(
+            f"the {name} logger", name, extra="loggers", setting="loggers", hint=f", or {_LEAVE_OUT}"
         ) from error
+    except Exception as error:  # of protobuf, where what one package was made with is not what another has installed
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ImportError(
+            f"the {name} logger cannot be loaded beside the other packages here ({first}): "
+            f"pip install --upgrade {name} protobuf, or {_LEAVE_OUT}"
+        ) from error
+
+
+_LEAVE_OUT = "leave it out of `loggers`"
+
+
+@contextlib.contextmanager
+def _only_results_on_stdout() -> Iterator[None]:
+    """Send what a package prints of itself to standard error: standard output is for results."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    named = os.environ.get("NETRC")
+    files = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    return any(host in _hosts(file) for file in files)
+
+
+def _has_swanlab_key() -> bool:
+    files = [folder / ".swanlab" / ".netrc" for folder in (Path.cwd(), Path.home())]
+    return bool(os.environ.get("SWANLAB_API_KEY")) or any(_hosts(file) for file in files)
+
+
+def _hosts(file: Path) -> set[str]:
+    """Return the hosts for which a file of logins has one; none where it cannot be read."""
+    try:
+        return set(netrc.netrc(file).hosts)
+    except (OSError, netrc.NetrcParseError):
+        return set()
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

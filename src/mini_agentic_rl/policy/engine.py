@@ -7,23 +7,30 @@ callback, which is given the tokens.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress, islice
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mini_agentic_rl.tokens import ConstraintError, TokenDelta, TokenRequest
 
+from .drafts import Drafts
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
-from .sampler import Draw, Row, fit_mask, sample
-from .scheduler import RunningSequence, Scheduler, Segment
+from .sampler import Draw, Row, fit_mask, one_token, sample
+from .scheduler import Scheduler
 from .settings import EngineSettings
 from .step_batch import StepBatch, pack_step
+from .step_plan import RunningSequence, Segment
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)
@@ -35,8 +42,12 @@ class EngineCounters:
 
     sampled_tokens: int = 0
     computed_tokens: int = 0
-    """Tokens that went through the model: those of prompts that were not in the cache, and one for each distinct
-    history that decodes."""
+    """Tokens that went through the model: those of prompts that were not in the cache, one for each distinct history
+    that decodes, and those guessed behind it."""
+    guessed_tokens: int = 0
+    """Tokens that were guessed ahead."""
+    passes: int = 0
+    """Forward passes."""
 
 
 class Engine:
@@ -53,13 +64,18 @@ class Engine:
         blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
         self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
         self.cache = BlockCache(blocks, size, share=not self.settings.deterministic)
+        self._drafts = Drafts(0 if self.settings.deterministic else self.settings.max_draft_tokens)
         self._scheduler = Scheduler(
             self.cache,
             model.version,
             max_batch_tokens=self.settings.max_batch_tokens,
             max_running=1 if self.settings.deterministic else self.settings.max_running,
             context_length=model.context_length,
+            vocabulary=model.vocab_size,
+            drafts=self._drafts,
         )
+        if self.settings.deterministic:
+            model.threads.fix()
         self.counters = EngineCounters()
         self._inbox: list[RunningSequence] = []
         self._inbox_lock = threading.Lock()
@@ -80,6 +96,9 @@ class Engine:
             raise PolicyError("the prompt is empty")
         if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
             raise PolicyError(f"the prompt holds a token id outside 0..{self._model.vocab_size - 1}")
+        bias = request.sampling.logit_bias
+        if bias and not 0 <= min(bias) <= max(bias) < self._model.vocab_size:
+            raise PolicyError(f"logit_bias holds a token id outside 0..{self._model.vocab_size - 1}")
         if request.adapter is not None and request.adapter not in self._model.versions:
             raise PolicyError(f"no adapter named {request.adapter!r}")
         if len(prompt) >= self._model.context_length:
@@ -135,7 +154,7 @@ class Engine:
             self._scheduler.add(sequence)
         try:
             self._forward_pass()
-        except (RuntimeError, PolicyError, ValueError) as error:
+        except Exception as error:  # of any kind: it would end the one thread that all requests wait for
             logger.exception("a forward pass failed (%s); its requests are cancelled", error)
             self._drop_all()
             self.cache.drop_idle()
@@ -155,6 +174,8 @@ class Engine:
 
     @torch.inference_mode()
     def _forward_pass(self) -> None:
+        self._model.threads.adapt()
+        began = time.perf_counter()
         plan = self._scheduler.schedule()
         if plan is None:
             return
@@ -169,33 +190,71 @@ class Engine:
         # A GPU computes the pass in the background: grammars work out their masks meanwhile.
         drawing, rows = self._rows(drawing)
         draws = self._draw(hidden, batch, drawing, rows) if drawing else []
-        self.counters.sampled_tokens += len(draws)
+        drawing, draws = self._numbers(drawing, draws)
+        self.counters.sampled_tokens += self._scheduler.postprocess(plan, drawing, draws)
         self.counters.computed_tokens += batch.tokens_T.numel()
-        self._scheduler.postprocess(plan, drawing, draws)
+        self.counters.guessed_tokens += sum(len(segment.guessed) for segment in plan.decode if segment.twin is None)
+        self.counters.passes += 1
+        if not plan.prefill:
+            self._drafts.cost.observe(batch.tokens_T.numel(), time.perf_counter() - began)
 
     def _rows(self, drawing: list[Segment]) -> tuple[list[Segment], list[Row]]:
-        """Return what the sampler needs of each segment. One whose constraint allows nothing is cancelled instead."""
+        """Return what the sampler needs of each segment, a row for each of its draws.
+
+        One whose constraint allows nothing is cancelled instead.
+        """
         going: list[Segment] = []
         rows: list[Row] = []
         for segment in drawing:
             sequence = segment.sequence
-            allowed = None
-            if sequence.constraint is not None:
-                try:
-                    vocabulary = self._model.vocab_size
-                    allowed = fit_mask(sequence.constraint.allowed(vocabulary), vocabulary)
-                except ConstraintError as error:
-                    sequence.failure, sequence.cancelled = str(error), True
-                    continue
+            try:
+                masks = self._masks(segment)
+            except ConstraintError as error:
+                sequence.failure, sequence.cancelled = str(error), True
+                continue
             going.append(segment)
-            rows.append(Row(sequence.request.sampling, sequence.seed, sequence.sampled, allowed))
+            for ahead, allowed in enumerate(masks):
+                before = segment.guessed[:ahead]
+                position = sequence.position + ahead
+                rows.append(Row(sequence.request.sampling, sequence.seed, position, sequence.counts, before, allowed))
         return going, rows
 
-    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Segment], rows: list[Row]) -> list[Draw]:
-        """Draw one token for each segment; the head sees each distinct history once."""
-        last = [batch.index_of(segment) for segment in drawing]
+    def _numbers(self, drawing: list[Segment], draws: list[list[Draw]]) -> tuple[list[Segment], list[list[Draw]]]:
+        """Return those that were drawn with a probability. Where the model says NaN or infinity, nothing was drawn: the
+        sequence is cancelled, and nothing is recorded that could be trained on."""
+        sound = [all(math.isfinite(draw.logprob) for draw in drawn) for drawn in draws]
+        if all(sound):
+            return drawing, draws
+        for segment, is_sound in zip(drawing, sound, strict=True):
+            segment.sequence.cancelled |= not is_sound
+        logger.error(
+            "the model gave no probabilities (NaN or infinity) to %d of %d answers, which are cancelled: are its "
+            "weights damaged?",
+            sound.count(False),
+            len(sound),
+        )
+        return list(compress(drawing, sound)), list(compress(draws, sound))
+
+    def _masks(self, segment: Segment) -> Sequence[npt.NDArray[np.int32] | None]:
+        """Return the mask of each draw of a segment; behind tokens that are certain stands another one.
+
+        Raises:
+            ConstraintError: nothing is allowed.
+        """
+        constraint, vocabulary = segment.sequence.constraint, self._model.vocab_size
+        if constraint is None:
+            return [None] * (1 + len(segment.guessed))
+        if not segment.guessed:
+            return [fit_mask(constraint.allowed(vocabulary), vocabulary)]
+        return [one_token(id_, vocabulary) for id_ in constraint.certain(vocabulary)[: 1 + len(segment.guessed)]]
+
+    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Segment], rows: list[Row]) -> list[list[Draw]]:
+        """Draw the tokens of each segment; the head sees each distinct history once."""
+        each = [batch.drawing(segment) for segment in drawing]
+        last = [index for indices in each for index in indices]
         row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}
         logits = self._model.logits(hidden_TM[torch.tensor(list(row_of), device=hidden_TM.device)])
         if len(row_of) < len(last):
             logits = logits[torch.tensor([row_of[index] for index in last], device=logits.device)]
-        return sample(logits, rows)
+        draws = iter(sample(logits, rows))
+        return [list(islice(draws, len(indices))) for indices in each]

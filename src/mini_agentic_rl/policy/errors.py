@@ -13,6 +13,14 @@ class ModelNotFoundError(PolicyError):
     """Report that there is no model under this name or path."""
 
 
+def cannot_load(model: str, error: Exception) -> ModelNotFoundError:
+    """Return the error of a model that transformers cannot load, with the first line of its reason."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ModelNotFoundError(
+        f"{model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)", setting="model"
+    )
+
+
 class AdapterMismatchError(PolicyError):
     """Report that the adapter was trained on another base model."""
 

@@ -171,8 +171,9 @@ class BlockCache:
 
         At least one token is always left to compute: the next one is drawn from its hidden state, which is not cached.
         """
-        node = self._root(root)
-        table = BlockTable(node=node)
+        if root not in self._roots:
+            self._roots[root] = self._new_node()
+        table = BlockTable(node=self._roots[root])
         for start in range(0, len(tokens) - self.block_size, self.block_size):
             found = self._tree.get((table.node, tuple(tokens[start : start + self.block_size])))
             if found is None:
@@ -189,7 +190,7 @@ class BlockCache:
         if missing > self.available:
             return False
         for _ in range(missing):
-            block = self._take()
+            block = self._free.pop() if self._free else self._evict()
             self._reference(block)
             table.blocks.append(block)
         return True
@@ -248,11 +249,6 @@ class BlockCache:
         while self._idle:
             self._free.append(self._evict())
 
-    def _root(self, root: Root) -> int:
-        if root not in self._roots:
-            self._roots[root] = self._new_node()
-        return self._roots[root]
-
     def _new_node(self) -> int:
         self._next_node += 1
         return self._next_node
@@ -260,9 +256,6 @@ class BlockCache:
     def _reference(self, block: int) -> None:
         self._idle.pop(block, None)
         self._blocks[block].references += 1
-
-    def _take(self) -> int:
-        return self._free.pop() if self._free else self._evict()
 
     def _evict(self) -> int:
         return self._forget_block(next(iter(self._idle)))

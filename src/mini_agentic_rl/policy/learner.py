@@ -7,7 +7,8 @@ carries its own weight, how the terms are split over calls, or over the chunks o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import PackedTrees
 
+from ..damaged_files import reading
+from ..errors import MissingPackageError
 from .errors import PolicyError
+from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .settings import LearnerSettings
 from .tree_pass import ChunkTerms, TreePass
@@ -140,26 +144,13 @@ class Learner:
                 sums[name] = sums.get(name, 0.0) + float(value.detach())
             return outputs.loss if gradient else None
 
-        # transformers checkpoints in training mode only; a layer without dropout computes the same in either mode.
-        model.base.train(gradient and (self.settings.checkpointing or self._uses_dropout))
-        with torch.set_grad_enabled(gradient), model.using(self.adapter):
+        with torch.set_grad_enabled(gradient), model.using(self.adapter), self._training(gradient):
             self._pass(packed, entropy_gradient=entropy_gradient).run(on_terms)
-        model.base.eval()
         return sums
 
-    @torch.no_grad()
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or with the adapter off."""
-        found_S = torch.empty(packed.term_count, device=self._model.device)
-
-        # Chunks come in the order of the trees, and each holds the terms that it predicts.
-        def on_terms(chunk: ChunkTerms) -> None:
-            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = chunk.logprobs_N
-
-        self._model.base.eval()
-        with self._model.using(None if reference else self.adapter):
-            self._pass(packed).run(on_terms)
-        return found_S
+        return self._each_term(packed, None if reference else self.adapter, lambda chunk: chunk.logprobs_N)
 
     def optim_step(self) -> dict[str, float]:
         """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
@@ -204,19 +195,66 @@ class Learner:
         torch.save(state | {"version": self._model.versions[self.adapter]}, path)
 
     def load_state(self, path: Path) -> None:
-        """Read back what `save_state` wrote."""
-        state = torch.load(path, map_location=self._model.device, weights_only=True)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.steps = state["steps"]
-        self._model.versions[self.adapter] = state["version"]
+        """Read back what `save_state` wrote.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        with reading(path):
+            state = torch.load(path, map_location=self._model.device, weights_only=True)
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.steps = int(state["steps"])
+            self._model.versions[self.adapter] = int(state["version"])
+            for moments in self._optimizer.state.values():
+                refuse_non_finite({name: one for name, one in moments.items() if torch.is_tensor(one)}, path)
 
     def _values(self, chunk: ChunkTerms) -> Tensor | None:
         """Return values [N] of the states that a chunk's terms were sampled in; None without a critic."""
         return None
 
+    @torch.no_grad()
+    def _each_term(self, packed: PackedTrees, adapter: str | None, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
+        """Return the numbers [S] that `read` gives for the terms of each chunk."""
+        found_S = torch.empty(packed.term_count, device=self._model.device)
+
+        # Chunks come in the order of the trees, and each holds the terms that it predicts.
+        def on_terms(chunk: ChunkTerms) -> None:
+            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = read(chunk)
+
+        self._model.base.eval()
+        with self._model.using(adapter):
+            self._pass(packed).run(on_terms)
+        return found_S
+
     @property
-    def _uses_dropout(self) -> bool:
-        return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self._model.base.modules())
+    def drops(self) -> bool:
+        """True if the adapter learns with dropout: its gradients are then not those of the policy that samples."""
+        return any(isinstance(dropout, torch.nn.Dropout) and dropout.p > 0 for dropout in self._dropouts())
+
+    def _dropouts(self) -> Iterator[torch.nn.Module]:
+        """Yield what stands before the adapter's matrices in each layer: a dropout, or the identity."""
+        for module in self._model.base.modules():
+            if self.adapter in (there := getattr(module, "lora_dropout", {})):
+                yield there[self.adapter]
+
+    @contextmanager
+    def _training(self, gradient: bool) -> Iterator[None]:
+        """Let the adapter drop for the duration of a block that learns.
+
+        Nothing else drops, whatever the base was pretrained with: nobody asked for it here, and the sampler has none.
+        """
+        base = self._model.base
+        # transformers checkpoints in training mode only.
+        base.train(gradient and self.settings.checkpointing)
+        for module in base.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.eval()
+        for dropout in self._dropouts():
+            dropout.train(gradient)
+        try:
+            yield
+        finally:
+            base.eval()
 
     def _pass(self, packed: PackedTrees, *, entropy_gradient: bool = False) -> TreePass:
         settings = self.settings
@@ -244,8 +282,6 @@ def _make_optimizer(
     except ImportError as error:
         if settings.optimizer == "auto":
             return torch.optim.AdamW(parameters, **options)
-        raise PolicyError(
-            "adamw_8bit needs bitsandbytes: pip install 'mini-agentic-rl[quant]'", setting="optimizer"
-        ) from error
+        raise MissingPackageError("adamw_8bit", "bitsandbytes", extra="quant", setting="optimizer") from error
     optimizer: torch.optim.Optimizer = AdamW8bit(parameters, **options)
     return optimizer

@@ -202,7 +202,7 @@ def block_attention(
     scale: float,
 ) -> Tensor:
     """Return [T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
-    out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]
+    out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]  # torch
     return out
 
 

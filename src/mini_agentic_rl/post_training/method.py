@@ -19,9 +19,9 @@ from transformers import TrainerCallback, set_seed
 import datasets
 from datasets import Dataset
 
-from ..errors import UserError
+from ..errors import MissingPackageError
 from ..gateway import ChatRenderer
-from ..logging import ignore_library_notices
+from ..logging import ignore_library_notices, only_errors_of
 from .models import TrainedModel
 from .rows import Example, TokenRows
 from .settings import PostTrainingSettings
@@ -133,21 +133,21 @@ def require_trl() -> None:
     """Check that TRL is there.
 
     Raises:
-        UserError: it is not installed.
+        MissingPackageError: it is not installed.
     """
     if importlib.util.find_spec("trl") is None:
-        raise UserError("this needs TRL: pip install 'mini-agentic-rl[trl]'")
+        raise MissingPackageError("training on written rows", "trl", extra="trl")
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Keep libraries quiet for the duration of a block: TRL sends no usage report to the Hub, data sets show no
-    progress bars, and no library tells what it will rename."""
+    progress bars, and no library tells what it will rename, or which special tokens it has brought into line."""
     reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     datasets.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), only_errors_of("transformers"):
             ignore_library_notices()
             yield
     finally:

@@ -30,13 +30,16 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.logging import disable_progress_bar
 
+from ..damaged_files import reading
 from ..errors import UserError
 from ..gateway import ChatRenderer, load_tokenizer
 from ..policy import (
     Dtype,
     ModelNotFoundError,
     adapter_folder,
+    cannot_load,
     quantization_config,
+    refuse_non_finite,
     resolve_device,
     resolve_dtype,
     resolve_model,
@@ -80,7 +83,28 @@ def load_causal(settings: PostTrainingSettings) -> TrainedModel:
         raise UserError(
             f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
         )
-    return TrainedModel(PeftModel.from_pretrained(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+    return TrainedModel(with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+
+
+def with_adapter(model: Any, folder: Path, **options: Any) -> Any:
+    """Return a model with the adapter in a folder on it.
+
+    Raises:
+        UserError: the adapter is damaged, or holds a number that is not finite.
+    """
+    refuse_non_finite(adapter_weights(folder), folder, setting="model")
+    with reading(folder, setting="model"):
+        return PeftModel.from_pretrained(model, folder, **options)
+
+
+def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of an adapter, on the CPU.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    with reading(folder, setting="model"):
+        return dict(load_peft_weights(str(folder), device="cpu"))
 
 
 def load_bare(
@@ -118,12 +142,9 @@ def load_bare(
     try:
         with only_errors():  # a head that is new, or that is not used, is what was asked for
             model = architecture.from_pretrained(path, dtype=kept, **options)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelNotFoundError(
-            f"{settings.model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)",
-            setting="model",
-        ) from error
+    except Exception as error:  # of the damaged file of a model it may be any
+        raise cannot_load(settings.model, error) from error
+    refuse_non_finite(dict(model.named_parameters()), settings.model, setting="model")
     return model, device, dtype
 
 
@@ -140,7 +161,8 @@ def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
 
 def task_of(folder: Path) -> str | None:
     """Return what the adapter in `folder` was trained for: "CAUSAL_LM" or "SEQ_CLS", or None where it does not say."""
-    task = LoraConfig.from_pretrained(str(folder)).task_type
+    with reading(folder, setting="model"):
+        task = LoraConfig.from_pretrained(str(folder)).task_type
     return None if task is None else str(getattr(task, "value", task))
 
 
@@ -192,12 +214,13 @@ def load_reward_model(
     source = base if folder is None else str(folder)
     if (folder is None and not _is_scorer(base)) or (folder is not None and task_of(folder) != _SCORES):
         raise UserError(f"{str(path)!r} is no reward model: train one with `mini-agentic-rl reward`", setting="model")
-    with only_errors():
+    with only_errors(), reading(path, setting="model"):
         model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=kept)
     _compute_head_in_float32(model)
     if folder is not None:
-        model = PeftModel.from_pretrained(model, folder)
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        model = with_adapter(model, folder)
+    with reading(source, setting="model"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = padding_token(tokenizer)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
@@ -223,12 +246,14 @@ def load_for_training(settings: RewardModelSettings) -> TrainedModel:
         lora = lora_config(settings, task_type=_SCORES, modules_to_save=[_HEAD])
         return TrainedModel(bare, tokenizer, lora, device, dtype)
     if task_of(folder) == _SCORES:
-        return TrainedModel(PeftModel.from_pretrained(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
-    config = LoraConfig.from_pretrained(str(folder))
+        return TrainedModel(with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+    refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
+    with reading(folder, setting="model"):
+        config = LoraConfig.from_pretrained(str(folder))
     config.task_type, config.modules_to_save, config.inference_mode = _SCORES, [_HEAD], False
     new_head = {f"base_model.model.{_HEAD}.weight": getattr(bare, _HEAD).weight.detach().clone()}
     model = get_peft_model(bare, config)
-    set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu") | new_head)
+    set_peft_model_state_dict(model, weights | new_head)
     return TrainedModel(model, tokenizer, None, device, dtype)
 
 

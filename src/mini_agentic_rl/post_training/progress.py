@@ -5,13 +5,18 @@ TRL's names of metrics become those that the rest of the project uses.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..atomic_files import give_usual_modes
 from ..metrics import EVAL, MetricsLogger
+from ..policy import ThreadCount
 
 
 class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
@@ -21,13 +26,20 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
         logger: where progress and numbers go.
         tokens_per_epoch: ids in all training rows.
         save_epoch: writes the weights after the epoch of this number.
+        asked: once it is set, training stops after its step, with a checkpoint.
     """
 
-    def __init__(self, logger: MetricsLogger, tokens_per_epoch: int, save_epoch: Callable[[int], None]) -> None:
+    def __init__(
+        self, logger: MetricsLogger, tokens_per_epoch: int, save_epoch: Callable[[int], None], asked: threading.Event
+    ) -> None:
         self._logger = logger
+        self._asked = asked
+        self.has_begun = False
+        """Whether a step of training has begun: a checkpoint that it goes on from has been read by then."""
         self._tokens_per_epoch = tokens_per_epoch
         self._save_epoch = save_epoch
         self._training = False
+        self._threads = ThreadCount()
         self._last = (0.0, 0.0)
         """When numbers were logged last, and how many epochs were done then."""
 
@@ -39,11 +51,23 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = False
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.has_begun = True
+        self._threads.adapt()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._threads.adapt()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._logger.advance()
         control.should_log |= state.global_step >= state.max_steps  # the last numbers, however many steps there are
+        if self._asked.is_set():
+            self._logger.note("interrupted: writing a checkpoint")
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._threads.adapt()
         if not self._training:  # before and after training, measuring is a phase of its own
             self._logger.advance()
 
@@ -58,7 +82,13 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
             self._last = (now, epochs)
         self._logger.log(found, step=state.global_step)
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            give_usual_modes(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._asked.is_set():  # its checkpoint is written, and to measure may take longer than there is
+            control.should_evaluate = control.should_save = False
         epoch = round(state.epoch)
         if state.is_world_process_zero and epoch > 0 and abs(state.epoch - epoch) < 1e-6:
             self._save_epoch(epoch)

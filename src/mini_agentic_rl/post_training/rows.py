@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UserError
 from ..gateway import ChatRenderer
 from ..http import BadRequestError
+from ..metrics import counted
 from ..tokens import CompletionRecord
 
 logger = logging.getLogger(__name__)
 
 Example = Mapping[str, Any]
+T = TypeVar("T")
 IGNORED = -100
 """The label of a token that is not trained, as transformers wants it."""
 
@@ -56,11 +58,9 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
         UserError: an example cannot be rendered.
     """
     found = TokenRows()
-    for index, example in enumerate(examples):
-        try:
-            records = renderer.conversation_to_records(_messages(example["messages"], "user"), tools_of(example))
-        except (BadRequestError, KeyError, TypeError, ValueError) as error:
-            raise _unreadable(index, error) from error
+    for records in _read(
+        examples, lambda one: renderer.conversation_to_records(_messages(one["messages"], "user"), tools_of(one))
+    ):
         for ids, labels in _chains(records):
             if all(label == IGNORED for label in labels[:max_length]):
                 found.dropped["no answer within `max_length`"] += 1
@@ -78,12 +78,9 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
         UserError: an example cannot be rendered.
     """
     found = TokenRows()
-    for index, example in enumerate(examples):
-        try:
-            prompt, chosen = prompt_and_answer(renderer, example, "chosen")
-            _, rejected = prompt_and_answer(renderer, example, "rejected")
-        except (BadRequestError, KeyError, TypeError, ValueError) as error:
-            raise _unreadable(index, error) from error
+    sides = ("chosen", "rejected")
+    for answers in _read(examples, lambda one: [prompt_and_answer(renderer, one, side) for side in sides]):
+        (prompt, chosen), (_, rejected) = answers
         if chosen == rejected:
             found.dropped["chosen and rejected are the same"] += 1
         elif len(prompt) + max(len(chosen), len(rejected)) > max_length:
@@ -101,15 +98,13 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
         UserError: an example cannot be rendered.
     """
     found = TokenRows()
-    for index, example in enumerate(examples):
-        try:
-            prompt, completion = prompt_and_answer(renderer, example, "completion")
-            row = {"prompt_ids": prompt, "completion_ids": completion, "label": bool(example["label"])}
-        except (BadRequestError, KeyError, TypeError, ValueError) as error:
-            raise _unreadable(index, error) from error
+    for (prompt, completion), label in _read(
+        examples, lambda one: (prompt_and_answer(renderer, one, "completion"), bool(one["label"]))
+    ):
         if len(prompt) + len(completion) > max_length:
             found.dropped[_TOO_LONG] += 1
         else:
+            row = {"prompt_ids": prompt, "completion_ids": completion, "label": label}
             found.add(row, len(prompt) + len(completion))
     return found
 
@@ -126,7 +121,7 @@ def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> 
     if len(answer) != 1 or answer[0].get("role") != "assistant":
         raise ValueError(f"{column} has to be one assistant message; what comes before it belongs to the prompt")
     prompt = renderer.render(_messages(example["prompt"], "user"), tools_of(example))
-    return prompt, renderer.encode(renderer.assistant_text(answer[0])) + list(renderer.eos_ids[:1])
+    return prompt, renderer.encode_answer(answer[0]) + list(renderer.eos_ids[:1])
 
 
 def tools_of(example: Example) -> list[dict[str, Any]] | None:
@@ -142,9 +137,9 @@ def report_losses(rows: TokenRows) -> None:
         UserError: nothing is left.
     """
     for reason, count in rows.dropped.items():
-        logger.warning("%d examples left out: %s", count, reason)
+        logger.warning("%s left out: %s", counted(count, "example"), reason)
     if rows.shortened:
-        logger.warning("%d conversations cut to `max_length`", rows.shortened)
+        logger.warning("%s cut to `max_length`", counted(rows.shortened, "conversation"))
     if not rows.rows:
         reasons = ", ".join(rows.dropped) or "the data set is empty"
         raise UserError(f"no example is left to train on ({reasons})", setting="dataset")
@@ -164,10 +159,24 @@ def _chains(records: Sequence[CompletionRecord]) -> list[tuple[list[int], list[i
 
 
 def _messages(value: Any, role: str) -> list[dict[str, Any]]:
-    """Return the messages of a column, which may be plain text."""
-    return [{"role": role, "content": value}] if isinstance(value, str) else [dict(message) for message in value]
+    """Return the messages of a column, which may be plain text; in columns of a `Dataset` what is missing is None."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return [
+        {name: item for name, item in message.items() if item is not None or name == "content"} for message in value
+    ]
 
 
-def _unreadable(index: int, error: Exception) -> UserError:
-    reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-    return UserError(f"example {index} cannot be read: {reason}", setting="dataset")
+def _read(examples: Iterable[Example], read: Callable[[Example], T]) -> Iterator[T]:
+    """Yield what `read` makes of each example.
+
+    Raises:
+        UserError: an example cannot be rendered.
+    """
+    for index, example in enumerate(examples):
+        try:
+            found = read(example)
+        except (BadRequestError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error
+        yield found

@@ -9,6 +9,7 @@ numbers. Started by `torchrun` or `accelerate launch`, each process trains on it
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -21,11 +22,13 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from datasets import Dataset
 
 from ..algorithm import peak_memory_bytes
+from ..damaged_files import DamagedFileError, damage
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
 from ..gateway import ChatRenderer, load_tokenizer
-from ..metrics import EVAL, MetricsLogger
-from ..policy import resolve_device
+from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
+from ..policy import count_parameters, resolve_device
+from ..stopping import asked_to_stop
 from ..trainer import RecordedRun, RunState, record_run
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
 from .models import save_trained
@@ -55,6 +58,7 @@ def run_method(
         UserError: a setting cannot work, or the output folder holds something else.
     """
     require_trl()
+    check_loggers(settings.loggers)
     with quiet_libraries():
         return _run(method, settings, train_rows, eval_rows, callbacks)
 
@@ -81,13 +85,15 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         trainer = method.trainer(settings).make(
             loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
         )
+        parameters = count_parameters(trainer.model)
+        out.note(str(parameters))
         for default in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(default)
-        trainer.add_callback(
-            TrainingProgress(
-                out, rows.tokens, lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path))
-            )
+        asked = threading.Event()
+        progress = TrainingProgress(
+            out, rows.tokens, lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path)), asked
         )
+        trainer.add_callback(progress)
         seconds = {"loading": time.perf_counter() - started}
         before = _measure(trainer, out, "measuring before", seconds)
         if not run.is_resumed:
@@ -97,7 +103,14 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         if settings.early_stopping_patience is not None:
             trainer.add_callback(EarlyStoppingCallback(settings.early_stopping_patience))
         since = time.perf_counter()
-        trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint[1]))
+        with asked_to_stop(asked):
+            try:
+                trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint[1]))
+            except Exception as error:  # of pickles, archives and tensors, while a checkpoint is read
+                if run.checkpoint is None or progress.has_begun or isinstance(error, UserError):
+                    raise
+                advice = "delete that checkpoint, and `resume` goes on from the one before"
+                raise DamagedFileError(damage(run.checkpoint[1], error, advice), setting="resume") from error
         seconds["training"] = time.perf_counter() - since
         after = _last_measured(trainer, settings, run.checkpoint)
         if after is None:
@@ -114,7 +127,12 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             "before": before,
             "after": after,
             **method.result(trainer, len(measured_rows.rows)),
-            **_effort(trainer, rows),
+            "steps": trainer.state.global_step,
+            "epochs": round(float(trainer.state.epoch), 3),
+            "tokens": round(rows.tokens * trainer.state.epoch),
+            "parameters": {"trained": parameters.trained, "all": parameters.total},
+            "peak_memory_bytes": peak_memory_bytes(),
+            "versions": {package: metadata.version(package) for package in _PACKAGES},
             "seconds": {**seconds, "this process": time.perf_counter() - started},
             "seed": settings.seed,
         }
@@ -127,24 +145,12 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         settings,
         settings.model_dump(mode="json"),
         train_and_measure,
-        last_logged=lambda checkpoint: 0 if checkpoint is None else checkpoint[0],
+        rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
         is_writer=processes.is_main_process,
         agree=lambda state: _agreed(state, processes),
     )
     processes.wait_for_everyone()
     return summary
-
-
-def _effort(trainer: Any, rows: TokenRows) -> dict[str, Any]:
-    """Return how much was trained, and with what."""
-    return {
-        "steps": trainer.state.global_step,
-        "epochs": round(float(trainer.state.epoch), 3),
-        "tokens": round(rows.tokens * trainer.state.epoch),
-        "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
-        "peak_memory_bytes": peak_memory_bytes(),
-        "versions": {package: metadata.version(package) for package in _PACKAGES},
-    }
 
 
 def _agreed(state: RunState, processes: PartialState) -> RunState:
@@ -192,15 +198,11 @@ def read_examples(
         UserError: the data set cannot be read, or an extra that it needs is not installed.
     """
     if train is None:
-        try:
-            train = load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed)
-        except ImportError as error:
-            raise UserError(f"{settings.dataset}: {error}", setting="dataset") from error
+        train = load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed)
     elif settings.max_samples is not None:
         train = train[: settings.max_samples]
     if held_out is not None:
         return list(train), list(held_out)
     if settings.eval_fraction == 0:
         return list(train), []
-    trained, measured = divide_examples(list(train), settings.eval_fraction, settings.seed)
-    return list(trained), list(measured)
+    return divide_examples(list(train), settings.eval_fraction, settings.seed)

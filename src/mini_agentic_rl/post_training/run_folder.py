@@ -20,6 +20,7 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..damaged_files import reading
 from ..errors import UserError
 from ..policy import ADAPTER_CONFIG
 from ..trainer import RunFolder, RunState
@@ -85,7 +86,12 @@ class PostTrainingFolder(RunFolder):
 
     def owned(self) -> list[Path]:
         files = self.checkpoints_path / _RESULT_FILES
-        results = json.loads(files.read_text(encoding="utf-8")) if files.is_file() else []
+        results: list[str] = []
+        if files.is_file():
+            with reading(files, setting="output_dir"):
+                results = [str(name) for name in json.loads(files.read_text(encoding="utf-8"))]
+                if any(Path(name).name != name for name in results):
+                    raise ValueError("it names files that are not in the folder")
         return [
             *(self.path / name for name in results),
             *self.epochs(),
@@ -94,6 +100,11 @@ class PostTrainingFolder(RunFolder):
             self.metrics_path,
             self.checkpoints_path,
         ]
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _is_whole(checkpoint: Path) -> bool:

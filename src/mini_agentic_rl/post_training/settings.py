@@ -24,14 +24,10 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     helps: ClassVar[Mapping[str, str]] = {
         "model": "Model to start from: `embedded` (SmolLM2-135M-Instruct), a Hugging Face id, a local folder, or the "
         "folder of an adapter, which is trained on.",
-        "dtype": "Number format of the weights that stay as they are; auto takes what the device is best at.",
         "device": "Where to compute: auto, cpu, cuda, mps.",
-        "quantization": "Load the base weights in 4 or 8 bits on a CUDA device (needs bitsandbytes: the `quant` "
-        "extra).",
         "output_dir": "Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and "
         "summary.",
         "seed": "Seed of examples, their order and initial weights.",
-        "json_output": "Print the summary as JSON on standard output.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": (
@@ -60,6 +56,7 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
             "seed",
             "checkpoint_every",
             "logging_steps",
+            "console",
             "loggers",
             "resume",
             "overwrite",
@@ -91,21 +88,11 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     """Examples in one forward-backward pass."""
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     """Passes that make up one optimizer step."""
-    learning_rate: float = restated(
-        LearnerSettings,
-        "learning_rate",
-        2e-4,
-        "Peak learning rate; full training wants about a tenth of what LoRA wants.",
-    )
+    learning_rate: float = restated(LearnerSettings, "learning_rate", 2e-4)
     warmup_steps: int = restated(LearnerSettings, "warmup_steps", 0)
     lr_schedule: Schedule = restated(LearnerSettings, "schedule", "linear")
-    weight_decay: float = restated(LearnerSettings, "weight_decay", 0.0, "Weight decay of AdamW.")
-    gradient_checkpointing: bool = restated(
-        LearnerSettings,
-        "checkpointing",
-        False,
-        "Recompute activations in the backward pass: less memory, about a third more time.",
-    )
+    weight_decay: float = restated(LearnerSettings, "weight_decay", 0.0)
+    gradient_checkpointing: bool = restated(LearnerSettings, "checkpointing", False)
     eval_every: int | None = restated(
         GRPOSettings,
         "eval_every",

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ..datasets import ArithmeticDataset, Split, TaskRows, load_task_dataset
+from ..datasets import Split, TaskRows, load_task_dataset, split_style
 from ..datasets.sql import MedicalQuestions
-from ..errors import UserError
+from ..errors import MissingPackageError, UserError
 from ..litagent import LitAgent
 from ..user_code import load_object
 from .recipe import Recipe
 
 
-def load_recipe(name: str) -> Recipe:
+def load_recipe(name: str, dataset: str = "") -> Recipe:
     """Return the recipe `math` or `sql`, or that of a user's `module:ClassName` of a LitAgent.
+
+    `dataset` is where the tasks come from: generated arithmetic takes fewer calls than other problems.
 
     A user's agent is scored by what its rollouts return, by what they emit, and by the hooks in its attribute `hooks`.
 
@@ -22,9 +24,10 @@ def load_recipe(name: str) -> Recipe:
         UserError: there is no such agent.
     """
     if name == "math":
-        from .math import math_recipe
+        from .math import GENERATED_TURNS, MAX_TURNS, math_recipe
 
-        return math_recipe()
+        generated = split_style(dataset)[0].partition(":")[0] == "arithmetic"
+        return math_recipe(max_turns=GENERATED_TURNS if generated else MAX_TURNS)
     if name == "sql":
         from .sql import sql_recipe
 
@@ -34,6 +37,8 @@ def load_recipe(name: str) -> Recipe:
     try:
         found = load_object(name)
         agent = found() if isinstance(found, type) else found
+    except MissingPackageError:
+        raise
     except Exception as error:  # the user's module may fail in any way while it is imported
         raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent") from error
     if not isinstance(agent, LitAgent):
@@ -49,13 +54,12 @@ def load_tasks(
     Raises:
         UserError: no such data set, or its extra is not installed.
     """
-    if dataset in ("arithmetic", "medical") and split != "all":
+    name, as_text = split_style(dataset)
+    if name in ("arithmetic", "medical") and split != "all":
         if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
             raise UserError(f"{list(difficulty)}: the levels are 1, 2, 3 and 4", setting="difficulty")
-        if dataset == "medical":
+        if name == "medical":
             return MedicalQuestions(split, 2000 if size is None else size, seed, difficulty=tuple(difficulty))
-        return ArithmeticDataset(split, 10_000 if size is None else size, seed, difficulty=tuple(difficulty))
-    try:
-        return load_task_dataset(dataset, split, size, seed)
-    except ImportError as error:
-        raise UserError(f"{dataset}: {error}", setting="dataset") from error
+        levels = ",".join(map(str, difficulty))
+        dataset, size = f"{'text:' if as_text else ''}arithmetic:{levels}", 10_000 if size is None else size
+    return load_task_dataset(dataset, split, size, seed)

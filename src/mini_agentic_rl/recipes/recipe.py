@@ -16,10 +16,10 @@ class Demonstrations:
 
     demonstrate: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
     """Returns the OpenAI messages of a task done well."""
-    tools: Sequence[dict[str, Any]]
-    """Tools that the agent sends with every call."""
-    needs: str
-    """Field that a task must have to be demonstrated."""
+    tools: Callable[[Mapping[str, Any]], Sequence[dict[str, Any]]]
+    """Returns the tools that the agent sends with every call about a task."""
+    can_show: Callable[[Mapping[str, Any]], bool]
+    """Returns True for a task that says how it is done."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ class WeightedSum(Reward):
         weights = [1.0] * len(functions) if weights is None else list(weights)
         if not functions or len(functions) != len(weights) or not all(map(math.isfinite, weights)):
             raise ValueError(f"{len(functions)} reward functions with the weights {weights}: give each a finite weight")
-        self.functions = dict(zip(_names(functions), map(_counting, functions), strict=True))
+        counting = (one if isinstance(one, Reward) else FunctionReward(one) for one in functions)
+        self.functions = dict(zip(_names(functions), counting, strict=True))
         self.weights = dict(zip(self.functions, weights, strict=True))
         self.missing = missing
 
@@ -160,10 +161,6 @@ def _normalised(scores: Sequence[float | None], groups: Sequence[Sequence[int]])
             if score is not None:
                 found[at] = (score - mean) / (deviation + _EPSILON)
     return found
-
-
-def _counting(function: RewardFunction) -> Reward:
-    return function if isinstance(function, Reward) else FunctionReward(function)
 
 
 def _names(functions: Sequence[RewardFunction]) -> list[str]:

@@ -25,8 +25,9 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?[-−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.\d+|(?<![\d.])\.\d+)?(?<=\d)"
     r"(?:[eE][+-]?\d+\b)?(?:[ ]?/[ ]?\d+(?![\d/]))?[ ]?%?"
 )
-_OPTION = re.compile(r"\(([A-Za-z])\)|\b(?:option|choice)\s+\(?([A-Za-z])\b")
-_LETTER = re.compile(r"\(?([A-Za-z])\)?")
+_OPTION = re.compile(r"\([ \t]?([A-Za-z])[ \t]?\)|\b(?:option|choice)\s+\(?([A-Za-z])\b")
+_LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*[)\]]?")
+_CHOSEN = re.compile(r"(?:option |choice )?(?:\( ?)?([A-Za-z])(?: ?\))?(?:[.):,].*)?|\( ?([A-Za-z]) ?\)\s.*")
 _LEADING = re.compile(r"\s*\(?([A-Ja-j])[.):]\s")
 _SENTENCE_END = re.compile(r"(?<!\bapprox)(?<!\babout)[.!?;](?=\s|$)", re.IGNORECASE)
 _REMARK = re.compile(r"[,;] (?!(?:and|or)\b)(?=[A-Za-z]{2})")
@@ -34,18 +35,19 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MATH_WORDS = frozenset({"sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "inf", "infty", "and", "or"})
 
 
-def extract_answer(text: str) -> str | None:
+def extract_answer(text: str, *, units: bool = False) -> str | None:
     """Return the answer in `text` without decoration ("Answer: about $1,234 in all." gives "1234"), None without any.
 
     Numbers come out plain: no thousands commas, currency, unit or "about"; a percent sign stays. Options, expressions
-    and lists come out as they stand. A reply whose thinking block is still open has no answer yet.
+    and lists come out as they stand. A reply whose thinking block is still open has no answer yet. With `units` a
+    number keeps a unit that is known: "5 km".
     """
     text = text[-MAX_TEXT:]
     if text.rfind("<think>") > text.rfind("</think>"):
         return None
     text = text.rpartition("</think>")[2].strip()
     marked = _marked(text)
-    answer = _payload(marked) if marked is not None else _unmarked(text)
+    answer = _payload(marked, units) if marked is not None else _unmarked(text, units)
     return answer if answer and len(answer) <= MAX_ANSWER else None
 
 
@@ -84,7 +86,7 @@ def _braced(text: str, start: int) -> str:
     return ""
 
 
-def _payload(text: str) -> str:
+def _payload(text: str, units: bool) -> str:
     """Return an answer that was announced, without the words around it."""
     answer = clean(text[: 3 * MAX_ANSWER])
     if is_container(answer):
@@ -93,20 +95,20 @@ def _payload(text: str) -> str:
         answer = clean(_SENTENCE_END.split(answer, maxsplit=1)[0])
     number = parse_number(answer) or parse_number(_REMARK.split(answer, maxsplit=1)[0])
     if number is not None:
-        return number.text
-    if option := re.fullmatch(r"(?:option |choice )?\(?([A-Za-z])\)?(?:[.):,].*)?|\(([A-Za-z])\)\s.*", answer):
+        return number.full_text if units else number.text
+    if option := _CHOSEN.fullmatch(answer):
         return (option[1] or option[2]).upper() if len(answer) > 1 else answer
     if _prose(answer):
         return _last(answer) or answer
     return answer
 
 
-def _unmarked(text: str) -> str | None:
+def _unmarked(text: str, units: bool) -> str | None:
     if "\n" not in text and len(text) <= MAX_ANSWER:
         answer = clean(text)
         number = parse_number(answer)
         if number is not None:
-            return number.text
+            return number.full_text if units else number.text
         if is_container(answer) or not _prose(answer):
             return answer
     return _last(text) or (clean(text) if len(text.split()) <= 5 and not text.endswith(":") else None)

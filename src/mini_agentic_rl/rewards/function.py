@@ -91,18 +91,13 @@ class FunctionReward(Reward):
     def _number(self, value: Any) -> float | None:
         if value is None:
             return None
-        if not isinstance(value, Real):
-            value = _item(value)
+        item = getattr(value, "item", None)
+        if not isinstance(value, Real) and callable(item):  # an array or tensor of one element
+            value = item()
         if not isinstance(value, Real):
             self.failed("the function returned no number", type(value).__name__)
             return None
         return float(value)
-
-
-def _item(value: Any) -> Any:
-    """Return the number in an array or tensor of one element."""
-    item = getattr(value, "item", None)
-    return item() if callable(item) else value
 
 
 def _result(value: Any) -> Any:

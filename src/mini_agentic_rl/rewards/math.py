@@ -6,18 +6,21 @@ limit (`symbolic`), so `is_correct` returns in bounded time on any text, from an
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
+from ..errors import UserError
 from .base import Reward, Sample, column
 from .extract import extract_answer, extract_option
-from .symbolic import equivalent
+from .symbolic import Patience, equivalent
 from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
-DEFAULT_TOLERANCE = 1e-6
-"""Relative tolerance between numbers of which at least one is no integer."""
+DEFAULT_TOLERANCE = 0.01
+"""Relative tolerance between a value and a rounded one."""
 
 _MARKED = re.compile(r"####|\\boxed|\banswer\b", re.IGNORECASE)
 
@@ -29,19 +32,21 @@ def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_t
     number, or a list, tuple, set or dictionary of such; a list in `gold` asks for the same order, a set does not, and a
     dictionary for the same keys.
 
-    Numbers are equal when they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`. By default integers
-    have to be equal and others agree to `DEFAULT_TOLERANCE`. 15% equals both 15 and 0.15. An option has to be the same
-    letter.
+    Numbers are equal when they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`; an expression with a
+    value, such as sqrt(2), is such a number. By default numbers agree to `DEFAULT_TOLERANCE`, but integers have to be
+    equal, and of two decimals one has to be the other with fewer places: 3.14 is 3.1416, and 12.46 is not 12.45. 15%
+    equals both 15 and 0.15. Units count where both answers have one that is known: 5 km is 5000 m, and neither 5 m nor
+    5 kg. An option has to be the same letter. Nothing equals nan.
 
     Raises:
-        ValueError: `gold` is empty, or a tolerance is negative.
+        ToleranceError: a tolerance is no number, negative, or for `rel_tol` 1 or more.
+        ValueError: `gold` is empty or nan.
         SymbolicError: the process that compares expressions cannot be started.
     """
+    tolerance = Tolerance(rel_tol, abs_tol)
     wanted = _gold_value(gold)
-    answer = extract_option(predicted) if isinstance(wanted, OptionValue) else extract_answer(predicted)
-    if answer is None:
-        return False
-    return same_value(parse_value(clean(answer)), wanted, Tolerance(rel_tol, abs_tol))
+    answer = extract_option(predicted) if isinstance(wanted, OptionValue) else extract_answer(predicted, units=True)
+    return answer is not None and same_value(parse_value(clean(answer)), wanted, tolerance)
 
 
 def same_answer(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
@@ -58,43 +63,86 @@ def normalise_answer(text: str) -> str:
     return value.letter if isinstance(value, OptionValue) else " ".join(clean(text).casefold().split())
 
 
+class ToleranceError(UserError, ValueError):
+    """A tolerance that no two numbers can be compared with."""
+
+
+def check_tolerance(value: Any, setting: str, below: float | None = None) -> None:
+    """Check a tolerance that a user gave for a setting.
+
+    Raises:
+        ToleranceError: it is no number of 0 or more, or not below the bound.
+    """
+    bound = math.inf if below is None else below
+    if not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) < bound:
+        return
+    bounds = "a number, 0 or more" if below is None else f"a number from 0 to below {below:g} (0.01 is one percent)"
+    raise ToleranceError(f"must be {bounds}, not {value!r}", setting=setting)
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """Bounds of the difference of two numbers that count as equal.
 
     Raises:
-        ValueError: a tolerance is negative.
+        ToleranceError: a tolerance is no number, negative, or for the relative one 1 or more.
     """
 
     relative: float | None = None
-    """Of the right number; None asks integers to be equal and others to agree to `DEFAULT_TOLERANCE`."""
+    """Share of the right number; None takes `DEFAULT_TOLERANCE`, and more care with integers and decimals."""
     absolute: float = 0.0
+    patience: Patience = field(default_factory=Patience, compare=False)
+    """Seconds left for algebra."""
 
     def __post_init__(self) -> None:
-        if self.relative is not None and not self.relative >= 0:
-            raise ValueError(f"rel_tol must be 0 or more, not {self.relative}")
-        if not self.absolute >= 0:
-            raise ValueError(f"abs_tol must be 0 or more, not {self.absolute}")
+        if self.relative is not None:
+            check_tolerance(self.relative, "rel_tol", below=1)
+        check_tolerance(self.absolute, "abs_tol")
 
-    def holds(self, left: Fraction, right: Fraction) -> bool:
-        """Return True if `left` is as good as `right`."""
-        if left == right or (self.absolute and abs(left - right) <= Fraction(self.absolute)):
+    def holds(self, left: Fraction, right: Fraction, *, written: bool = False) -> bool:
+        """Return True if `left` is as good as `right`. `written` says that both stand in the answers as they are, and
+        were not computed: decimals are then equal by default only if one may be the other rounded."""
+        if left == right or (self.absolute and abs(left - right) <= _exact(self.absolute)):
             return True
-        if self.relative is None:
-            both_integers = left.denominator == 1 and right.denominator == 1
-            return not both_integers and abs(left - right) <= Fraction(DEFAULT_TOLERANCE) * abs(right)
-        return abs(left - right) <= Fraction(self.relative) * abs(right)
+        if self.relative is not None:
+            return abs(left - right) <= _exact(self.relative) * abs(right)
+        if left.denominator == right.denominator == 1 or (written and not _is_rounded(left, right)):
+            return False
+        return abs(left - right) <= _exact(DEFAULT_TOLERANCE) * abs(right)
 
 
-EXACT = Tolerance()
+def _is_rounded(left: Fraction, right: Fraction) -> bool:
+    """Return True unless both are decimals of which neither is the other, rounded or cut off."""
+    places = sorted((_places(value), value) for value in (left, right))
+    (fewer, rounded), (more, value) = places
+    if more == math.inf:
+        return True
+    unit = Fraction(1, 10 ** int(fewer))
+    return abs(value - rounded) <= unit / 2 or (0 <= abs(value) - abs(rounded) < unit and value * rounded >= 0)
 
 
-def same_value(predicted: Value, gold: Value, tolerance: Tolerance = EXACT) -> bool:
+def _places(value: Fraction) -> float:
+    """Return the number of decimal places of a number; infinity where they never end."""
+    rest, counts = value.denominator, {2: 0, 5: 0}
+    for factor in counts:
+        while rest % factor == 0:
+            rest //= factor
+            counts[factor] += 1
+    return max(counts.values()) if rest == 1 else math.inf
+
+
+def _exact(tolerance: float) -> Fraction:
+    """Return a tolerance as it was written: 0.01 is one hundredth."""
+    return Fraction(str(float(tolerance)))
+
+
+def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None) -> bool:
     """Return True if two parsed answers say the same; errors as in `is_correct`."""
+    tolerance = tolerance or Tolerance()
     if isinstance(predicted, NumberValue) and isinstance(gold, NumberValue):
         return _same_number(predicted, gold, tolerance)
     if isinstance(gold, OptionValue):
-        return predicted == gold
+        return predicted == gold or (isinstance(predicted, ListValue) and predicted.items == (gold,))
     if isinstance(gold, MappingValue) and isinstance(predicted, MappingValue):
         return _same_mapping(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and isinstance(predicted, ListValue):
@@ -102,11 +150,11 @@ def same_value(predicted: Value, gold: Value, tolerance: Tolerance = EXACT) -> b
     if isinstance(gold, ListValue) and len(gold.items) == 1:
         return same_value(predicted, gold.items[0], tolerance)
     if isinstance(predicted, OptionValue):
-        predicted = TextValue(predicted.letter)
+        predicted = TextValue(predicted.letter.lower())  # e is a number, and E none
     left, right = _as_text(predicted), _as_text(gold)
-    if left is None or right is None:
+    if left is None or right is None or _folded(left) == "nan":
         return False
-    return _folded(left) == _folded(right) or equivalent(left, right)
+    return _folded(left) == _folded(right) or equivalent(left, right, tolerance.holds, tolerance.patience)
 
 
 def _gold_value(gold: Any) -> Value:
@@ -114,17 +162,22 @@ def _gold_value(gold: Any) -> Value:
         return value_of(gold)
     if not gold.strip():
         raise ValueError("the right answer is empty")
-    answer = extract_answer(gold) if _MARKED.search(gold) else gold
+    answer = extract_answer(gold, units=True) if _MARKED.search(gold) else gold
     return parse_value(clean(answer or gold))
 
 
 def _same_number(predicted: NumberValue, gold: NumberValue, tolerance: Tolerance) -> bool:
+    if predicted.unit is not None and gold.unit is not None:
+        same_kind = predicted.unit.kind == gold.unit.kind
+        return same_kind and tolerance.holds(
+            predicted.value * predicted.unit.factor, gold.value * gold.unit.factor, written=True
+        )
     candidates = [(predicted.value, gold.value)]
     if predicted.percent and not gold.percent:
         candidates.append((predicted.value / 100, gold.value))
     if gold.percent and not predicted.percent:
         candidates.append((predicted.value, gold.value / 100))
-    return any(tolerance.holds(left, right) for left, right in candidates)
+    return any(tolerance.holds(left, right, written=True) for left, right in candidates)
 
 
 def _same_mapping(predicted: MappingValue, gold: MappingValue, tolerance: Tolerance) -> bool:
@@ -180,8 +233,13 @@ class AccuracyReward(Reward):
         truth: str = "ground_truth",
         name: str = "accuracy",
     ) -> None:
-        """`rel_tol` and `abs_tol` are those of `is_correct`; `truth` is the column of the right answers."""
+        """`rel_tol` and `abs_tol` are those of `is_correct`; `truth` is the column of the right answers.
+
+        Raises:
+            ToleranceError: a tolerance is no number, negative, or for `rel_tol` 1 or more.
+        """
         super().__init__(name)
+        Tolerance(rel_tol, abs_tol)
         self.rel_tol = rel_tol
         self.abs_tol = abs_tol
         self.right = right

@@ -93,15 +93,10 @@ def _value(side: str) -> Fraction | None:
     """Return the value of an expression; None where it is none."""
     if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
         return None
-    try:
-        return _evaluate(ast.parse(_NUMBER.sub(_quoted, side), mode="eval").body)
+    try:  # as string literals numbers keep every digit
+        return _evaluate(ast.parse(_NUMBER.sub(r'"\g<0>"', side), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
-
-
-def _quoted(number: re.Match[str]) -> str:
-    """Return a number as a string literal, which keeps every digit."""
-    return f'"{number.group()}"'
 
 
 def _evaluate(node: ast.expr) -> Fraction:

@@ -1,10 +1,15 @@
-"""The helper process of `symbolic`: asked [predicted, gold], it answers whether both are equal."""
+"""The helper process of `symbolic`: asked [predicted, gold], it answers whether both are equal, or with their values.
+
+math-verify reads log as the logarithm to base 10, programs as the natural one. Written as programs write it, log(100)
+may be either.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +19,48 @@ MEMORY_LIMIT = 4 << 30
 """Bytes of address space, so that a power tower fails here and does not fill the machine."""
 
 
-def equal(predicted: str, gold: str) -> bool:
-    """Return True if math-verify finds both equal, each read as plain text or as LaTeX."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+_DIGITS = 60
+"""Decimal digits to which values are computed."""
+_MAX_EXPONENT = 45
+"""Values from 10 to the power of this on are not compared: their last digits would be lost."""
+_PLAIN_LOGARITHM = re.compile(r"(?<!\\)\blog(?=\s*\()")
 
+
+def compare(predicted: str, gold: str) -> bool | list[list[str]]:
+    """Return True if math-verify finds both equal, each read as plain text or as LaTeX; else the pairs of values that
+    they may have, as decimals, or False where they have none."""
+    from math_verify import verify
+
+    left, right = _parsed(predicted), _parsed(gold)
+    if not left or not right:
+        return False
+    if any(verify(one, other, timeout_seconds=None) for other in left for one in right):
+        return True
+    pairs = [[_value(other[0]), _value(one[0])] for other in left for one in right]
+    return [[first, second] for first, second in pairs if first is not None and second is not None] or False
+
+
+def _parsed(text: str) -> list[Any]:
+    """Return what an expression may mean."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    texts = dict.fromkeys((text, _PLAIN_LOGARITHM.sub("ln", text)))
     configs = (LatexExtractionConfig(), ExprExtractionConfig())
-    left, right = (parse(f"${as_latex(text)}$", configs, parsing_timeout=None) for text in (predicted, gold))
-    return bool(left and right and verify(right, left, timeout_seconds=None))
+    found = (parse(f"${as_latex(each)}$", configs, parsing_timeout=None) for each in texts)
+    return [each for each in found if each]
+
+
+def _value(expression: Any) -> str | None:
+    """Return a finite real value as a decimal, one that is an integer without a point; None where there is none."""
+    import sympy
+
+    if not isinstance(expression, sympy.Expr) or expression.free_symbols:
+        return None
+    value = sympy.N(expression, _DIGITS)
+    if not isinstance(value, sympy.Float | sympy.Rational) or abs(value) >= sympy.Integer(10) ** _MAX_EXPONENT:
+        return None
+    nearest = sympy.Integer(round(value))
+    return str(nearest if abs(value - nearest) < sympy.Float("1e-12") else sympy.N(value, _DIGITS))
 
 
 def as_latex(text: str) -> str:
@@ -29,7 +69,9 @@ def as_latex(text: str) -> str:
         return text
     text = text.replace("**", "^").replace("*", r"\cdot ").replace(">=", r"\ge ").replace("<=", r"\le ")
     text = re.sub(r"\^\s*(-?\d+)", r"^{\1}", text)
-    text = re.sub(r"\b(sqrt|pi|sin|cos|tan|log|ln|exp)\b", r"\\\1 ", text)
+    text = re.sub(r"(?<=\d)\s*[x×]\s*(?=\d)", r"\\cdot ", text)
+    text = re.sub(r"\blog_?(\d+)(?=\s*\()", r"\\log_{\1}", text)
+    text = re.sub(r"(?<!\\)\b(sqrt|pi|sin|cos|tan|log|ln|exp)\b", r"\\\1 ", text)
     while (start := text.find("\\sqrt (")) >= 0:
         opening = start + len("\\sqrt ")
         closing = _closing(text, opening)
@@ -47,22 +89,28 @@ def _closing(text: str, opening: int) -> int:
     return len(text)
 
 
-def prepare() -> Callable[[Any], bool]:
+def prepare() -> Callable[[Any], tuple[bool | list[list[str]], float]]:
     """Bound the memory of the process, and load what compares."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the time limit is ours to keep
-    equal("1", "1")  # what is imported on first use is imported now
-    return answer
+    compare("sqrt(2)", "1.5")  # what is imported on first use is imported now
+    return timed_answer
 
 
-def answer(pair: Any) -> bool:
-    """Return True if [predicted, gold] are equal; what cannot be computed is not shown to be."""
+def timed_answer(pair: Any) -> tuple[bool | list[list[str]], float]:
+    """Return an answer and the seconds that it took."""
+    began = time.monotonic()
+    return answer(pair), time.monotonic() - began
+
+
+def answer(pair: Any) -> bool | list[list[str]]:
+    """Return what `compare` finds of [predicted, gold]; what cannot be computed is not shown to be equal."""
     predicted, gold = pair
     try:
-        return equal(predicted, gold)
+        return compare(predicted, gold)
     except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError, AttributeError):
         return False
 

@@ -6,10 +6,13 @@ import ast
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
+
+from .units import Unit, unit_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,13 @@ class NumberValue:
     """True if it was written with a percent sign."""
     text: str = ""
     """The number as text, undecorated."""
+    unit: Unit | None = None
+    """What it counts; None without a unit that is known."""
+
+    @property
+    def full_text(self) -> str:
+        """Return the number as text, with its unit."""
+        return self.text if self.unit is None else f"{self.text} {self.unit.name}"
 
 
 @dataclass(frozen=True)
@@ -66,10 +76,12 @@ MAX_NESTING = 8
 """Lists within lists."""
 _MAX_LITERAL = 1000
 """Characters of a dictionary."""
+MAX_VALUE = 2000
+"""Characters of an answer that is looked into; a longer one is the text that it is, whatever may be in it."""
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
-    rf"(?P<sign>[-+])?\s*[$€£¥₹]?\s*(?P<inner>-)?(?P<whole>{_DIGITS})(?:[eE](?P<exponent>[+-]?\d{{1,3}})(?!\w))?"
+    rf"(?P<sign>[-+])?\s*(?P<currency>[$€£¥₹])?\s*(?P<inner>-)?(?P<whole>{_DIGITS})(?:[eE](?P<exponent>[+-]?\d{{1,3}})(?!\w))?"
     rf"(?:\s*/\s*(?P<below>{_DIGITS}))?(?P<rest>.*)",
     re.ASCII | re.DOTALL,
 )
@@ -95,11 +107,19 @@ _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operator
 _SIMPLE_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)(\d)(?!\d))")
 _SPACED_GROUPS = re.compile(r"(?<![\w.,/])(?<!\d\s)[1-9]\d{0,2}(?:[ \u00a0\u202f\u2009]\d{3})+(?![\w,/])(?!\s\d)")
 _BRACKETS = {"(": ")]", "[": "])", "{": "}"}
-_OPTION = re.compile(r"(?:option\s+|choice\s+)?\(?([A-Za-z])\)?[.):]?", re.IGNORECASE)
+_OPTION = re.compile(r"(?:option\s+|choice\s+)?(?:\(\s*)?([A-Za-z])(?:\s*\))?[.):]?", re.IGNORECASE)
+_INFINITY = re.compile(r"(?P<sign>[-+]?)\s*(?:∞|\\infty|inf|infinity|oo)(?![A-Za-z])", re.IGNORECASE)
+_EITHER_SIGN = re.compile(r"(?:±|\\pm(?![A-Za-z])|\+\s*/\s*-)\s*(?P<rest>.*)", re.DOTALL)
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def clean(text: str) -> str:
-    """`text` without decoration: math delimiters, emphasis, LaTeX spacing and text, hedges, "x =", a final stop."""
+    """`text` without decoration: math delimiters, emphasis, LaTeX spacing and text, hedges, "x =", a final stop.
+
+    A text of more than `MAX_VALUE` characters stays as it is: several patterns take time by the square of its length.
+    """
+    if len(text) > MAX_VALUE:
+        return text.strip()
     text = text.strip().replace("−", "-").replace("–", "-").replace("{,}", ",").replace("\\$", "$")
     text = re.sub(r"\\(?:[,;!: ]|quad|qquad|left|right|displaystyle)(?![A-Za-z])|`", "", text)
     text = re.sub(r"(?<!\w)(\*\*|__)(?=\S)(.+?)(?<=\S)\1(?!\w)", r"\2", text)
@@ -107,7 +127,8 @@ def clean(text: str) -> str:
     text = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree", "°", text)
     text = re.sub(r"\\(?:approx|sim)\b", "≈", text)
     text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\s", "", match.group()), text)
-    text = _SIMPLE_FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text).strip()
+    text = _VULGAR.sub(lambda match: " " + unicodedata.normalize("NFKC", match.group()).replace("\u2044", "/"), text)
+    text = _SIMPLE_FRACTION.sub(_plain_fraction, text).strip()
     for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):
             text = text[len(opening) : -len(closing)].strip()
@@ -117,6 +138,12 @@ def clean(text: str) -> str:
     while match := _HEDGE.match(text):
         text = text[match.end() :]
     return text.strip()
+
+
+def _plain_fraction(match: re.Match[str]) -> str:
+    """Return a LaTeX fraction as 1/2; behind a digit it is the rest of a mixed number, as in 3 1/2."""
+    mixed = match.string[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isdigit()
+    return f"{' ' if mixed else ''}{match[1] or match[3]}/{match[2] or match[4]}"
 
 
 def parse_number(text: str) -> NumberValue | None:
@@ -140,20 +167,22 @@ def parse_number(text: str) -> NumberValue | None:
         value /= below
     if (match["sign"] == "-") != (match["inner"] == "-"):
         value = -value
-    return _number(value, match["rest"])
+    return _number(value, match["rest"], match["currency"] or "")
 
 
-def _number(value: Fraction, rest: str) -> NumberValue | None:
-    """`value` with what was written behind it; None when that makes it something else than a number."""
+def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | None:
+    """`value` with what was written around it; None when that makes it something else than a number."""
     if scale := _SCALE.match(rest):
         value *= _SCALES[scale[1].lower()]
         rest = rest[scale.end() :]
     percent = re.match(r"\s*(?:%|per ?cent\b)", rest, re.IGNORECASE)
     if percent:
         rest = rest[percent.end() :]
-    if not _UNIT.fullmatch(rest.rstrip(" .!")):
+    rest = rest.rstrip(" .!")
+    if not _UNIT.fullmatch(rest):
         return None
-    return NumberValue(value, percent is not None, plain_number(value) + ("%" if percent else ""))
+    unit = unit_of(rest) or unit_of(currency)
+    return NumberValue(value, percent is not None, plain_number(value) + ("%" if percent else ""), unit)
 
 
 def plain_number(value: Fraction) -> str:
@@ -168,11 +197,18 @@ def plain_number(value: Fraction) -> str:
 
 def parse_value(text: str, nesting: int = 0) -> Value:
     """Return the value of a cleaned answer."""
+    if len(text) > MAX_VALUE:
+        return TextValue(text)
     number = parse_number(text)
     if number is not None:
         return number
     if option := _OPTION.fullmatch(text):
         return OptionValue(option[1].upper())
+    if infinity := _INFINITY.fullmatch(text):
+        return TextValue("-∞" if infinity["sign"] == "-" else "∞")
+    either = _EITHER_SIGN.fullmatch(text)
+    if either and (both := parse_number(either["rest"])):
+        return ListValue("", (both, replace(both, value=-both.value)))
     text = text.replace("\\{", "{").replace("\\}", "}")
     closing = _BRACKETS.get(text[:1], "")
     if nesting < MAX_NESTING and closing and text[-1:] in closing and encloses(text):
@@ -192,7 +228,7 @@ def value_of(found: Any, nesting: int = 0) -> Value:
     """Return the value of a Python object: a number, text, or a container of such.
 
     Raises:
-        ValueError: it is None, or an empty text outside of a container.
+        ValueError: it is None or an empty text outside of a container, or nan.
     """
     if isinstance(found, bool):
         return TextValue(str(found))
@@ -200,6 +236,8 @@ def value_of(found: Any, nesting: int = 0) -> Value:
         return NumberValue(Fraction(found), text=str(found))
     if isinstance(found, float) and math.isfinite(found):
         return NumberValue(Fraction(str(found)), text=str(found))
+    if isinstance(found, float) and math.isnan(found):
+        raise ValueError("the right answer is not a number: nan equals nothing")
     if nesting == 0 and (found is None or not str(found).strip()):
         raise ValueError("the right answer is empty")
     if nesting < MAX_NESTING:

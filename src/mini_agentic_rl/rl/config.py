@@ -91,8 +91,8 @@ class TrainingConfig(Settings):
         LoraSettings,
         "dropout",
         0.05,
-        "Dropout before the adapter in supervised training. Reinforcement learning has none: the model that learns "
-        "would no longer be the one that has sampled.",
+        "Dropout before the adapter while learning. Where it is not set, reinforcement learning has none, so that the "
+        "policy that learns is the one that has sampled.",
     )
     lora_target_modules: list[str] | None = restated(
         LoraSettings, "target_modules", None, "Which layers get an adapter; None takes all linear ones."
@@ -121,8 +121,8 @@ class TrainingConfig(Settings):
 
     @property
     def loggers(self) -> list[LoggerName]:
-        """Where figures go."""
-        found: list[LoggerName] = ["console", "jsonl"]
+        """Where figures go besides the console and `metrics.jsonl`."""
+        found: list[LoggerName] = []
         if self.use_tensorboard:
             found.append("tensorboard")
         if self.use_wandb:

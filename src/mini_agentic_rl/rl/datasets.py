@@ -1,5 +1,6 @@
 """Data sets by the names that callers of HelloAgents use. Rows are those of `mini_agentic_rl.datasets.load_examples`:
-messages to imitate ("sft"), or a prompt with its right answer ("rl").
+messages to imitate ("sft"), a prompt with its right answer ("rl"), a chosen and a rejected answer ("preference"), or an
+answer that is good or bad ("unpaired"). A data set is a `datasets.Dataset`, which TRL's trainers take as well.
 
 Prompts are messages, not text: the model's own chat template is applied where they are rendered, once. So the
 `tokenizer` and `model_name` arguments, which older code passes for that, change nothing.
@@ -9,22 +10,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from ..datasets import LOCAL_GSM8K, DatasetError, ShapeError, examples_of, load_examples
+from ..datasets import FORMS, LOCAL_GSM8K, DatasetError, Form, ShapeError, examples_of, load_examples
 from ..errors import UserError
 from ..hub_access import ask_hub, cached
+from ..visible_text import VisibleConsole
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-Form = Literal["sft", "rl"]
-
-_FORMS: tuple[Form, ...] = ("sft", "rl")
 
 GSM8K = "gsm8k"
 STAND_IN = "arithmetic"
@@ -35,12 +35,12 @@ _SHOWN = 300
 
 
 class GSM8KDataset(Sequence[Row]):
-    """GSM8K (arXiv:2110.14168) as demonstrations or as tasks.
+    """GSM8K (arXiv:2110.14168) in one of the forms of this module.
 
     Args:
         split: "train", "val" or "test".
         max_samples: at most this many rows; None takes all.
-        format_type: "sft" or "rl".
+        format_type: "sft", "rl", "preference" or "unpaired".
         tokenizer: not needed; see the top of this module.
         path: a local copy; None asks the Hub.
 
@@ -65,15 +65,15 @@ class GSM8KDataset(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """The row at an integer, or the rows of a slice."""
-        return self._rows[index]
+        """Return the row at an integer, or the rows of a slice."""
+        return list(self)[index] if isinstance(index, slice) else self._rows[index]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows)
 
-    def get_dataset(self) -> list[Row]:
-        """The rows."""
-        return list(self._rows)
+    def get_dataset(self) -> Dataset:
+        """Return the rows as a `datasets.Dataset`."""
+        return self._rows
 
 
 def usual_dataset() -> str:
@@ -103,30 +103,32 @@ def create_math_dataset(
     max_samples: int | None = None,
     format_type: Form = "sft",
     tokenizer: Any = None,
-) -> list[Row]:
-    """The rows of a data set in the form "sft" or "rl".
+) -> Dataset:
+    """Return a data set in one of the forms of this module.
+
+    Tools that a row offers are JSON text in its column `tools`.
 
     Args:
         dataset_name: "gsm8k", "arithmetic", "gsm_symbolic", a file (JSON, JSONL, CSV, Parquet), a Hub id; None takes
             `usual_dataset()`.
         split: "train", "val" or "test".
         max_samples: at most this many rows; None takes all.
-        format_type: "sft" or "rl".
+        format_type: "sft", "rl", "preference" or "unpaired".
         tokenizer: not needed; see the top of this module.
 
     Raises:
-        DatasetError: there is no such data set, or it has not what the form needs.
+        DatasetError: there is no such data set, it has not what the form needs, or its rows do not fit into columns.
         UserError: an unknown form.
     """
     form = _checked(format_type)
     name = usual_dataset() if dataset_name is None else local_copy(dataset_name)
-    return list(load_examples(name, form, split=split, max_samples=max_samples))
+    return _in_columns(load_examples(name, form, split=split, max_samples=max_samples), name)
 
 
 def create_sft_dataset(
     max_samples: int | None = 1000, split: str = "train", *, dataset_name: str | None = None
-) -> list[Row]:
-    """Demonstrations of math problems; as `create_math_dataset`."""
+) -> Dataset:
+    """Return demonstrations of math problems; as `create_math_dataset`."""
     return create_math_dataset(dataset_name, split, max_samples, "sft")
 
 
@@ -136,18 +138,20 @@ def create_rl_dataset(
     model_name: str | None = None,
     *,
     dataset_name: str | None = None,
-) -> list[Row]:
-    """Math problems as tasks, each with its `prompt` and its `ground_truth`; as `create_math_dataset`."""
+) -> Dataset:
+    """Return math problems as tasks, each with its `prompt` and its `ground_truth`; as `create_math_dataset`."""
     return create_math_dataset(dataset_name, split, max_samples, "rl")
 
 
-def format_math_dataset(dataset: Sequence[Row], format_type: Form = "sft", model_name: str | None = None) -> list[Row]:
-    """Rows with a `question` and an `answer` in the form "sft" or "rl".
+def format_math_dataset(
+    dataset: Iterable[Mapping[str, Any]], format_type: Form = "sft", model_name: str | None = None
+) -> Dataset:
+    """Return rows with a `question` and an `answer` in one of the forms of this module.
 
     A worked solution that ends in "#### 42", as GSM8K has it, is imitated as a whole, and its right answer is 42.
 
     Raises:
-        DatasetError: a row has no question or no answer.
+        DatasetError: a row has no question or no answer, or the rows do not fit into columns.
         UserError: an unknown form.
     """
     form = _checked(format_type)
@@ -157,12 +161,12 @@ def format_math_dataset(dataset: Sequence[Row], format_type: Form = "sft", model
             rows += examples_of(record, form, f"row-{number}")
         except ShapeError as error:
             raise DatasetError(f"dataset, row {number}: {error}") from error
-    return rows
+    return _in_columns(rows, "dataset")
 
 
-def preview_dataset(dataset: Sequence[Row], num_samples: int = 3) -> None:
+def preview_dataset(dataset: Sequence[Mapping[str, Any]] | Dataset, num_samples: int = 3) -> None:
     """Show the first rows, each field on a line, long ones cut short."""
-    console = Console()
+    console = VisibleConsole()
     count = min(num_samples, len(dataset))
     console.print(f"{count} of {len(dataset)} rows", style="bold", highlight=False)
     for index in range(count):
@@ -175,16 +179,44 @@ def preview_dataset(dataset: Sequence[Row], num_samples: int = 3) -> None:
 
 def load_dataset(
     dataset_name: str | None = None, format_type: Form = "sft", split: str = "train", max_samples: int | None = None
-) -> list[Row]:
-    """The same as `create_math_dataset`."""
+) -> Dataset:
+    """Do the same as `create_math_dataset`."""
     return create_math_dataset(dataset_name, split, max_samples, format_type)
 
 
 def _checked(format_type: str) -> Form:
-    for form in _FORMS:
+    for form in FORMS:
         if form == format_type:
             return form
-    raise UserError(f"format_type must be 'sft' or 'rl', not {format_type!r}")
+    raise UserError(f"format_type must be one of {', '.join(FORMS)}, not {format_type!r}")
+
+
+def _in_columns(rows: Sequence[Mapping[str, Any]], name: str) -> Dataset:
+    """Return rows as a `datasets.Dataset`; what a row does not have is None there.
+
+    Raises:
+        DatasetError: values of one column are of types that have nothing in common.
+    """
+    from pyarrow import ArrowException
+
+    from datasets import Dataset
+
+    columns = {
+        column: [row.get(column) for row in rows] for column in dict.fromkeys(key for row in rows for key in row)
+    }
+    if "tools" in columns:
+        # Each tool has parameters of its own: as columns, all tools would get those of all others, as None.
+        columns["tools"] = [
+            tools if tools is None or isinstance(tools, str) else json.dumps(tools, ensure_ascii=False)
+            for tools in columns["tools"]
+        ]
+    try:
+        return Dataset.from_dict(columns)
+    except (ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(
+            f"{name}: the rows do not fit into columns of one type each ({str(error).splitlines()[0]}); "
+            "mini_agentic_rl.datasets.load_examples gives them as they are"
+        ) from error
 
 
 def _in_cache() -> bool:

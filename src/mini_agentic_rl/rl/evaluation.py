@@ -12,7 +12,7 @@ from ..jobs import check_model
 from ..metrics import ConsoleLogger, MetricsLogger
 from ..trainer import Trainer, accuracy_row
 from .datasets import create_rl_dataset
-from .event_loop import outside_of_loops
+from .models import outside_of_loops
 from .prompt_agent import PromptAgent, RewardFunction
 from .rewards import create_accuracy_reward
 
@@ -49,7 +49,7 @@ def evaluate_model(
         UserError: the model or the data set cannot be had, or there is nothing to measure on.
     """
     check_model(model_name, "auto")
-    rows = create_rl_dataset(max_samples, split) if dataset is None else list(dataset)[:max_samples]
+    rows = list(create_rl_dataset(max_samples, split) if dataset is None else dataset)[:max_samples]
     if not rows:
         raise UserError("dataset: there are no rows to measure on")
     algorithm = Measure(model_name, max_new_tokens=max_new_tokens, seed=seed)
@@ -67,6 +67,6 @@ def evaluate_model(
         "average_reward": sum(found.rewards) / len(found.rewards),
         "accuracy": row["accuracy"],
         "interval": [row["low"], row["high"]],
-        "failed": Counter(one.untrainable for one in found.rollouts if one.untrainable is not None),
+        "failed": Counter(one.unscored for one in found.rollouts if one.unscored is not None),
         "seconds": algorithm.seconds,
     }

@@ -1,14 +1,20 @@
-"""The model that a `TrainingConfig` names, and the project that its metrics go to."""
+"""What a training and a measurement begin with: the model of a `TrainingConfig`, the project of its metrics, and code
+with an event loop of its own where another loop runs already, as in a notebook."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import UserError
 from .config import TrainingConfig
+
+T = TypeVar("T")
 
 _PROJECT_VARIABLE = "WANDB_PROJECT"
 
@@ -48,3 +54,13 @@ def tracking_project(config: TrainingConfig) -> Iterator[None]:
             os.environ.pop(_PROJECT_VARIABLE, None)
         else:
             os.environ[_PROJECT_VARIABLE] = before
+
+
+def outside_of_loops(call: Callable[[], T]) -> T:
+    """Return or raise what `call` does: here, or in a thread where an event loop runs here. Block either way."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1, "training") as thread:
+        return thread.submit(call).result()

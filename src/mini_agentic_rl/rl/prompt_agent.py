@@ -1,13 +1,15 @@
-"""The agent of a data set of prompts: one question to the model, one answer, scored by a reward function."""
+"""The agent of a data set of prompts: a question to the model, its answer, scored by a reward function."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..litagent import LitAgent
 from ..recipes import find_llm, rollout_client
+from ..recipes.math import MAX_TURNS, TOOLS, converse
 from ..rewards import FunctionReward, Reward, RewardFunction
 from ..types import NamedResources, Rollout
 
@@ -16,6 +18,8 @@ __all__ = ["PromptAgent", "RewardFunction", "messages_of", "score"]
 
 class PromptAgent(LitAgent[Any]):
     """Sends the messages in the column `prompt` (or the text in it, as a user's message) and returns the reward.
+
+    Where the column `tools` offers the calculator, as word problems do, the model may call it before it answers.
 
     The reward function gets the answer as text, and besides the columns of the row `finish_reason`, which is "length"
     for an answer that was cut off.
@@ -32,19 +36,18 @@ class PromptAgent(LitAgent[Any]):
         self.sampling = dict(sampling or {})
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> float | None:
-        """One call. None, no reward, where the reward function gives none.
+        """Run one conversation. None, no reward, where the reward function gives none.
 
         Raises:
             ValueError: the row has no prompt, or the reward function does not give one number.
             openai.OpenAIError: the endpoint refused the call or could not be reached.
         """
         llm = find_llm(resources)
-        client = rollout_client(llm, rollout)
-        completion = await client.chat.completions.create(
-            model=llm.model, messages=messages_of(task), **{**llm.sampling_parameters, **self.sampling}
-        )
-        choice = completion.choices[0]
-        text = choice.message.content or ""
+        offered = task.get("tools")
+        tools = TOOLS if (json.loads(offered) if isinstance(offered, str) else offered) == TOOLS else ()
+        messages = list(messages_of(task))
+        choice = await converse(rollout_client(llm, rollout), llm, messages, tools, MAX_TURNS, **self.sampling)
+        text = "" if choice.message.tool_calls else choice.message.content or ""
         rollout.metadata["output"] = text
         return await asyncio.to_thread(score, self.reward_fn, text, {"finish_reason": choice.finish_reason, **task})
 

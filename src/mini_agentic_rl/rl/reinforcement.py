@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..algorithm import PRESETS, Backend, ReinforcementLearning
 from ..errors import UserError
-from ..jobs import PPO, TrainConfig, check_model, last_logged, training_summary
+from ..jobs import PPO, TrainConfig, check_model
 from ..jobs import make_algorithm as make_from_config
+from ..metrics import check_loggers
 from ..policy import adapter_folder
-from ..trainer import RecordedRun, RunFolder, RunnerSettings, RunSettings, Trainer, record_run
+from ..trainer import RunFolder, RunnerSettings, RunSettings, Trainer, recorded
 from .config import TrainingConfig
-from .event_loop import outside_of_loops
-from .models import model_source, tracking_project
+from .models import model_source, outside_of_loops, tracking_project
 from .prompt_agent import PromptAgent, RewardFunction
 
 ALGORITHMS: tuple[str, ...] = (*PRESETS, PPO)
@@ -66,35 +65,35 @@ def reinforce(
     Raises:
         UserError: a setting cannot work, or the folder holds something else.
     """
+    check_loggers(config.loggers)
     model = model_source(config)
     check_model(model, "auto")
     learner = make_algorithm(algorithm, config, model, backend=backend)
 
-    def fit(run: RecordedRun) -> dict[str, Any]:
-        started = time.perf_counter()
-        trainer = Trainer(
-            algorithm=learner,
-            n_runners=RunnerSettings().n_runners,
-            output_dir=run.folder.path,
-            logger=run.logger,
-            resume=run.is_resumed,
-        )
-        agent = agent_of(config, reward_fn)
-        outside_of_loops(lambda: trainer.fit(agent, list(rows), val_dataset=list(eval_rows)))
-        means = {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations}
+    def about() -> dict[str, Any]:
         return {
             "algorithm": algorithm,
             "model": config.model_name,
-            "output_dir": str(run.folder.path),
-            "adapter": str(run.folder.adapter_path),
-            "mean_reward": means,
-            **training_summary(learner, seconds=time.perf_counter() - started, seed=config.seed),
+            "output_dir": str(run_folder.path),
+            "adapter": str(run_folder.adapter_path),
+            "mean_reward": {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations},
         }
 
-    about = {**config.to_dict(), "output_dir": str(folder), "algorithm": algorithm, "backend": backend}
+    run_folder = RunFolder(folder)
     settings = RunSettings(output_dir=Path(folder), loggers=config.loggers, resume=resume, overwrite=overwrite)
-    with tracking_project(config):
-        return record_run(RunFolder(folder), settings, about, fit, last_logged=last_logged)
+    given = {**config.to_dict(), "output_dir": str(folder), "algorithm": algorithm, "backend": backend}
+    with tracking_project(config), recorded(run_folder, settings, given, learner, about=about) as run:
+        if not run.is_finished:
+            trainer = Trainer(
+                algorithm=learner,
+                n_runners=RunnerSettings().n_runners,
+                output_dir=run_folder,
+                logger=run.logger,
+                resume=run.is_resumed,
+            )
+            agent = agent_of(config, reward_fn)
+            outside_of_loops(lambda: trainer.fit(agent, list(rows), val_dataset=list(eval_rows)))
+    return run_folder.read_summary()
 
 
 class PromptConfig(TrainConfig):
@@ -117,6 +116,8 @@ def train_config(algorithm: str, config: TrainingConfig, *, backend: Backend = "
     given["loop.total_epochs"] = config.num_train_epochs if config.max_steps is None else None
     targets = config.lora_target_modules
     given["lora.target_modules"] = None if targets is None else tuple(targets)
+    if "lora_dropout" in config.model_fields_set:
+        given["lora.dropout"] = config.lora_dropout
     groups: dict[str, dict[str, Any]] = {}
     for path, value in given.items():
         group, _, name = path.partition(".")

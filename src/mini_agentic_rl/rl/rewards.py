@@ -11,7 +11,7 @@ from ..rewards import (
     FormatReward,
     Reward,
     RewardFunction,
-    Sample,
+    check_tolerance,
     count_steps,
     extract_answer,
     normalise_answer,
@@ -36,10 +36,14 @@ class MathRewardFunction(AccuracyReward):
 
     Args:
         tolerance: how far a number may be from the right one.
+
+    Raises:
+        ToleranceError: the tolerance is no number, or negative.
     """
 
     def __init__(self, tolerance: float = 1e-4) -> None:
-        super().__init__(abs_tol=tolerance, name="math")
+        check_tolerance(tolerance, "tolerance")
+        super().__init__(rel_tol=0.0, abs_tol=tolerance, name="math")
         self.tolerance = tolerance
 
     def extract_answer(self, text: str) -> str | None:
@@ -54,7 +58,7 @@ class MathRewardFunction(AccuracyReward):
         """Return True if two answers say the same, numbers to within the tolerance. An empty one equals none."""
         if not str(predicted).strip() or not str(truth).strip():
             return False
-        return same_answer(predicted, truth, abs_tol=self.tolerance)
+        return same_answer(predicted, truth, rel_tol=0.0, abs_tol=self.tolerance)
 
 
 class AdjustedReward(Reward):
@@ -81,10 +85,10 @@ class AdjustedReward(Reward):
         """
         rewards = self._base(completions=completions, prompts=prompts, **columns)
         samples = samples_of(completions, prompts, columns)
-        return [self._adjusted(reward, sample) for reward, sample in zip(rewards, samples, strict=True)]
-
-    def _adjusted(self, reward: float | None, sample: Sample) -> float | None:
-        return self._adjust(reward, sample.written) if reward is not None and reward > 0 else reward
+        return [
+            self._adjust(reward, sample.written) if reward is not None and reward > 0 else reward
+            for reward, sample in zip(rewards, samples, strict=True)
+        ]
 
 
 def create_accuracy_reward(tolerance: float = 1e-4) -> MathRewardFunction:

@@ -27,7 +27,7 @@ class LLMConfig(Settings):
     """Name of the model, as the endpoint knows it."""
     base_url: str | None = None
     """URL of the endpoint, as `http://127.0.0.1:8000/v1`; None takes OPENAI_BASE_URL, else OpenAI's own."""
-    api_key: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
     """Key of the endpoint; None takes OPENAI_API_KEY."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; None takes the endpoint's."""
@@ -43,11 +43,9 @@ class AgentTool(Protocol):
     @property
     def openai_tool(self) -> dict[str, Any]:
         """The tool as an OpenAI function: its name, what it does, and the JSON schema of its parameters."""
-        ...
 
     def run(self, parameters: Mapping[str, Any], /) -> str:
         """Use it; what went wrong is part of the answer."""
-        ...
 
 
 class SimpleAgent:

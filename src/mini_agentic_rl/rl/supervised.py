@@ -37,6 +37,11 @@ FORMATS: Mapping[str, str] = {
 }
 """The form of rows that each method learns from."""
 
+_SAME = sorted(
+    {*TrainingConfig.model_fields, "dtype", "loggers"} & PostTrainingSettings.model_fields.keys() - {"output_dir"}
+)
+"""What `TrainingConfig` and the settings of every method call by the same name."""
+
 
 def supervise(
     method: str,
@@ -44,6 +49,7 @@ def supervise(
     rows: Sequence[Mapping[str, Any]],
     folder: str | Path,
     *,
+    options: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -51,13 +57,15 @@ def supervise(
 
     Args:
         method: a name in `SUPERVISED_SETTINGS`.
+        options: settings of the method that `config` does not have, as `beta`.
         resume: go on with the run in the folder.
         overwrite: replace the run in the folder.
 
     Raises:
+        pydantic.ValidationError: an option is out of its range, or the method has none of that name.
         UserError: a setting cannot work, or the folder holds something else.
     """
-    settings = settings_of(method, config, folder, resume=resume, overwrite=overwrite)
+    settings = settings_of(method, config, folder, options=options, resume=resume, overwrite=overwrite)
     train: Mapping[str, Callable[..., dict[str, Any]]] = {
         "sft": post_training.train_sft,
         "dpo": post_training.train_dpo,
@@ -70,38 +78,45 @@ def supervise(
 
 
 def settings_of(
-    method: str, config: TrainingConfig, folder: str | Path, *, resume: bool = False, overwrite: bool = False
+    method: str,
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    options: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> PostTrainingSettings:
-    """The settings of a method that say what `config` says.
+    """Return the settings of a method that say what `config` and `options` say.
 
     Raises:
+        pydantic.ValidationError: an option is out of its range, or the method has none of that name.
         UserError: the method has no such setting.
     """
     if config.lora_target_modules is not None:
         raise UserError(
             "lora_target_modules: training on written rows puts the adapter on all linear layers; leave it None"
         )
-    return SUPERVISED_SETTINGS[method](
-        model=model_source(config),
-        dtype=config.dtype,
-        use_lora=config.use_lora,
-        lora_r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        max_length=config.max_length,
-        num_epochs=config.num_train_epochs,
-        max_steps=config.max_steps,
-        batch_size=config.per_device_train_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        warmup_steps=config.warmup_steps,
-        gradient_checkpointing=config.gradient_checkpointing,
-        eval_every=config.eval_steps or None,
-        checkpoint_every=config.save_steps,
-        logging_steps=config.logging_steps,
-        output_dir=Path(folder),
-        seed=config.seed,
-        loggers=config.loggers,
-        resume=resume,
-        overwrite=overwrite,
-    )
+    values: dict[str, Any] = {
+        **{name: getattr(config, name) for name in _SAME},
+        "model": model_source(config),
+        "num_epochs": config.num_train_epochs,
+        "batch_size": config.per_device_train_batch_size,
+        "eval_every": config.eval_steps or None,
+        "checkpoint_every": config.save_steps,
+        "output_dir": Path(folder),
+        "resume": resume,
+        "overwrite": overwrite,
+    }
+    return SUPERVISED_SETTINGS[method](**values, **_checked(options or {}, values))
+
+
+def _checked(options: Mapping[str, Any], taken: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options.
+
+    Raises:
+        UserError: the configuration has one of them, under this name or another.
+    """
+    twice = sorted(options.keys() & taken.keys())
+    if twice:
+        raise UserError(f"{twice[0]} is a setting of TrainingConfig: give it there", setting=twice[0])
+    return options

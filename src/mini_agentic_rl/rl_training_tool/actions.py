@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..datasets import load_examples
 from ..errors import UserError
@@ -56,14 +56,14 @@ class DataActions:
         """
         custom = parameters.custom_dataset
         if custom is not None and not isinstance(custom, str):
-            return "custom", _first(custom, parameters.max_samples)
+            return "custom", list(custom)[: parameters.max_samples]
         if isinstance(custom, str) and custom not in self._datasets:
             raise ToolError(f"custom_dataset={custom!r} is not registered. Registered: {_names(self._datasets)}")
         name = custom or parameters.dataset
         if name is None:
             return (usual_dataset() if form in ("sft", "rl") else STAND_IN), None
         if name in self._datasets:
-            return name, _first(self._datasets[name], parameters.max_samples)
+            return name, list(self._datasets[name])[: parameters.max_samples]
         return local_copy(self._paths.dataset(name)), None
 
     def reward(self, parameters: RewardParameters) -> Callable[..., Any]:
@@ -80,8 +80,7 @@ class DataActions:
         if custom is not None:
             if not callable(custom):
                 raise ToolError("custom_reward must be a function, or the name of a registered one")
-            function: Callable[..., Any] = custom
-            return function
+            return cast(Callable[..., Any], custom)
         return create_reward_function(
             parameters.reward_type,
             tolerance=parameters.tolerance,
@@ -100,7 +99,7 @@ class DataActions:
             "split": parameters.split,
             "dataset_size": len(found),
             "sample_keys": list(found[0]) if found else [],
-            "samples": [_shown(row) for row in found[:_SHOWN_ROWS]],
+            "samples": [{name: _cut(value) for name, value in row.items()} for row in found[:_SHOWN_ROWS]],
         }
 
     def rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters) -> Rows:
@@ -149,18 +148,8 @@ class DataActions:
         return {"dataset": name, "split": parameters.split, **found}
 
 
-def _first(rows: Any, count: int | None) -> Rows:
-    found: Rows = list(rows)
-    return found[:count]
-
-
 def _names(registered: Mapping[str, Any]) -> str:
     return ", ".join(registered) or "none"
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its long texts cut short."""
-    return {name: _cut(value) for name, value in row.items()}
 
 
 def _cut(value: Any) -> Any:

@@ -11,15 +11,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+from ..errors import MissingPackageError
 
 try:
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 except ImportError as error:
-    raise ImportError("the MCP server of the training tool needs mcp 2: pip install 'mini-agentic-rl[mcp]'") from error
+    missing = MissingPackageError("the MCP server of the training tool", "mcp 2", extra="mcp")
+    if __name__ == "__main__":
+        sys.exit(f"error: {missing}")
+    raise missing from error
 
 from .parameters import json_schema
 from .tool import RLTrainingTool
@@ -56,9 +62,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="folder for all output (the working directory)")
     parser.add_argument("--data-folder", type=Path, action="append", default=[], help="folder whose files may be read")
+    parser.add_argument(
+        "--model-folder", type=Path, action="append", default=[], help="folder whose models may be used"
+    )
     parser.add_argument("--max-trainings", type=int, default=1, help="trainings at the same time")
     options = parser.parse_args()
-    tool = RLTrainingTool(options.root, data_folders=options.data_folder, max_trainings=options.max_trainings)
+    tool = RLTrainingTool(
+        options.root,
+        data_folders=options.data_folder,
+        model_folders=options.model_folder,
+        max_trainings=options.max_trainings,
+    )
     asyncio.run(serve(tool))
 
 

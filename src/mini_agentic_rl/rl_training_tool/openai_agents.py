@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ..errors import MissingPackageError
 from .parameters import json_schema
 from .tool import RLTrainingTool
 
@@ -13,12 +14,12 @@ def openai_agents_tool(tool: RLTrainingTool) -> Any:
     """Return a `FunctionTool` for `agents.Agent(tools=[…])`. A call runs in a thread: the event loop goes on meanwhile.
 
     Raises:
-        ImportError: openai-agents is not installed.
+        MissingPackageError: openai-agents is not installed.
     """
     try:
         from agents import FunctionTool
     except ImportError as error:
-        raise ImportError("this needs openai-agents: pip install 'mini-agentic-rl[agents]'") from error
+        raise MissingPackageError("openai_agents_tool", "openai-agents", extra="agents") from error
 
     async def invoke(context: Any, arguments: str) -> str:
         return await asyncio.to_thread(tool.run, arguments)

@@ -5,15 +5,15 @@ A wrong parameter is told in one sentence that an agent can act on: which one, a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
-from ..config import Settings, extra_of, restated
-from ..errors import UserError
+from ..config import Settings, called_here, extra_of, restated
+from ..datasets import Form
+from ..errors import UserError, nearest
 from ..rl import TrainingConfig
 from ..trainer import RunSettings
 
@@ -24,18 +24,13 @@ Supervised = Literal["sft", "dpo", "kto", "orpo", "reward"]
 Reinforcing = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "ppo"]
 Algorithm = Literal[Supervised, Reinforcing]
 RewardType = Literal["accuracy", "format", "length_penalty", "step"]
-Form = Literal["sft", "rl", "preference", "unpaired"]
 
 
 class ToolError(UserError):
     """A call that cannot be done as it was made; the message says which parameter to change."""
 
 
-class ActionParameters(Settings):
-    """The base of all actions."""
-
-
-class DataParameters(ActionParameters):
+class DataParameters(Settings):
     """Which rows."""
 
     dataset: str | None = None
@@ -45,11 +40,11 @@ class DataParameters(ActionParameters):
     """Rows to use instead of a data set; from an agent, the name of a registered one."""
     split: Literal["train", "val", "test"] = "train"
     """Part of the data set."""
-    max_samples: int | None = Field(default=None, ge=1)
+    max_samples: int | None = Field(default=None, ge=1, le=100_000)
     """At most this many rows."""
 
 
-class RewardParameters(ActionParameters):
+class RewardParameters(Settings):
     """Which reward."""
 
     reward_type: RewardType = "accuracy"
@@ -57,20 +52,20 @@ class RewardParameters(ActionParameters):
     for long replies), `step` (accuracy, more for written steps)."""
     custom_reward: Any = None
     """A reward function to use instead; from an agent, the name of a registered one."""
-    tolerance: float = Field(default=1e-4, ge=0)
+    tolerance: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     """How far a number may be from the right one."""
-    max_length: int = Field(default=1024, ge=1)
+    max_length: int = Field(default=1024, ge=1, le=1_000_000)
     """`length_penalty`: characters from which on a reply costs."""
-    penalty_weight: float = Field(default=0.001, ge=0)
+    penalty_weight: float = Field(default=0.001, ge=0, allow_inf_nan=False)
     """`length_penalty`: what each character more costs."""
-    step_bonus: float = Field(default=0.1, ge=0)
+    step_bonus: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     """`step`: what each written step adds."""
 
 
 class TrainParameters(DataParameters, RewardParameters):
     """`train` and `start`."""
 
-    algorithm: Algorithm = "sft"
+    algorithm: Algorithm
     """Training: `sft`, `dpo`, `kto`, `orpo`, `reward` (a reward model), or reinforcement learning by `grpo`, `dr_grpo`,
     `dapo`, `gspo`, `cispo`, `rloo`, `reinforce++`, `ppo`."""
     model_name: str = restated(
@@ -82,28 +77,34 @@ class TrainParameters(DataParameters, RewardParameters):
     output_dir: str = restated(
         TrainingConfig, "output_dir", "output", "Folder for the result, inside the folder of the tool."
     )
-    num_epochs: int = restated(TrainingConfig, "num_train_epochs", 3, "Passes over the rows.")
-    max_steps: int | None = restated(TrainingConfig, "max_steps", None, "Optimizer steps, in place of the passes.")
+    num_epochs: int = restated(TrainingConfig, "num_train_epochs", 3, "Passes over the rows.", le=1000)
+    max_steps: int | None = restated(
+        TrainingConfig, "max_steps", None, "Optimizer steps, in place of the passes.", le=1_000_000
+    )
     batch_size: int = restated(
-        TrainingConfig, "per_device_train_batch_size", 4, "Rows of a pass; in reinforcement learning, tasks."
+        TrainingConfig, "per_device_train_batch_size", 4, "Rows of a pass; in reinforcement learning, tasks.", le=1024
     )
     gradient_accumulation_steps: int = restated(
-        TrainingConfig, "gradient_accumulation_steps", 1, "Passes per optimizer step."
+        TrainingConfig, "gradient_accumulation_steps", 1, "Passes per optimizer step.", le=1024
     )
     learning_rate: float | None = restated(
         TrainingConfig, "learning_rate", None, "Peak learning rate; without it the usual one of the algorithm."
     )
     use_lora: bool = restated(TrainingConfig, "use_lora", True)
-    lora_r: int = restated(TrainingConfig, "lora_r", 16, "Rank of the adapter.")
-    lora_alpha: int = restated(TrainingConfig, "lora_alpha", 32, "Scale of the adapter.")
+    lora_r: int = restated(TrainingConfig, "lora_r", 16, "Rank of the adapter.", le=1024)
+    lora_alpha: int = restated(TrainingConfig, "lora_alpha", 32, "Scale of the adapter.", le=8192)
     samples_per_prompt: int = restated(
-        TrainingConfig, "samples_per_prompt", 8, "Reinforcement learning: answers to each task.", ge=2
+        TrainingConfig, "samples_per_prompt", 8, "Reinforcement learning: answers to each task.", ge=2, le=256
     )
     max_new_tokens: int = restated(
-        TrainingConfig, "max_new_tokens", 256, "Reinforcement learning: at most this many tokens of an answer."
+        TrainingConfig,
+        "max_new_tokens",
+        256,
+        "Reinforcement learning: at most this many tokens of an answer.",
+        le=32_768,
     )
     temperature: float = restated(TrainingConfig, "temperature", 1.0, "Reinforcement learning: sampling temperature.")
-    eval_samples: int = Field(default=100, ge=0)
+    eval_samples: int = Field(default=100, ge=0, le=10_000)
     """Reinforcement learning: held-out tasks that measure the reward before and after; 0 leaves that out."""
     seed: int = restated(TrainingConfig, "seed", 42, "Seed of the data, of sampling, and of new weights.")
     use_wandb: bool = restated(TrainingConfig, "use_wandb", False)
@@ -141,14 +142,16 @@ class EvaluateParameters(DataParameters, RewardParameters):
     )
     model_path: str | None = None
     """Another name of `model_name`."""
-    max_new_tokens: int = restated(TrainingConfig, "max_new_tokens", 256, "At most this many tokens of an answer.")
+    max_new_tokens: int = restated(
+        TrainingConfig, "max_new_tokens", 256, "At most this many tokens of an answer.", le=32_768
+    )
     use_lora: bool = restated(
         TrainingConfig, "use_lora", True, "Taken, and not needed: whether the folder is an adapter is seen from it."
     )
     seed: int = restated(TrainingConfig, "seed", 42, "Seed of the draw of rows.")
 
 
-class TrainingParameters(ActionParameters):
+class TrainingParameters(Settings):
     """`status`, `stop` and `logs`: which training."""
 
     output_dir: str | None = restated(
@@ -173,7 +176,7 @@ class LogsParameters(TrainingParameters):
     """How many of the last lines."""
 
 
-PARAMETERS: Mapping[str, type[ActionParameters]] = {
+PARAMETERS: Mapping[str, type[Settings]] = {
     "train": TrainParameters,
     "start": TrainParameters,
     "status": TrainingParameters,
@@ -184,7 +187,7 @@ PARAMETERS: Mapping[str, type[ActionParameters]] = {
     "evaluate": EvaluateParameters,
 }
 
-P = TypeVar("P", bound=ActionParameters)
+P = TypeVar("P", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,13 @@ def read_action(parameters: Mapping[str, Any]) -> str:
     """The action that is asked for; `train` where none is named.
 
     Raises:
-        ToolError: there is no such action.
+        ToolError: there is no such action, or nothing at all was asked for.
     """
+    if not parameters:
+        raise ToolError(
+            f"nothing was asked for: give `action` ({', '.join(ACTIONS)}). To train, give at least `algorithm`, and "
+            "`model_name`, `dataset` and `output_dir` with it"
+        )
     action = parameters.get("action", "train")
     if action not in ACTIONS:
         raise ToolError(f"action {action!r} is unknown{_hint(str(action), ACTIONS)}. Allowed: {', '.join(ACTIONS)}")
@@ -223,7 +231,9 @@ def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -
     for name in given:
         if name not in kind.model_fields:
             known = ", ".join(kind.model_fields)
-            raise ToolError(f"{action} has no parameter {name!r}{_hint(name, kind.model_fields)}. Allowed: {known}")
+            near = called_here(name, kind.model_fields)
+            hint = f" (here it is {near!r})" if near else _hint(name, kind.model_fields)
+            raise ToolError(f"{action} has no parameter {name!r}{hint}. Allowed: {known}")
     try:
         return kind(**given)
     except ValidationError as error:
@@ -237,8 +247,7 @@ def json_schema() -> dict[str, Any]:
         "action": {"type": "string", "enum": list(ACTIONS), "default": "train", "description": _ABOUT_ACTIONS}
     }
     for name, (schema, actions) in _merged().items():
-        description = " ".join(str(schema.get("description", "")).split())
-        properties[name] = {**schema, "description": f"{description} ({', '.join(actions)})"}
+        properties[name] = {**schema, "description": f"{schema['description']} ({', '.join(actions)})"}
     return {"type": "object", "properties": properties, "required": ["action"], "additionalProperties": False}
 
 
@@ -246,9 +255,8 @@ def describe() -> list[ToolParameter]:
     """Every parameter, `action` first."""
     found = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
     for name, (schema, actions) in _merged().items():
-        text = " ".join(str(schema.get("description", "")).split())
         kind = str(schema.get("type", "string"))
-        found.append(ToolParameter(name, kind, text, False, schema.get("default"), tuple(actions)))
+        found.append(ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions)))
     return found
 
 
@@ -266,6 +274,7 @@ def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
         for name, schema in kind.model_json_schema()["properties"].items():
             unsaid = ("title", *extra_of(kind.model_fields[name]))
             plain = {key: value for key, value in schema.items() if key not in unsaid}
+            plain["description"] = " ".join(str(schema.get("description", "")).split())
             if name.startswith("custom_"):
                 plain["type"] = "string"
             found.setdefault(name, (_plain(plain), []))[1].append(action)
@@ -275,14 +284,20 @@ def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without the alternative null, which stands for the default."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"]
-    rest = {key: value for key, value in schema.items() if key not in ("anyOf",) and value is not None}
+    rest = {key: value for key, value in schema.items() if key != "anyOf" and value is not None}
     return rest | kinds[0] if len(kinds) == 1 else rest
 
 
-def _complaint(kind: type[ActionParameters], problem: Any) -> str:
+def _complaint(kind: type[Settings], problem: Any) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else "parameters"
+    if problem["type"] == "missing":
+        about = " ".join((kind.model_fields[name].description or "").split())
+        return (
+            f"{name} is missing. {about} With it, `model_name` and `dataset` say what is trained on what; without them "
+            "`embedded`, on GSM8K or generated arithmetic"
+        )
     if problem["type"] == "literal_error":
-        choices = _choices(str(problem["ctx"]["expected"]))
+        choices = [word.strip(" '") for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")]
         near = _hint(str(problem["input"]), choices)
         return f"{name}={problem['input']!r} is not allowed{near}. Allowed: {', '.join(choices)}"
     message = str(problem["msg"])
@@ -290,13 +305,9 @@ def _complaint(kind: type[ActionParameters], problem: Any) -> str:
     return f"{name}={problem['input']!r}: {message[:1].lower()}{message[1:]}. {about}".rstrip()
 
 
-def _choices(expected: str) -> list[str]:
-    return [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
-
-
 def _hint(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(word, known)
+    return "" if near is None else f" (did you mean {near!r}?)"
 
 
 _PARAMETERS: Mapping[str, str] = {

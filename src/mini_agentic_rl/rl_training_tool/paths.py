@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..datasets import NAMES, is_data_file, is_hub_name
+from ..datasets import NAMES, is_data_file, is_hub_name, split_style
+from ..policy import EMBEDDED_NAMES, adapter_folder, base_model_of
 from .parameters import ToolError
 
 
@@ -15,10 +16,17 @@ class AllowedPaths:
     Args:
         root: output folders are inside it; relative paths begin there.
         data_folders: further folders whose files may be read as data sets.
+        model_folders: further folders whose models may be loaded.
     """
 
-    def __init__(self, root: str | Path, data_folders: Sequence[str | Path] = ()) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        data_folders: Sequence[str | Path] = (),
+        model_folders: Sequence[str | Path] = (),
+    ) -> None:
         self.root = Path(root).expanduser().resolve()
+        self._loadable = (self.root, *(Path(folder).expanduser().resolve() for folder in model_folders))
         self._readable = (self.root, *(Path(folder).expanduser().resolve() for folder in data_folders))
 
     def output(self, output_dir: str) -> Path:
@@ -33,9 +41,31 @@ class AllowedPaths:
         return folder
 
     def model(self, name: str) -> str:
-        """Return a model: the path where the name is that of a folder inside the root, else the name itself."""
-        folder = self._absolute(name)
-        return str(folder) if folder.is_dir() and folder.is_relative_to(self.root) else name
+        """Return a model: the path where the name is that of a folder that may be loaded, else the name itself.
+
+        Raises:
+            ToolError: it is a folder elsewhere, holds a link to elsewhere, or is an adapter of a model elsewhere.
+        """
+        if name.lower() in EMBEDDED_NAMES:
+            return name
+        here = Path(name).expanduser().resolve()  # what a loader would take the name for
+        found = next((folder for folder in (self._absolute(name), here) if self._may_load(folder)), None)
+        if found is not None and found.exists():
+            for entry in found.rglob("*"):
+                if not self._may_load(entry.resolve()):
+                    raise ToolError(f"model_name={name!r}: {entry.name} in it is a link to elsewhere")
+            adapter = adapter_folder(found)
+            if adapter is not None:
+                self.model(base_model_of(adapter))
+            return str(found)
+        is_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
+        if here.exists() or self._absolute(name).exists() or (is_local and found is None):
+            folders = ", ".join(map(str, self._loadable))
+            raise ToolError(f"model_name={name!r}: models are loaded inside {folders}; put it there")
+        return name
+
+    def _may_load(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._loadable)
 
     def dataset(self, name: str) -> str:
         """Return a data set by name, or the path of one that may be read.
@@ -43,6 +73,9 @@ class AllowedPaths:
         Raises:
             ToolError: there is no such data set, or it is elsewhere. `module:function`, which would run code, is none.
         """
+        rest, as_text = split_style(name)
+        if as_text:
+            return f"text:{self.dataset(rest)}"
         if name.partition(":")[0] in NAMES:
             return name
         path = self._absolute(name)

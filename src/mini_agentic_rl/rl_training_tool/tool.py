@@ -18,15 +18,9 @@ from typing import Any, ClassVar
 from ..errors import UserError
 from .actions import DataActions
 from .parameters import (
-    EvaluateParameters,
-    LoadDatasetParameters,
-    LogsParameters,
-    RewardParameters,
-    StopParameters,
+    PARAMETERS,
     ToolError,
     ToolParameter,
-    TrainingParameters,
-    TrainParameters,
     describe,
     json_schema,
     read_action,
@@ -49,11 +43,13 @@ class RLTrainingTool:
     openai-agents: `openai_agents_tool(tool)` of `rl_training_tool.openai_agents`.
 
     What an agent can do with it is bounded: output folders are inside `root`, files are read there or in
-    `data_folders`, no name of a data set runs code, and at most `max_trainings` run at once.
+    `data_folders`, local models are loaded from there or from `model_folders`, no name of a data set runs code, every
+    number has a bound, and at most `max_trainings` run at once.
 
     Args:
         root: folder for all output; None takes the working directory.
         data_folders: further folders whose files may be read as data sets.
+        model_folders: further folders whose models may be loaded.
         max_trainings: trainings at the same time, those of other tools over the same root included.
 
     Raises:
@@ -67,11 +63,16 @@ class RLTrainingTool:
     )
 
     def __init__(
-        self, root: str | Path | None = None, *, data_folders: Sequence[str | Path] = (), max_trainings: int = 1
+        self,
+        root: str | Path | None = None,
+        *,
+        data_folders: Sequence[str | Path] = (),
+        model_folders: Sequence[str | Path] = (),
+        max_trainings: int = 1,
     ) -> None:
         if max_trainings < 1:
             raise UserError(f"max_trainings must be 1 or more, not {max_trainings}")
-        self.paths = AllowedPaths(Path.cwd() if root is None else root, data_folders)
+        self.paths = AllowedPaths(Path.cwd() if root is None else root, data_folders, model_folders)
         self._data = DataActions(self.paths)
         self._trainings = Trainings(self.paths, self._data, max_trainings)
 
@@ -121,23 +122,17 @@ class RLTrainingTool:
         self._data.register_reward(name, reward_fn)
 
     def _do(self, action: str, given: Mapping[str, Any]) -> Answer:
-        match action:
-            case "train":
-                return self._trainings.train(read_parameters(TrainParameters, action, given))
-            case "start":
-                return self._trainings.start(read_parameters(TrainParameters, action, given))
-            case "status":
-                return self._trainings.status(read_parameters(TrainingParameters, action, given))
-            case "stop":
-                return self._trainings.stop(read_parameters(StopParameters, action, given))
-            case "logs":
-                return self._trainings.logs(read_parameters(LogsParameters, action, given))
-            case "load_dataset":
-                return self._data.load_dataset(read_parameters(LoadDatasetParameters, action, given))
-            case "create_reward":
-                return self._data.create_reward(read_parameters(RewardParameters, action, given))
-            case _:
-                return self._data.evaluate(read_parameters(EvaluateParameters, action, given))
+        actions: Mapping[str, Callable[[Any], Answer]] = {
+            "train": self._trainings.train,
+            "start": self._trainings.start,
+            "status": self._trainings.status,
+            "stop": self._trainings.stop,
+            "logs": self._trainings.logs,
+            "load_dataset": self._data.load_dataset,
+            "create_reward": self._data.create_reward,
+            "evaluate": self._data.evaluate,
+        }
+        return actions[action](read_parameters(PARAMETERS[action], action, given))
 
 
 def _read(parameters: Mapping[str, Any] | str | None) -> Mapping[str, Any]:

@@ -13,8 +13,10 @@ from pydantic import ValidationError
 
 from ..atomic_files import write_json
 from ..config import Settings
-from ..datasets import divide_examples
+from ..datasets import divide_examples, load_examples
 from ..errors import UserError
+from ..one_writer import one_writer
+from ..private_files import make_private_folder
 from ..rl import TrainingConfig
 from .parameters import Supervised, TrainParameters, told
 
@@ -60,8 +62,8 @@ class TrainingState(Settings):
         Raises:
             OSError: it cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / STATE_FILE, json.loads(self.model_dump_json()))
+        make_private_folder(folder)
+        write_json(folder / STATE_FILE, json.loads(self.model_dump_json()), private=True)
 
 
 def read_state(folder: Path) -> TrainingState | None:
@@ -101,17 +103,18 @@ def run_recorded(job: Job, folder: Path) -> dict[str, Any]:
         UserError: a parameter cannot work, or the folder holds something else.
         KeyboardInterrupt: it was stopped; a checkpoint is written.
     """
-    state = job.state()
-    state.write(folder)
-    try:
-        result = run_job(job, folder)
-    except KeyboardInterrupt:
-        state.ended_as("stopped", message="give resume=true to go on from its last checkpoint").write(folder)
-        raise
-    except Exception as error:
-        state.ended_as("failed", message=told(error)).write(folder)
-        raise
-    state.ended_as("finished", result=result).write(folder)
+    with one_writer(folder):
+        state = job.state()
+        state.write(folder)
+        try:
+            result = run_job(job, folder)
+        except KeyboardInterrupt:
+            state.ended_as("stopped", message="give resume=true to go on from its last checkpoint").write(folder)
+            raise
+        except Exception as error:
+            state.ended_as("failed", message=told(error)).write(folder)
+            raise
+        state.ended_as("finished", result=result).write(folder)
     return result
 
 
@@ -123,7 +126,7 @@ def run_job(job: Job, folder: Path) -> dict[str, Any]:
         KeyboardInterrupt: it was stopped; a checkpoint is written.
     """
     parameters = job.parameters
-    rows = load_rows(job) if job.rows is None else list(job.rows)
+    rows = list(_loaded(job) if job.rows is None else job.rows)
     if not rows:
         raise UserError("dataset has no rows to train on")
     supervised = parameters.algorithm in SUPERVISED
@@ -146,49 +149,33 @@ def format_of(algorithm: str) -> str:
     return FORMATS.get(algorithm, "rl")
 
 
-def load_rows(job: Job) -> list[Row]:
-    """The rows of the job's data set.
+def _loaded(job: Job) -> Sequence[Row]:
+    """Return the rows of the job's data set.
 
     Raises:
         DatasetError: it cannot be had.
     """
-    from ..datasets import load_examples
-
-    parameters = job.parameters
-    form: Any = format_of(parameters.algorithm)
-    rows: list[Row] = list(
-        load_examples(
-            job.dataset, form, split=parameters.split, max_samples=parameters.max_samples, seed=parameters.seed
-        )
-    )
-    return rows
+    given = job.parameters
+    form: Any = format_of(given.algorithm)
+    return load_examples(job.dataset, form, split=given.split, max_samples=given.max_samples, seed=given.seed)
 
 
 def config_of(job: Job, folder: Path, learning_rate: float) -> TrainingConfig:
     """The parameters as a `TrainingConfig`."""
     given = job.parameters
     several = given.samples_per_prompt if "samples_per_prompt" in given.model_fields_set else None
-    return TrainingConfig(
-        model_name=job.model,
-        output_dir=str(folder),
-        num_train_epochs=given.num_epochs,
-        max_steps=given.max_steps,
-        per_device_train_batch_size=given.batch_size,
-        gradient_accumulation_steps=given.gradient_accumulation_steps,
-        learning_rate=given.learning_rate or learning_rate,
-        logging_steps=1,
-        use_lora=given.use_lora,
-        lora_r=given.lora_r,
-        lora_alpha=given.lora_alpha,
-        lora_dropout=0.0,
-        samples_per_prompt=several,
-        max_new_tokens=given.max_new_tokens,
-        temperature=given.temperature,
-        use_wandb=given.use_wandb,
-        wandb_project=given.wandb_project,
-        use_tensorboard=given.use_tensorboard,
-        seed=given.seed,
-    )
+    values: dict[str, Any] = {
+        **given.model_dump(include=set(TrainingConfig.model_fields)),  # what both call by the same name
+        "model_name": job.model,
+        "output_dir": str(folder),
+        "num_train_epochs": given.num_epochs,
+        "per_device_train_batch_size": given.batch_size,
+        "learning_rate": given.learning_rate or learning_rate,
+        "logging_steps": 1,
+        "lora_dropout": 0.0,
+        "samples_per_prompt": several,
+    }
+    return TrainingConfig(**values)
 
 
 def _supervise(job: Job, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics import read_metrics
+from ..one_writer import one_writer
 from ..runner.processes import dumps
 from .actions import DataActions
 from .parameters import LogsParameters, StopParameters, ToolError, TrainingParameters, TrainParameters
 from .paths import AllowedPaths
 from .processes import interrupt, running, start_worker
-from .training import LOG_FILE, Job, TrainingState, format_of, read_state, run_recorded
+from .training import LOG_FILE, STATE_FILE, Job, TrainingState, format_of, read_state, run_recorded
 
 _TAIL_BYTES = 1 << 18
 """Bytes at the end of a log that are looked at."""
@@ -50,6 +51,7 @@ class Trainings:
         folder = self._paths.output(parameters.output_dir)
         job = self._job(parameters)
         _refuse_finished(folder, parameters)
+        _refuse_foreign(folder, parameters)
         with self._place(folder):
             return run_recorded(job, folder)
 
@@ -63,11 +65,13 @@ class Trainings:
             "Give a data set by name, and a reward function that holds no open files or connections; or use train",
         )
         _refuse_finished(folder, parameters)
+        _refuse_foreign(folder, parameters)
         with self._lock:
             self._check_room(folder)
-            job.state().write(folder)
-            log = folder / LOG_FILE
-            log.write_bytes(b"")
+            with one_writer(folder):  # a run of a command may be writing there
+                job.state().write(folder)
+                log = folder / LOG_FILE
+                log.write_bytes(b"")
             process = start_worker(folder, pickled, log)
             self._started[folder] = process
         return {
@@ -181,6 +185,15 @@ def _refuse_finished(folder: Path, parameters: TrainParameters) -> None:
             f"output_dir={parameters.output_dir!r} holds a finished training: choose another folder, or give "
             "overwrite=true to replace it"
         )
+
+
+def _refuse_foreign(folder: Path, parameters: TrainParameters) -> None:
+    """Before files that no training wrote are written over, with `overwrite` or without."""
+    for name in (STATE_FILE, LOG_FILE):
+        if (folder / name).exists() and read_state(folder) is None:
+            raise ToolError(
+                f"output_dir={parameters.output_dir!r} holds a {name} that no training wrote: choose another folder"
+            )
 
 
 def _about(state: TrainingState, runs: bool) -> Answer:

@@ -2,7 +2,7 @@
 
     python -m mini_agentic_rl.rl_training_tool.worker FOLDER     (standard input: the job)
 
-SIGINT ends it as Ctrl-C ends a command: with a checkpoint that `resume` goes on from.
+SIGINT and SIGTERM end it as Ctrl-C ends a command: with a checkpoint that `resume` goes on from.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import cloudpickle
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
+from ..stopping import stops_cleanly
 from .parameters import told
 from .training import Job, run_recorded
 
@@ -26,12 +27,13 @@ FAILED, STOPPED = 1, 130
 
 
 def main() -> int:
-    """Train, and return the exit code: 0 finished, 1 failed, 130 stopped."""
+    """Train, and return the exit code: 0 finished, 1 failed, 130 stopped, 143 stopped by SIGTERM."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored for what it starts
     job: Job = cloudpickle.load(sys.stdin.buffer)
     setup_logging("INFO", console=shared_console())
     try:
-        run_recorded(job, Path(sys.argv[-1]))
+        with stops_cleanly():
+            run_recorded(job, Path(sys.argv[-1]))
     except KeyboardInterrupt:
         logger.info("stopped")
         return STOPPED

@@ -5,19 +5,6 @@ store (`worker_name`), by which `give_back_of_worker` finds what a runner that d
 holds the processes that this package starts.
 """
 
-from .agent_runner import Isolation, LitAgentRunner
-from .base import Runner, StopEvent
-from .hooks import LoggingHook, RewardHook
-from .workers import give_back_of_worker, set_worker_label, worker_name
+import lazy_loader
 
-__all__ = [
-    "Isolation",
-    "LitAgentRunner",
-    "LoggingHook",
-    "RewardHook",
-    "Runner",
-    "StopEvent",
-    "give_back_of_worker",
-    "set_worker_label",
-    "worker_name",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
-from ..logging import Throttle
+from ..logging import CountedCauses, Throttle
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
 from ..tracer import OtelTracer, Tracer
-from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode, TaskInput
-from .attempt import AttemptRun
-from .base import Runner, StopEvent
+from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode
+from .attempt import AttemptFailure, AttemptRun
+from .base import Runner, StopEvent, TaskT
 from .isolation import AgentProcess
 from .workers import Heartbeat, worker_name
 
@@ -39,7 +39,7 @@ Isolation: TypeAlias = Literal["thread", "process"]
 class _Binding:
     """The agent, the store and the counters of one task."""
 
-    runner: Runner
+    runner: Runner[Any]
     agent: LitAgent[Any]
     store: LightningStore
     hooks: Sequence[Hook]
@@ -58,14 +58,18 @@ class _Binding:
 _binding: ContextVar[_Binding | None] = ContextVar("runner_binding", default=None)
 
 
-class LitAgentRunner(Runner):
+class LitAgentRunner(Runner[TaskT]):
     """Runs attempts one after the other; several at once by several tasks.
 
     Args:
         tracer: makes the spans; None takes an `OtelTracer`.
         max_rollouts: `iter` ends after this many attempts; None never does.
         poll_interval: seconds after which a runner without work looks again though nobody woke it.
-        heartbeat_interval: seconds between two heartbeats of the worker in the store.
+        heartbeat_interval: seconds between two heartbeats of the worker in the store. 0 sends none; then nobody sees
+            that an attempt no longer counts, and it is run to its end.
+        interval_jitter, heartbeat_launch_mode: taken, and of no effect: a runner without work is woken by the store,
+            and its heartbeat shares the event loop, which sync agents do not block.
+        heartbeat_include_gpu: whether a heartbeat tells of the GPUs; loads torch.
         isolation: `thread` calls the agent in this process: async on the event loop, sync in a thread; a sync agent
             that hangs is given up and goes on in the background. `process` calls it in a process of its own, one per
             runner, which is killed with everything that it has started when the time of an attempt is up, and whose
@@ -73,7 +77,7 @@ class LitAgentRunner(Runner):
             The agent, its tasks and its resources must be picklable; hooks run here.
 
     Raises:
-        ValueError: a number that is not positive, or an unknown `isolation`.
+        ValueError: a number that is not positive, or an unknown `isolation` or `heartbeat_launch_mode`.
     """
 
     def __init__(
@@ -82,16 +86,23 @@ class LitAgentRunner(Runner):
         max_rollouts: int | None = None,
         poll_interval: float = 5.0,
         heartbeat_interval: float = 10.0,
+        interval_jitter: float = 0.5,
+        heartbeat_launch_mode: Literal["asyncio", "thread"] = "asyncio",
+        heartbeat_include_gpu: bool = False,
         *,
         isolation: Isolation = "thread",
     ) -> None:
         for name, value in (
             ("max_rollouts", max_rollouts),
             ("poll_interval", poll_interval),
-            ("heartbeat_interval", heartbeat_interval),
         ):
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, not {value}")
+        for name, value in (("heartbeat_interval", heartbeat_interval), ("interval_jitter", interval_jitter)):
+            if value < 0:
+                raise ValueError(f"{name} must be 0 or more, not {value}")
+        if heartbeat_launch_mode not in ("asyncio", "thread"):
+            raise ValueError(f"heartbeat_launch_mode must be 'asyncio' or 'thread', not {heartbeat_launch_mode!r}")
         if isolation not in ("thread", "process"):
             raise ValueError(f"isolation must be 'thread' or 'process', not {isolation!r}")
         self.isolation = isolation
@@ -99,19 +110,16 @@ class LitAgentRunner(Runner):
         self._max_rollouts = max_rollouts
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
+        self._include_gpu = heartbeat_include_gpu
         self._told = Throttle()
+        self._given: tuple[LitAgent[Any], Sequence[Hook]] | None = None
+        self._by_hand: _Binding | None = None
+        self._contexts = 0
+        self._failures = CountedCauses()
+        """Failures of attempts since the first of the contexts that are open was entered."""
 
-    @contextmanager
-    def run_context(
-        self,
-        *,
-        agent: LitAgent[Any],
-        store: LightningStore,
-        hooks: Sequence[Hook] | None = None,
-        worker_id: int | str | None = None,
-    ) -> Iterator[LitAgentRunner]:
-        """Bind agent, store and hooks to the calling task; a number n as `worker_id` becomes `runner-n` (see
-        `worker_name`).
+    def init(self, agent: LitAgent[TaskT], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
+        """Take the agent and the hooks; `run_context` does this and what belongs to it.
 
         Raises:
             TypeError: one of `hooks` is no `Hook`.
@@ -119,18 +127,65 @@ class LitAgentRunner(Runner):
         for hook in hooks or ():
             if not isinstance(hook, Hook):
                 raise TypeError(f"hooks must derive from Hook; {type(hook).__name__} does not")
-        name = worker_id if isinstance(worker_id, str) else worker_name(worker_id or 0)
+        self._given = agent, list(hooks or ())
+        self.tracer.init()
+
+    def init_worker(self, worker_id: int | str, store: LightningStore, **kwargs: Any) -> None:
+        """Take the store, and the worker's number or name.
+
+        Raises:
+            ValueError: `init` was not called.
+        """
+        if self._given is None:
+            raise ValueError("the runner has no agent: call init(agent) first, or use run_context")
+        agent, hooks = self._given
+        name = worker_id if isinstance(worker_id, str) else worker_name(worker_id)
         process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
-        previous = _binding.get()
-        _binding.set(_Binding(self, agent, store, list(hooks or ()), name, process))
+        self._by_hand = _Binding(self, agent, store, hooks, name, process)
         agent.set_runner(self)
-        try:
-            yield self
-        finally:
-            _binding.set(previous)
-            agent.set_runner(None if previous is None else previous.runner)
-            if process is not None:
-                process.close_at_once()
+        self.tracer.init_worker(worker_id if isinstance(worker_id, int) else 0, store)
+
+    def teardown_worker(self, worker_id: int | str, *args: Any, **kwargs: Any) -> None:
+        """Let go of the store, and end the agent's process where it has one."""
+        bound, self._by_hand = self._by_hand, None
+        if bound is not None and bound.process is not None:
+            bound.process.close_at_once()
+        self.tracer.teardown_worker(worker_id if isinstance(worker_id, int) else 0)
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Let go of the agent."""
+        self._given = None
+        self.tracer.teardown()
+
+    @contextmanager
+    def run_context(
+        self,
+        *,
+        agent: LitAgent[TaskT],
+        store: LightningStore,
+        hooks: Sequence[Hook] | None = None,
+        worker_id: int | str | None = None,
+    ) -> Iterator[LitAgentRunner[TaskT]]:
+        """Bind agent, store and hooks to the calling task; a number n as `worker_id` becomes `runner-n` (see
+        `worker_name`).
+
+        Raises:
+            TypeError: one of `hooks` is no `Hook`.
+        """
+        previous = _binding.get()
+        with super().run_context(agent=agent, store=store, hooks=hooks, worker_id=worker_id):
+            bound, self._by_hand = self._by_hand, None  # the runner may serve other tasks at the same time
+            if self._contexts == 0:
+                self._failures = CountedCauses()
+            self._contexts += 1
+            _binding.set(bound)
+            try:
+                yield self
+            finally:
+                self._contexts -= 1
+                _binding.set(previous)
+                agent.set_runner(None if previous is None else previous.runner)
+                self._by_hand = bound
 
     @property
     def worker_id(self) -> str:
@@ -157,7 +212,7 @@ class LitAgentRunner(Runner):
         """
         bound = self._bound()
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
-        heart = asyncio.ensure_future(self._beat(bound))
+        heart = asyncio.ensure_future(self._beat(bound)) if self._heartbeat_interval else None
         try:
             while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
                 if bound.process is not None and not bound.process.running:
@@ -178,13 +233,18 @@ class LitAgentRunner(Runner):
 
     async def step(
         self,
-        input: TaskInput,
+        input: TaskT,
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
         event: StopEvent | None = None,
     ) -> Rollout:
-        """Run one task at once, past the queue; `resources` are added to the store first if given."""
+        """Run one task at once, past the queue; `resources` are added to the store first if given.
+
+        Raises:
+            Exception: what the agent or a hook raised, once the store knows of it.
+            TimeoutError: the agent or a hook took too long.
+        """
         bound = self._bound()
         if bound.process is not None:
             await bound.process.prepare(None)
@@ -194,14 +254,22 @@ class LitAgentRunner(Runner):
         )
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
         try:
-            await self._run(bound, rollout, stop)
+            failure = await self._run(bound, rollout, stop)
         finally:
             if stop is not None:
                 stop.cancel()
+        if failure is not None:
+            raise failure.error
         after = await bound.store.get_rollout_by_id(rollout.rollout_id)
         return rollout if after is None else after
 
-    async def _run(self, bound: _Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None) -> None:
+    async def _run(
+        self, bound: _Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
+    ) -> AttemptFailure | None:
+        """Run an attempt; return why it failed, None where it did not or was stopped.
+
+        Nothing that the agent raises ends the runner.
+        """
         bound.attempts += 1
         halt: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -220,12 +288,15 @@ class LitAgentRunner(Runner):
             hooks=bound.hooks,
             stop=halt,
             process=bound.process,
+            failures=self._failures,
         )
         before = bound.current, bound.attempt, bound.halt
         bound.current, bound.attempt, bound.halt = rollout, attempt, halt
         try:
-            if await attempt.run() != "succeeded":
+            status = await attempt.run()
+            if status != "succeeded":
                 bound.failed += 1
+            return None if status is None else attempt.failure
         finally:
             bound.current, bound.attempt, bound.halt = before
             if stop is not None:
@@ -245,7 +316,7 @@ class LitAgentRunner(Runner):
         return not work.cancelled() and work.result()
 
     async def _beat(self, bound: _Binding) -> None:
-        heartbeat = Heartbeat()
+        heartbeat = Heartbeat(self._include_gpu)
         while True:
             stats = {"attempts": bound.attempts, "failed": bound.failed, **heartbeat.measure()}
             try:
@@ -279,7 +350,9 @@ class LitAgentRunner(Runner):
     def _bound(self) -> _Binding:
         bound = _binding.get()
         if bound is None or bound.runner is not self:
-            raise RuntimeError("the runner is not bound: use it inside `with runner.run_context(agent=..., store=...)`")
+            bound = self._by_hand
+        if bound is None:
+            raise ValueError("the runner is not bound: use it inside `with runner.run_context(agent=..., store=...)`")
         return bound
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import pickle
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..attribution import calls_of, environment_of_attempt
 from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, arguments_for, read_result
 from ..tracer import Trace, Tracer
 from ..types import Span
 from .agent_runner import LitAgentRunner
-from .calls import AgentCall, AgentReturn, ExitedError, label
+from .calls import ORPHAN_SECONDS, AgentCall, AgentReturn, ExitedError, label
 from .forwarded_store import ForwardedStore
 from .processes import Channel, RemoteFailure
-
-_ORPHAN_SECONDS = 0.5
-"""Seconds that the process may take to end after its runner is gone."""
 
 
 class _SentTrace(Trace):
@@ -77,7 +76,7 @@ def _listen(channel: Channel, store: ForwardedStore, calls: queue.SimpleQueue[by
                 store.resolve(*values)
     except EOFError:
         calls.put(None)
-        channel.end_all(_ORPHAN_SECONDS)
+        channel.end_all(ORPHAN_SECONDS)
 
 
 def _run(
@@ -90,7 +89,9 @@ def _run(
     try:
         call: AgentCall = pickle.loads(pickled)
         rollout = call.rollout
-        with tracer.joined(_SentTrace(tracer, call, send)):
+        attempt = (rollout.rollout_id, rollout.attempt.attempt_id)
+        with tracer.joined(_SentTrace(tracer, call, send)), calls_of(*attempt, call.resources) as calling:
+            os.environ |= environment_of_attempt(calling)  # for processes that it starts; the next call replaces it
             method = agent.method_for(rollout.mode)
             values = dict(zip(ROLLOUT_ARGUMENTS, (rollout.input, call.resources, rollout), strict=True))
             args, kwargs = arguments_for(method, values)

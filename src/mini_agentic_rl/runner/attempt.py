@@ -2,7 +2,8 @@
 
 Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks; on_rollout_end hooks
 with every span of the attempt. Whatever fails on the way becomes the reason of the attempt, once as an exception span,
-once in `attempt.metadata["error"]`, once in the log. An attempt that is stopped gives its rollout back to the queue.
+once in `attempt.metadata["error"]`, and in the log, where each cause is a warning once a run. An attempt that is
+stopped gives its rollout back to the queue.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..attribution import calls_of, unrecorded
 from ..emitter import emit_exception, emit_reward
 from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result
+from ..logging import CountedCauses
 from ..semconv import FAILURE_REASON
 from ..store import LightningStore
 from ..tracer import Trace, Tracer
-from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources
+from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, SpanCoreFields
 from .calls import OutOfTimeError, StoppedError, call_bounded
 from .isolation import AgentProcess
 from .workers import give_back
@@ -46,6 +50,7 @@ class AttemptRun:
     Args:
         stop: the attempt is broken off once this future is done; its result, if it is a text, says why.
         process: runs the agent; None runs it in this process.
+        failures: those of other attempts of the run: a cause is logged as a warning once.
     """
 
     def __init__(
@@ -59,16 +64,19 @@ class AttemptRun:
         hooks: Sequence[Hook],
         stop: asyncio.Future[Any] | None,
         process: AgentProcess | None = None,
+        failures: CountedCauses | None = None,
     ) -> None:
         rollout = rollout.model_copy(update={"metadata": dict(rollout.metadata)})
         self._rollout = rollout
         self._agent = agent
         self._process = process
+        self._failures = failures or CountedCauses()
         self._tracer = tracer
         self._store = store
         self._hooks = hooks
         self._stop = stop
-        self._failure: AttemptFailure | None = None
+        self.failure: AttemptFailure | None = None
+        """Why the attempt did not succeed; the first reason."""
         self._emitted = False
         self.ending = False
         """True once the end is being written to the store: there is nothing left to break off."""
@@ -100,39 +108,31 @@ class AttemptRun:
 
     async def _traced(self) -> None:
         rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
-        try:
-            async with self._tracer.trace_context(
-                rollout_id, store=self._store, rollout_id=rollout_id, attempt_id=attempt_id
-            ) as trace:
+        with self._failing("the trace"):
+            async with self._tracer.trace_attempt(self._store, rollout_id, attempt_id) as trace:
                 deadline = self._deadline()
-                if self._failure is None:
+                if self.failure is None:
                     await self._start_hooks("on_trace_start", deadline)
-                if self._failure is None:
+                if self.failure is None:
                     await self._call_agent(trace, deadline)
                 self._emit_failure()
                 await self._end_hooks("on_trace_end", {})
                 self._emit_failure()
-        except StoppedError:
-            raise
-        except Exception as error:
-            self._fail("failed", "the trace", error)
 
     async def _end_of_rollout(self) -> None:
         rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
         if not self._overridden("on_rollout_end"):
             return
-        page = await self._store.query_spans(rollout_id, attempt_id)
-        try:
+        stored = await self._store.query_spans(rollout_id, attempt_id)
+        known = {span.span_id for span in stored}
+        spans = [*stored, *(span for span in self._tracer.get_last_trace() if span.span_id not in known)]
+        with self._failing("the trace"):
             async with self._tracer.continue_trace() as trace:
-                await self._end_hooks("on_rollout_end", {"spans": list(page)}, trace)
+                await self._end_hooks("on_rollout_end", {"spans": spans}, trace)
                 self._emit_failure()
-        except StoppedError:
-            raise
-        except Exception as error:
-            self._fail("failed", "the trace", error)
 
     async def _call_agent(self, trace: Trace, deadline: float | None) -> None:
-        try:
+        with self._failing("the agent"):
             resources = await self._resources()
             if self._process is None:
                 outcome = await self._call_here(resources, deadline)
@@ -143,21 +143,15 @@ class AttemptRun:
                 if span.span_id not in known:
                     trace.record(span)
             if outcome.reward is not None:
-                emit_reward(outcome.reward, final=True)
-        except StoppedError:
-            raise
-        except OutOfTimeError as error:
-            limit = self._rollout.config.timeout_seconds
-            self._fail("timeout", f"the agent took longer than timeout_seconds={limit:g}", error)
-        except Exception as error:
-            self._fail("failed", "the agent", error)
+                self._leave(emit_reward(outcome.reward, final=True, propagate=False))
 
     async def _call_here(self, resources: NamedResources, deadline: float | None) -> RolloutOutcome:
         method = self._agent.method_for(self._rollout.mode)
         values = dict(zip(ROLLOUT_ARGUMENTS, (self._rollout.input, resources, self._rollout), strict=True))
         args, kwargs = arguments_for(method, values)
         before = dict(self._rollout.metadata)
-        result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
+        with calls_of(self._rollout.rollout_id, self._rollout.attempt.attempt_id, resources):
+            result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
         return read_result(result, self._rollout, before)
 
     async def _resources(self) -> NamedResources:
@@ -182,7 +176,7 @@ class AttemptRun:
 
     async def _start_hooks(self, method: HookMethod, deadline: float | None) -> None:
         for hook in self._overridden(method):
-            if self._failure is None:
+            if self.failure is None:
                 await self._call_hook(hook, method, {}, deadline)
 
     async def _end_hooks(self, method: HookMethod, more: dict[str, Any], trace: Trace | None = None) -> None:
@@ -194,27 +188,20 @@ class AttemptRun:
             try:
                 reward = read_hook_result(result, self._rollout, before)
                 if reward is not None:
-                    emit_reward(reward, final=True)
+                    self._leave(emit_reward(reward, final=True, propagate=False))
             except (TypeError, ValueError) as error:
                 self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
             if trace is not None:
                 more = {**more, "spans": [*more["spans"], *trace.recorded[seen:]]}
 
     async def _call_hook(self, hook: Hook, method: HookMethod, more: dict[str, Any], deadline: float | None) -> Any:
-        label = f"hook {type(hook).__name__}.{method}"
-        try:
+        result = None
+        with self._failing(f"hook {type(hook).__name__}.{method}"):
             func = getattr(hook, method)
             args, kwargs = arguments_for(func, {**self._offered, **more}, by_position=False)
-            return await call_bounded(func, args, kwargs, deadline=deadline, stop=self._stop)
-        except StoppedError:
-            raise
-        except OutOfTimeError as error:
-            self._fail(
-                "timeout", f"{label} took longer than timeout_seconds={self._rollout.config.timeout_seconds:g}", error
-            )
-        except Exception as error:
-            self._fail("failed", label, error)
-        return None
+            with unrecorded():  # what a hook asks of the model, such as a judgement, is no call of the agent
+                result = await call_bounded(func, args, kwargs, deadline=deadline, stop=self._stop)
+        return result
 
     def _overridden(self, method: HookMethod) -> list[Hook]:
         no_op = getattr(Hook, method)
@@ -225,29 +212,47 @@ class AttemptRun:
         limit = self._rollout.config.timeout_seconds
         return None if limit is None else asyncio.get_running_loop().time() + limit
 
+    @contextmanager
+    def _failing(self, where: str) -> Iterator[None]:
+        """Make whatever goes wrong inside a failure of the attempt; only a stop goes on to the caller."""
+        try:
+            yield
+        except StoppedError:
+            raise
+        except OutOfTimeError as error:
+            limit = self._rollout.config.timeout_seconds
+            self._fail("timeout", f"{where} took longer than timeout_seconds={limit:g}", error)
+        except Exception as error:
+            self._fail("failed", where, error)
+
     def _fail(self, status: AttemptStatus, where: str, error: Exception) -> None:
-        """Keep the first failure; log every one."""
+        """Keep the first failure; log every one, as a warning where its cause is new."""
         reason = where if isinstance(error, OutOfTimeError) else f"{where}: {type(error).__name__}: {error}"
         number = self._rollout.attempt.sequence_id
-        logger.warning("attempt %d of rollout %s: %s", number, self._rollout.rollout_id, reason)
-        if self._failure is None:
-            self._failure = AttemptFailure(status, reason, error)
+        level = logging.WARNING if self._failures.add(reason) else logging.DEBUG
+        logger.log(level, "attempt %d of rollout %s: %s", number, self._rollout.rollout_id, reason)
+        if self.failure is None:
+            self.failure = AttemptFailure(status, reason, error)
 
     def _emit_failure(self) -> None:
         """Leave the failure in the open trace, once."""
-        if self._failure is not None and not self._emitted:
+        if self.failure is not None and not self._emitted:
             self._emitted = True
-            emit_exception(self._failure.error, {FAILURE_REASON: self._failure.reason})
+            self._leave(emit_exception(self.failure.error, {FAILURE_REASON: self.failure.reason}, propagate=False))
+
+    def _leave(self, fact: SpanCoreFields) -> None:
+        """Record in the open trace what the runner knows; a tracer of the user's own may make its spans elsewhere."""
+        Tracer.create_span(self._tracer, fact.name, fact.attributes, status=fact.status)
 
     async def _finish(self) -> AttemptStatus:
         self.ending = True
         rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
-        if self._failure is None:
+        if self.failure is None:
             await self._store.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
             return "succeeded"
-        metadata = {**attempt.metadata, "error": self._failure.reason}
-        await self._store.update_attempt(rollout_id, attempt.attempt_id, status=self._failure.status, metadata=metadata)
-        return self._failure.status
+        metadata = {**attempt.metadata, "error": self.failure.reason}
+        await self._store.update_attempt(rollout_id, attempt.attempt_id, status=self.failure.status, metadata=metadata)
+        return self.failure.status
 
     async def _give_back(self, reason: str) -> None:
         """Put the rollout back into the queue, without counting what happened as a failure of the agent."""

@@ -24,9 +24,11 @@ from ..types import AttemptedRollout, NamedResources, Span
 logger = logging.getLogger(__name__)
 
 _CANCEL_GRACE_SECONDS = 1.0
+ORPHAN_SECONDS = 0.5
+"""Seconds that the process of an agent may take to end after its runner is gone."""
 
 
-class OutOfTimeError(Exception):
+class OutOfTimeError(TimeoutError):
     """Report that a call took longer than it may."""
 
 
@@ -97,23 +99,29 @@ async def _in_thread(func: Callable[..., Any], args: list[Any], kwargs: dict[str
     results: list[Any] = []
     errors: list[BaseException] = []
 
-    def resolve() -> None:
-        if not done.done():
-            done.set_result(None)
-
     def run() -> None:
         try:
             results.append(context.run(func, *args, **kwargs))
         except BaseException as error:  # handed to the task that waits
             errors.append(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(resolve)
+            loop.call_soon_threadsafe(settle, done)
 
     threading.Thread(target=run, name=f"call-{label(func)}", daemon=True).start()
     await done
     if errors:
         raise errors[0]
     return results[0]
+
+
+def settle(future: asyncio.Future[Any] | None, value: Any = None, error: Exception | None = None) -> None:
+    """Give a future its result, or its error, unless nobody waits for it any more."""
+    if future is None or future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 def why_stopped(stop: asyncio.Future[Any]) -> str:

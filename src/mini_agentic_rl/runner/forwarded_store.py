@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from ..store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
+from .calls import settle
 from .processes import Channel
 
 
@@ -43,7 +44,7 @@ class ForwardedStore(ForwardingStore):
             future = self._waiting.pop(number, None)
         if future is not None:
             with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits any more
-                future.get_loop().call_soon_threadsafe(_settle, future, succeeded, value)
+                future.get_loop().call_soon_threadsafe(settle, future, *((value,) if succeeded else (None, value)))
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         future = asyncio.get_running_loop().create_future()
@@ -62,15 +63,6 @@ def offered_to_agents(store: LightningStore) -> tuple[LightningStoreCapabilities
     """Return what a `ForwardedStore` has to know of the real one."""
     capabilities = store.capabilities
     return capabilities, store.otlp_traces_endpoint() if capabilities["otlp_traces"] else None
-
-
-def _settle(future: asyncio.Future[Any], succeeded: bool, value: Any) -> None:
-    if future.done():
-        return
-    if succeeded:
-        future.set_result(value)
-    else:
-        future.set_exception(value)
 
 
 forward_methods(ForwardedStore)

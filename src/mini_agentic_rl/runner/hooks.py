@@ -11,6 +11,7 @@ from typing import Any
 
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
+from ..logging import show_where_nothing_is_set_up
 from ..rewards import NormalisedSum, RewardFunction, WeightedSum
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
 from ..semconv import CompletionSpanAttributes as Key
@@ -22,10 +23,12 @@ logger = logging.getLogger(__name__)
 class LoggingHook(Hook):
     """Log each rollout at level INFO: its start, and at its end the reward, the duration and the number of LLM calls.
 
-    Put it last, so that it sees the rewards of the hooks before it.
+    Where nothing sets up logging, the lines go to standard error. Put it last, so that it sees the rewards of the hooks
+    before it.
     """
 
     async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
+        show_where_nothing_is_set_up(__name__)
         logger.info("%s starts", _label(rollout))
 
     async def on_rollout_end(  # type: ignore[override]  # names what it needs

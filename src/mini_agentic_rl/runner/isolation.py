@@ -16,7 +16,16 @@ from ..litagent import LitAgent, RolloutOutcome
 from ..store import STORE_METHODS, LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, NamedResources
-from .calls import AgentCall, AgentReturn, ExitedError, OutOfTimeError, StoppedError, why_stopped
+from .calls import (
+    ORPHAN_SECONDS,
+    AgentCall,
+    AgentReturn,
+    ExitedError,
+    OutOfTimeError,
+    StoppedError,
+    settle,
+    why_stopped,
+)
 from .forwarded_store import offered_to_agents
 from .processes import Child, RemoteFailure, describe_exit, dumps
 
@@ -68,7 +77,7 @@ class AgentProcess:
         self.discard()
         if self._setup is None:
             self._setup = dumps((self._agent, self._tracer), "(agent, tracer)", _ADVICE)
-        self._child = child = await Child.start(self._worker_id, f"{__package__}.agent_worker:main")
+        self._child = child = await Child.start(self._worker_id, f"{__package__}.agent_worker:main", ORPHAN_SECONDS)
         self._ready = asyncio.get_running_loop().create_future()
         child.send((self._setup, *offered_to_agents(self._store), self._worker_id))
         self._serving = asyncio.ensure_future(self._serve(child))
@@ -188,15 +197,15 @@ class AgentProcess:
                     self._answers.add(answer)
                     answer.add_done_callback(self._answers.discard)
                 elif kind == "done":
-                    _resolve(self._result, values[0])
+                    settle(self._result, values[0])
                 elif kind == "ready":
-                    _resolve(self._ready, None)
+                    settle(self._ready, None)
                 else:
-                    _reject(self._ready, values[0].as_exception())
+                    settle(self._ready, error=values[0].as_exception())
         except EOFError:
             code = await child.exited
-            _reject(self._ready, ExitedError(f"its process {describe_exit(code)} while the agent was imported"))
-            _reject(self._result, ExitedError(f"its process {describe_exit(code)}"))
+            settle(self._ready, error=ExitedError(f"its process {describe_exit(code)} while the agent was imported"))
+            settle(self._result, error=ExitedError(f"its process {describe_exit(code)}"))
 
     def _take_span(self, span: Any) -> None:
         trace = self._trace
@@ -216,13 +225,3 @@ class AgentProcess:
             child.send(("reply", number, *reply))
         except Exception as error:  # the answer cannot be pickled
             child.send(("reply", number, False, UserError(f"the answer of {name} cannot be sent: {error}")))
-
-
-def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
-    if future is not None and not future.done():
-        future.set_result(value)
-
-
-def _reject(future: asyncio.Future[Any] | None, error: Exception) -> None:
-    if future is not None and not future.done():
-        future.set_exception(error)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
+from .system_snapshot import gpus
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +36,15 @@ def worker_name(number: int, label: str | None = None) -> str:
 class Heartbeat:
     """The measurements of a heartbeat; they cost well under a millisecond and wait for nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, include_gpu: bool = False) -> None:
+        self._include_gpu = include_gpu
         self._process = psutil.Process()
         self.measure()  # a share of processor time is measured from one call to the next
 
     def measure(self) -> dict[str, Any]:
         """Return `pid`, `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of
-        all cores and `system_memory_percent` of the computer. Processor time is that since the last call.
+        all cores and `system_memory_percent` of the computer; `gpus` where those were asked for. Processor time is that
+        since the last call.
         """
         return {
             "pid": os.getpid(),
@@ -49,6 +52,7 @@ class Heartbeat:
             "memory_mib": round(self._process.memory_info().rss / _MIB, 1),
             "system_cpu_percent": psutil.cpu_percent(),
             "system_memory_percent": psutil.virtual_memory().percent,
+            **({"gpus": gpus()} if self._include_gpu else {}),
         }
 
 

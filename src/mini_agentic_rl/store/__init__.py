@@ -8,64 +8,6 @@ again.
 Names that need a database driver or the HTTP libraries are loaded when they are asked for, because those load slowly.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-from .base import (
-    STORE_METHODS,
-    UNSET,
-    LightningStore,
-    LightningStoreCapabilities,
-    LightningStoreError,
-    LightningStoreStatistics,
-    Unset,
-)
-from .lifecycle import LIVE_ATTEMPT_STATUSES, has_ended
-from .memory import InMemoryLightningStore
-from .open import MEMORY, RUN_STORE_FILE, open_store
-from .retry import RETRY_OF, retry_rollouts
-from .threading import ForwardingStore, LightningStoreThreaded, forward_methods
-
-if TYPE_CHECKING:
-    from .http.client import LightningStoreClient
-    from .http.server import LightningStoreServer
-    from .mongo import MongoLightningStore
-    from .sql import SqlLightningStore
-
-_LATER = {
-    "LightningStoreClient": "http.client",
-    "LightningStoreServer": "http.server",
-    "MongoLightningStore": "mongo",
-    "SqlLightningStore": "sql",
-}
-
-__all__ = [
-    "LIVE_ATTEMPT_STATUSES",
-    "MEMORY",
-    "RETRY_OF",
-    "RUN_STORE_FILE",
-    "STORE_METHODS",
-    "UNSET",
-    "ForwardingStore",
-    "InMemoryLightningStore",
-    "LightningStore",
-    "LightningStoreCapabilities",
-    "LightningStoreClient",
-    "LightningStoreError",
-    "LightningStoreServer",
-    "LightningStoreStatistics",
-    "LightningStoreThreaded",
-    "MongoLightningStore",
-    "SqlLightningStore",
-    "Unset",
-    "forward_methods",
-    "has_ended",
-    "open_store",
-    "retry_rollouts",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

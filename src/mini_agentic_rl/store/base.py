@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 
 
 class LightningStoreError(UserError, RuntimeError):
-    """Report that a store cannot serve. The message says what to do.
+    """Report that a store is locked, full, damaged, closed or of another version; the message says what to do."""
 
-    The store is locked, full, damaged, closed or of another version.
-    """
+
+class StorageFailedError(LightningStoreError):
+    """Report that the disk under the store is full, or cannot be read or written."""
 
 
 class StoreUnreachableError(LightningStoreError):
@@ -205,7 +206,9 @@ class LightningStore:
         return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Return the next sequence id of the attempt's spans, from 1. No id is given out twice.
+        """Return the next sequence id of the attempt's spans, from 1; `latest` names the rollout's latest attempt.
+
+        No id is given out twice. A later attempt of a rollout goes on where the earlier ones stood when it began.
 
         Raises:
             ValueError: no such rollout or attempt.

@@ -25,7 +25,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from .base import LightningStoreCapabilities, LightningStoreError
+from .base import LightningStoreCapabilities, LightningStoreError, StorageFailedError
 from .group_commit import Write, WriteThread
 from .ledger import Ledger
 from .ledger_store import LedgerStore, has_overdue
@@ -61,6 +61,8 @@ class DatabaseStore(LedgerStore):
         self._last_scan = float("-inf")
         self._process = os.getpid()
         self._closing = False
+        self._failure: StorageFailedError | None = None
+        """Why the last transaction could not be written, where that was for the disk."""
         self._write_thread = WriteThread(self._commit)
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
         self._watch_lock = threading.Lock()
@@ -145,11 +147,13 @@ class DatabaseStore(LedgerStore):
     async def _read(self, operation: Callable[[Ledger], T]) -> T:
         if self._scan_is_due():
             self._last_scan = time.monotonic()
-            if await self._ask(has_overdue):
+            if self._clock.jumped() or await self._ask(has_overdue):
                 await self._write(lambda ledger: None, check_health=True)
         return await self._ask(operation)
 
     async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
+        if self._failure is not None:
+            raise StorageFailedError(str(self._failure)) from self._failure
         with self._watch_lock:
             self._waited_at = time.monotonic()
             if self._watcher is None and not self._closing:
@@ -171,15 +175,16 @@ class DatabaseStore(LedgerStore):
     def _commit(self, writes: Sequence[Write]) -> bool:
         """Commit writes together or, if that fails, each alone. Return False if the database could not be reached."""
         began = finished = False
-        scan = self._scan_is_due() or any(write.check_health for write in writes)
+        scan = self._clock.jumped() or self._scan_is_due() or any(write.check_health for write in writes)
+        now = self._clock.look_for_scan() if scan else None  # once: a transaction may be run again
         changes = Changes()
 
         def work(tables: Tables) -> Changes:
             nonlocal began, finished, changes
             began, finished = True, False
             ledger = Ledger(tables)
-            if scan:
-                ledger.check_health(time.time())
+            if now is not None:
+                ledger.check_health(now)
             for write in writes:
                 write.result = write.operation(ledger)
             if any(write.unwanted for write in writes):
@@ -195,6 +200,7 @@ class DatabaseStore(LedgerStore):
                 return self._commit_each(writes)
             self._fail(writes, error)
             return began
+        self._failure = None
         if scan:
             self._last_scan = time.monotonic()
         self._notifier.announce(changes)
@@ -212,6 +218,9 @@ class DatabaseStore(LedgerStore):
         explained = self._explained(error)
         if explained is not None:
             explained.__cause__ = error
+        if isinstance(explained, StorageFailedError):
+            self._failure = explained
+            self._notifier.wake_all()  # nothing that they wait for can be written
         for write in writes:
             write.error = explained or error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..types import (
     Attempt,
@@ -24,9 +24,15 @@ from ..types import (
 )
 from . import lifecycle
 from .base import UNSET, Unset
+from .clock import Now
 from .lifecycle import construct
 from .storage import Query, Tables, conditions
 from .waiting import Changes
+
+_FAR: Final = 1e18
+"""A time after all others."""
+_GREATEST: Final = 2**53
+"""What counts stay below: every reader of JSON keeps such numbers exactly, and every database has room for them."""
 
 
 class Ledger:
@@ -54,6 +60,7 @@ class Ledger:
         """Claim rollouts from the head of the queue."""
         if limit < 0:
             raise ValueError(f"limit={limit}: expected a count")
+        limit = min(limit, _GREATEST)
         return [
             self._start_attempt(rollout, latest, worker_id, dequeued=True)
             for rollout, latest in self.tables.queued(limit)
@@ -104,6 +111,10 @@ class Ledger:
     def add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, each a heartbeat of its attempt, and return those that were new, in the order given."""
         now = time.time()
+        for span in spans:  # the next number given out goes on from the greatest, and has to be a number as well
+            if abs(span.sequence_id) >= _GREATEST:
+                given = f"span {span.span_id}: sequence_id {span.sequence_id}"
+                raise ValueError(f"{given} is out of range: those after it need 64 bits")
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
@@ -127,7 +138,10 @@ class Ledger:
     def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
         """Take one fresh sequence id for each pair."""
         numbers = []
-        for rollout_id, attempt_id in rollout_attempt_ids:
+        for rollout_id, wanted in rollout_attempt_ids:
+            attempt_id = wanted
+            if wanted == "latest":
+                attempt_id = self._attempt(rollout_id, wanted, or_latest=True)[2].attempt_id
             number = self.tables.take_span_numbers(rollout_id, attempt_id, 1)
             if number is None:
                 raise _unknown_attempt(rollout_id, attempt_id)
@@ -164,15 +178,19 @@ class Ledger:
             raise ValueError(f"no rollout {unknown[0]}")
         return list(ended)
 
-    def check_health(self, now: float) -> None:
-        """Mark every attempt that has passed a limit, and move its rollout."""
-        for rollout_id, attempt_id in self.tables.overdue(now):
+    def check_health(self, now: Now) -> None:
+        """Mark every attempt that has passed a limit, and move its rollout.
+
+        One whose limit was passed by a jump of the clock alone, or while no store was open, gets a new deadline.
+        """
+        for rollout_id, attempt_id in self.tables.overdue(_FAR if now.went_back else now.time):
             rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
-            status = lifecycle.overdue_status(attempt, rollout.config, now)
+            status = lifecycle.overdue_status(attempt, rollout.config, now.time, now)
             if status is None:
+                self.tables.replace_attempt(attempt, self._new_deadline(attempt, rollout, now))
                 continue
-            lost = lifecycle.attempt_with_status(attempt, status, now)
-            self._replace_attempt(rollout, latest, attempt, lost, now)
+            lost = lifecycle.attempt_with_status(attempt, status, now.time)
+            self._replace_attempt(rollout, latest, attempt, lost, now.time)
             if lost.worker_id is not None:
                 worker = self._worker(lost.worker_id)
                 self._write_worker(worker, lifecycle.worker_out_of_sight(worker, lost))
@@ -242,8 +260,8 @@ class Ledger:
         if new.status != old.status and new.attempt_id == latest.attempt_id:
             self._replace_rollout(rollout, lifecycle.rollout_following(rollout, new, now))
 
-    def _new_deadline(self, attempt: Attempt, rollout: Rollout) -> float | None:
-        deadline = lifecycle.deadline(attempt, rollout.config)
+    def _new_deadline(self, attempt: Attempt, rollout: Rollout, now: Now | None = None) -> float | None:
+        deadline = lifecycle.deadline(attempt, rollout.config, now)
         if deadline is not None:
             known = self.changes.deadline
             self.changes.deadline = deadline if known is None else min(known, deadline)

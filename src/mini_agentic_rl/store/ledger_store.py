@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from ..types import (
     Attempt,
     AttemptedRollout,
-    AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
     Worker,
-    WorkerStatus,
 )
 from . import lifecycle
 from .base import UNSET, LightningStore, LightningStoreStatistics, StoreUnreachableError, Unset
+from .clock import StoreClock
 from .ledger import Ledger
-from .storage import Condition, Query, conditions
+from .storage import Kind, Query, conditions
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
 T = TypeVar("T")
-Order = Literal["asc", "desc"]
-Logic = Literal["and", "or"]
 
 _AWAY_SECONDS: Final = 30.0
 """Seconds for which a waiting call tries a server that does not answer: about as long as a restart takes."""
 _RETRY_SECONDS: Final = 0.2
+
+
+def _by_contract(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Give a method the signature that the contract has for it; it gets all arguments by name, also defaults."""
+    signature = inspect.signature(getattr(LightningStore, method.__name__))
+
+    @functools.wraps(method)
+    async def call(*args: Any, **kwargs: Any) -> T:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return await method(**given.arguments)
+
+    call.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
+    return call
 
 
 class LedgerStore(LightningStore):
@@ -46,6 +55,7 @@ class LedgerStore(LightningStore):
     def __init__(self) -> None:
         self._notifier = Notifier()
         self._opened = time.monotonic()
+        self._clock = StoreClock()
 
     @abstractmethod
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
@@ -65,19 +75,10 @@ class LedgerStore(LightningStore):
         statistics.update(counts)
         return statistics
 
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-    ) -> AttemptedRollout:
-        request = EnqueueRolloutRequest(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
-        )
-        return await self._write(lambda ledger: ledger.start_rollout(request, worker_id))
+    @_by_contract
+    async def start_rollout(self, worker_id: str | None, **request: Any) -> AttemptedRollout:
+        wanted = EnqueueRolloutRequest(**request)
+        return await self._write(lambda ledger: ledger.start_rollout(wanted, worker_id))
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
         return await self._write(lambda ledger: ledger.enqueue(rollouts))
@@ -105,124 +106,40 @@ class LedgerStore(LightningStore):
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         return await self._write(lambda ledger: ledger.span_numbers(rollout_attempt_ids))
 
+    @_by_contract
     async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: Logic = "and",
-        sort_by: str | None = None,
-        sort_order: Order = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
+        self, status: Sequence[str] | None, rollout_ids: Sequence[str] | None, **asked: Any
     ) -> PaginatedResult[Rollout]:
-        filters = conditions(
-            one_of={
-                "status": status if status_in is None else status_in,
-                "rollout_id": rollout_ids if rollout_id_in is None else rollout_id_in,
-            },
-            contains={"rollout_id": rollout_id_contains},
-        )
-        return await self._select(Query("rollout", (), filters, filter_logic, sort_by, sort_order, limit, offset))
+        for name, older in (("status_in", status), ("rollout_id_in", rollout_ids)):
+            asked[name] = older if asked[name] is None else asked[name]
+        return await self._select("rollout", asked)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._read(lambda ledger: ledger.tables.rollout(rollout_id))
         return None if found is None else lifecycle.with_attempt(*found)
 
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: Order = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        scope = conditions({"rollout_id": rollout_id})
-        return await self._select(Query("attempt", scope, (), "and", sort_by, sort_order, limit, offset))
+    @_by_contract
+    async def query_attempts(self, rollout_id: str, **asked: Any) -> PaginatedResult[Attempt]:
+        return await self._select("attempt", asked, rollout_id=rollout_id)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         found = await self._read(lambda ledger: ledger.tables.rollout(rollout_id))
         return None if found is None else found[1]
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: Logic = "and",
-        sort_by: str | None = "sequence_id",
-        sort_order: Order = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Span]:
-        filters = conditions(
-            equals={"trace_id": trace_id, "span_id": span_id, "parent_id": parent_id, "name": name},
-            contains={
-                "trace_id": trace_id_contains,
-                "span_id": span_id_contains,
-                "parent_id": parent_id_contains,
-                "name": name_contains,
-            },
-        )
+    @_by_contract
+    async def query_spans(self, rollout_id: str, attempt_id: str | None, **asked: Any) -> PaginatedResult[Span]:
         if attempt_id == "latest":
             latest = await self.get_latest_attempt(rollout_id)
             attempt_id = "" if latest is None else latest.attempt_id
-        scope: tuple[Condition, ...] = conditions({"rollout_id": rollout_id, "attempt_id": attempt_id})
-        return await self._select(Query("span", scope, filters, filter_logic, sort_by, sort_order, limit, offset))
+        return await self._select("span", asked, rollout_id=rollout_id, attempt_id=attempt_id)
 
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
-    ) -> Rollout:
-        return await self._write(
-            lambda ledger: ledger.update_rollout(
-                rollout_id,
-                input=input,
-                mode=mode,
-                resources_id=resources_id,
-                status=status,
-                config=config,
-                metadata=metadata,
-            )
-        )
+    @_by_contract
+    async def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
+        return await self._write(lambda ledger: ledger.update_rollout(rollout_id, **fields))
 
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"],
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
-    ) -> Attempt:
-        return await self._write(
-            lambda ledger: ledger.update_attempt(
-                rollout_id,
-                attempt_id,
-                status,
-                worker_id=worker_id,
-                last_heartbeat_time=last_heartbeat_time,
-                metadata=metadata,
-            )
-        )
+    @_by_contract
+    async def update_attempt(self, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
+        return await self._write(lambda ledger: ledger.update_attempt(rollout_id, attempt_id, **fields))
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = FOR_EVER if timeout is None else time.monotonic() + timeout
@@ -241,18 +158,9 @@ class LedgerStore(LightningStore):
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         return await self._write(lambda ledger: ledger.write_resources(resources, resources_id))
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: Order = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        filters = conditions({"resources_id": resources_id}, {"resources_id": resources_id_contains})
-        return await self._select(Query("resources", (), filters, "and", sort_by, sort_order, limit, offset))
+    @_by_contract
+    async def query_resources(self, **asked: Any) -> PaginatedResult[ResourcesUpdate]:
+        return await self._select("resources", asked)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return await self._read(lambda ledger: ledger.tables.resources(resources_id))
@@ -263,24 +171,18 @@ class LedgerStore(LightningStore):
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return await self._write(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: Logic = "and",
-        sort_by: str | None = None,
-        sort_order: Order = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        filters = conditions(one_of={"status": status_in}, contains={"worker_id": worker_id_contains})
-        return await self._select(Query("worker", (), filters, filter_logic, sort_by, sort_order, limit, offset))
+    @_by_contract
+    async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:
+        return await self._select("worker", asked)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         return await self._read(lambda ledger: ledger.tables.worker(worker_id))
 
-    async def _select(self, query: Query) -> PaginatedResult[Any]:
+    async def _select(self, kind: Kind, asked: dict[str, Any], **scope: str | None) -> PaginatedResult[Any]:
+        """Return the page that the arguments of a query ask for, within a scope that always applies."""
+        order = {name: asked.pop(name) for name in ("sort_by", "sort_order", "limit", "offset")}
+        logic = asked.pop("filter_logic", "and")
+        query = Query(kind, conditions(scope), conditions(asked), logic, **order)
         return await self._read(lambda ledger: ledger.tables.select(query))
 
     async def _look_patiently(self, operation: Callable[[Ledger], T], end: float) -> tuple[T, float]:
@@ -296,7 +198,7 @@ class LedgerStore(LightningStore):
 
     async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
         """Return the answer now, and the time (of `time.monotonic`) at which an attempt may next pass a limit."""
-        if await self._read(has_overdue):
+        if self._clock.jumped() or await self._read(has_overdue):
             await self._write(lambda ledger: None, check_health=True)
         answer, deadline = await self._read(lambda ledger: (operation(ledger), ledger.tables.next_deadline()))
         return answer, FOR_EVER if deadline is None else monotonic_of(deadline)

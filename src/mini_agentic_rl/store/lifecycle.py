@@ -24,10 +24,13 @@ from ..types import (
     RolloutStatus,
     Worker,
 )
+from .clock import Now
 
 QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
 LIVE_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"preparing", "running"})
+_SKEW_SECONDS: Final = 1.0
+"""A record may be so much ahead: it was written after the look at the clock, or by another computer."""
 
 
 def new_rollout(request: EnqueueRolloutRequest, rollout_id: str, resources_id: str | None, now: float) -> Rollout:
@@ -113,26 +116,45 @@ def attempt_after_span(attempt: Attempt, now: float) -> Attempt:
     return replace_fields(attempt, status="running", last_heartbeat_time=now)
 
 
-def overdue_status(attempt: Attempt, config: RolloutConfig, now: float) -> AttemptStatus | None:
-    """Return `timeout` or `unresponsive` if the attempt has passed its limit, else None."""
+def overdue_status(
+    attempt: Attempt, config: RolloutConfig, now: float, clock: Now | None = None
+) -> AttemptStatus | None:
+    """Return `timeout` or `unresponsive` if the attempt has passed its limit, else None.
+
+    Args:
+        clock: a look at the clock; without one every time counts as it was recorded.
+    """
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
-    if config.timeout_seconds is not None and now >= attempt.start_time + config.timeout_seconds:
+    if config.timeout_seconds is not None and now >= _counted(attempt.start_time, clock) + config.timeout_seconds:
         return "timeout"
-    if config.unresponsive_seconds is not None and now >= _last_sign(attempt) + config.unresponsive_seconds:
+    silence = config.unresponsive_seconds
+    if silence is not None and now >= _counted(_last_sign(attempt), clock) + silence:
         return "unresponsive"
     return None
 
 
-def deadline(attempt: Attempt, config: RolloutConfig) -> float | None:
-    """Return when the attempt passes its first limit if nothing more is heard of it, or None if it never does."""
+def deadline(attempt: Attempt, config: RolloutConfig, now: Now | None = None) -> float | None:
+    """Return when the attempt passes its first limit if nothing more is heard of it, or None if it never does.
+
+    Args:
+        now: a look at the clock; without one every time counts as it was recorded.
+    """
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
-    timeout = None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+    timeout = None if config.timeout_seconds is None else _counted(attempt.start_time, now) + config.timeout_seconds
     if config.unresponsive_seconds is None:
         return timeout
-    silence = _last_sign(attempt) + config.unresponsive_seconds
+    silence = _counted(_last_sign(attempt), now) + config.unresponsive_seconds
     return silence if timeout is None else min(timeout, silence)
+
+
+def _counted(recorded: float, now: Now | None) -> float:
+    """Return from when an interval counts that began at a recorded time: one from before a jump of the clock, from
+    that jump on."""
+    if now is None or now.since <= recorded <= now.time + _SKEW_SECONDS:
+        return recorded
+    return now.since
 
 
 def _last_sign(attempt: Attempt) -> float:

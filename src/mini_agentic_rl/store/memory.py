@@ -8,6 +8,7 @@ The cost of an operation does not grow with the number of rollouts.
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -25,6 +26,8 @@ from .waiting import Changes
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 class InMemoryLightningStore(LedgerStore):
     """Store that lives as long as its process.
@@ -32,10 +35,32 @@ class InMemoryLightningStore(LedgerStore):
     Args:
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls. 0: by
             every call; that costs next to nothing here. Waiting calls check whenever a limit is reached.
+        thread_safe: Taken, and of no effect: it always is.
+        eviction_memory_threshold, safe_memory_threshold, span_size_estimator, tracker: Agent-lightning's limits of
+            memory, and its measurements. They have no effect: no span is ever thrown away to make room. A
+            `SqlLightningStore` holds what memory does not.
     """
 
-    def __init__(self, *, scan_debounce_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        scan_debounce_seconds: float = 0.0,
+        thread_safe: bool = True,
+        eviction_memory_threshold: float | None = None,
+        safe_memory_threshold: float | None = None,
+        span_size_estimator: Callable[[Span], int] | None = None,
+        tracker: Any = None,
+    ) -> None:
         super().__init__()
+        unused = {
+            "eviction_memory_threshold": eviction_memory_threshold,
+            "safe_memory_threshold": safe_memory_threshold,
+            "span_size_estimator": span_size_estimator,
+            "tracker": tracker,
+        }
+        for name, value in unused.items():
+            if value is not None:
+                logger.warning("InMemoryLightningStore(%s=…) has no effect: spans are never thrown away here", name)
         self._scan_debounce_seconds = scan_debounce_seconds
         self._last_scan = float("-inf")
         self._lock = threading.Lock()
@@ -55,8 +80,9 @@ class InMemoryLightningStore(LedgerStore):
         ledger = self._ledger
         with self._lock:
             try:
+                jumped = self._clock.jumped()
                 if ledger.tables.next_deadline() is not None:
-                    self._check_health(check_health)
+                    self._check_health(check_health or jumped)
                 return operation(ledger)
             finally:
                 if ledger.changes:
@@ -67,13 +93,13 @@ class InMemoryLightningStore(LedgerStore):
         now = time.monotonic()
         if forced or now - self._last_scan >= self._scan_debounce_seconds:
             self._last_scan = now
-            self._ledger.check_health(time.time())
+            self._ledger.check_health(self._clock.look_for_scan())
 
 
 class _AttemptRow:
     """Attempt with its spans, in the order in which they came."""
 
-    __slots__ = ("attempt", "deadline", "last_number", "spans")
+    __slots__ = ("attempt", "deadline", "due", "last_number", "spans")
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -81,6 +107,8 @@ class _AttemptRow:
         self.last_number = 0
         self.deadline: float | None = None
         """Earliest time for which the heap has an entry of this attempt."""
+        self.due: float | None = None
+        """Deadline that the ledger gave it last."""
 
 
 class _RolloutRow:
@@ -146,7 +174,9 @@ class MemoryTables:
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         row = _AttemptRow(attempt)
-        self._rollouts[attempt.rollout_id].attempts[attempt.attempt_id] = row
+        attempts = self._rollouts[attempt.rollout_id].attempts
+        row.last_number = max((earlier.last_number for earlier in attempts.values()), default=0)
+        attempts[attempt.attempt_id] = row
         self._attempt_count += 1
         self._watch(row, deadline)
 
@@ -164,11 +194,10 @@ class MemoryTables:
             if row.deadline != entered:
                 continue  # an earlier entry took its place
             row.deadline = None
-            deadline = lifecycle.deadline(row.attempt, rollout.rollout.config)
-            if deadline is not None and deadline <= now:
+            if row.due is not None and row.due <= now:
                 found.append((rollout_id, attempt_id))
             else:
-                self._watch(row, deadline)
+                self._watch(row, row.due)
         return found
 
     def next_deadline(self) -> float | None:
@@ -213,7 +242,9 @@ class MemoryTables:
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         if query.kind == "rollout":
-            page: PaginatedResult[_RolloutRow] = query.page(self._rollout_candidates(query), key=_the_rollout)
+            page: PaginatedResult[_RolloutRow] = query.page(
+                self._rollout_candidates(query), key=lambda row: row.rollout
+            )
             items = [lifecycle.with_attempt(row.rollout, row.latest) for row in page.items]
             return PaginatedResult.model_construct(items=items, limit=page.limit, offset=page.offset, total=page.total)
         if query.kind == "resources":
@@ -250,6 +281,7 @@ class MemoryTables:
             self._queue.setdefault(rollout.rollout_id)
 
     def _watch(self, row: _AttemptRow, deadline: float | None) -> None:
+        row.due = deadline
         if deadline is not None and (row.deadline is None or deadline < row.deadline):
             row.deadline = deadline
             heapq.heappush(self._deadlines, (deadline, row.attempt.rollout_id, row.attempt.attempt_id))
@@ -268,7 +300,3 @@ class MemoryTables:
             return self._rollouts.values()
         found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
         return sorted(found.values(), key=lambda row: row.number)
-
-
-def _the_rollout(row: _RolloutRow) -> Rollout:
-    return row.rollout

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..errors import UserError
+from ..redaction import HIDDEN, without_secrets
 from .base import LightningStore
 
 RUN_STORE_FILE: Final = "rollouts.db"
@@ -40,6 +41,8 @@ def open_store(
     """
     text = str(spec)
     scheme = urlsplit(text).scheme.lower() if "://" in text else ""
+    if f"://{HIDDEN}@" in text:
+        raise UserError(f"store {text}: its user and password are kept in no file: give the whole URL again")
     if text == MEMORY:
         from .memory import InMemoryLightningStore
 
@@ -59,7 +62,8 @@ def open_store(
         return MongoLightningStore(text, database=database) if database else MongoLightningStore(text)
     if scheme not in ("", "sqlite"):
         raise UserError(
-            f"store {text}: expected a run folder, a .db file, sqlite:///file, postgresql://, mongodb:// or http://"
+            f"store {without_secrets(text)}: expected a run folder, a .db file, sqlite:///file, postgresql://, "
+            "mongodb:// or http://"
         )
     return _open_file(text.removeprefix("sqlite:///"), create=create)
 

@@ -19,9 +19,6 @@ _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", 
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
 _SPAN_COLUMNS: Final = SORTABLE["span"]
 _SPAN_COLUMN_SET: Final = set(_SPAN_COLUMNS)
-_ROLLOUT_COLUMNS: Final = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
-_WORKER_COLUMNS: Final = tuple(name for name in Worker.model_fields if name != "heartbeat_stats")
-_ATTEMPT_COLUMNS: Final = tuple(name for name in Attempt.model_fields if name != "metadata")
 
 Row: TypeAlias = Mapping[str, Any]
 """Columns of a row that was read."""
@@ -49,12 +46,7 @@ def to_json(value: Any) -> str:
 def rollout_columns(rollout: Rollout) -> Values:
     """Return the columns of a rollout."""
     return {
-        "rollout_id": rollout.rollout_id,
-        "status": rollout.status,
-        "mode": rollout.mode,
-        "resources_id": rollout.resources_id,
-        "start_time": rollout.start_time,
-        "end_time": rollout.end_time,
+        **{name: getattr(rollout, name) for name in SORTABLE["rollout"]},
         "input_json": to_json(rollout.input),
         "config_json": rollout.config.model_dump_json(),
         "metadata_json": to_json(rollout.metadata),
@@ -69,7 +61,7 @@ def content_changed(old: Rollout, new: Rollout) -> bool:
 
 def rollout_of(row: Row) -> Rollout:
     """Return the rollout of a row."""
-    values = {name: row[name] for name in _ROLLOUT_COLUMNS}
+    values = {name: row[name] for name in SORTABLE["rollout"]}
     values["input"] = json.loads(row["input_json"])
     values["config"] = RolloutConfig(**_config(row["config_json"]))
     values["metadata"] = _object(row["metadata_json"])
@@ -100,7 +92,7 @@ def attempt_columns(attempt: Attempt) -> Values:
 
 def attempt_of(row: Row, prefix: str = "") -> Attempt:
     """Return the attempt of a row whose column names start with `prefix`."""
-    values = {name: row[prefix + name] for name in _ATTEMPT_COLUMNS}
+    values = {name: row[prefix + name] for name in SORTABLE["attempt"]}
     values["metadata"] = _object(row[prefix + "metadata_json"])
     return construct(Attempt, values)
 
@@ -130,7 +122,7 @@ def resources_columns(update: ResourcesUpdate) -> Values:
 
 def resources_of(row: Row) -> ResourcesUpdate:
     """Return the set of resources of a row."""
-    values = {name: row[name] for name in ResourcesUpdate.model_fields if name != "resources"}
+    values = {name: row[name] for name in SORTABLE["resources"]}
     return ResourcesUpdate(**values, resources=json.loads(row["resources_json"]))
 
 
@@ -143,7 +135,7 @@ def worker_columns(worker: Worker) -> Values:
 
 def worker_of(row: Row) -> Worker:
     """Return the worker of a row."""
-    values = {name: row[name] for name in _WORKER_COLUMNS}
+    values = {name: row[name] for name in SORTABLE["worker"]}
     values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
     return construct(Worker, values)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from pydantic import BaseModel
+
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .base import LightningStoreStatistics
 
@@ -36,7 +38,7 @@ class Tables(Protocol):
         """Return one attempt of a rollout."""
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
-        """Add the next attempt of a rollout."""
+        """Add the next attempt of a rollout. Its sequence ids go on where those of its earlier attempts stand."""
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         """Store the new state of an attempt."""
@@ -81,18 +83,15 @@ class Tables(Protocol):
 T = TypeVar("T")
 
 Kind = Literal["rollout", "attempt", "span", "resources", "worker"]
+
+
+def _fields_but(model: type[BaseModel], *left_out: str) -> tuple[str, ...]:
+    return tuple(name for name in model.model_fields if name not in left_out)
+
+
 SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
-    "rollout": ("rollout_id", "start_time", "end_time", "mode", "resources_id", "status"),
-    "attempt": (
-        "rollout_id",
-        "attempt_id",
-        "sequence_id",
-        "start_time",
-        "end_time",
-        "status",
-        "worker_id",
-        "last_heartbeat_time",
-    ),
+    "rollout": _fields_but(Rollout, "input", "config", "metadata"),
+    "attempt": _fields_but(Attempt, "metadata"),
     "span": (
         "rollout_id",
         "attempt_id",
@@ -104,23 +103,10 @@ SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
         "start_time",
         "end_time",
     ),
-    "resources": ("resources_id", "create_time", "update_time", "version"),
-    "worker": (
-        "worker_id",
-        "status",
-        "last_heartbeat_time",
-        "last_dequeue_time",
-        "last_busy_time",
-        "last_idle_time",
-        "current_rollout_id",
-        "current_attempt_id",
-    ),
+    "resources": _fields_but(ResourcesUpdate, "resources"),
+    "worker": _fields_but(Worker, "heartbeat_stats"),
 }
 """Fields by which `sort_by` may order."""
-
-
-def _itself(item: object) -> object:
-    return item
 
 
 @dataclass(frozen=True)
@@ -181,7 +167,7 @@ class Query:
                 return tuple(condition.value)
         return None
 
-    def page(self, candidates: Iterable[T], key: Callable[[T], object] = _itself) -> PaginatedResult[T]:
+    def page(self, candidates: Iterable[T], key: Callable[[T], object] = lambda item: item) -> PaginatedResult[T]:
         """Return the page of candidates that are in stored order; `key` gives the object that has the fields."""
         matching = [item for item in candidates if self._matches(key(item))]
         total = len(matching)
@@ -205,17 +191,19 @@ class Query:
         return combine(condition.holds(item) for condition in self.filters)
 
 
-def conditions(
-    equals: dict[str, Any] | None = None,
-    contains: dict[str, str | None] | None = None,
-    one_of: dict[str, Sequence[Any] | None] | None = None,
-) -> tuple[Condition, ...]:
-    """Build conditions from field → value; a value of None is no condition."""
-    return (
-        *(Condition(field, "equals", value) for field, value in (equals or {}).items() if value is not None),
-        *(Condition(field, "contains", value) for field, value in (contains or {}).items() if value is not None),
-        *(Condition(field, "one_of", tuple(value)) for field, value in (one_of or {}).items() if value is not None),
-    )
+def conditions(arguments: dict[str, Any]) -> tuple[Condition, ...]:
+    """Build conditions from arguments of a query: `FIELD`, `FIELD_contains` or `FIELD_in`; None is no condition."""
+    found = []
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name.endswith("_in"):
+            found.append(Condition(name.removesuffix("_in"), "one_of", tuple(value)))
+        elif name.endswith("_contains"):
+            found.append(Condition(name.removesuffix("_contains"), "contains", value))
+        else:
+            found.append(Condition(name, "equals", value))
+    return tuple(found)
 
 
 def _none_first(value: Any) -> tuple[bool, Any]:

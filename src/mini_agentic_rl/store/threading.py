@@ -13,6 +13,8 @@ from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, Lig
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
+_WAITING: Final = frozenset({"wait_for_rollouts", "wait_for_work"})
+"""Methods that return when something has happened, which another call has to bring about."""
 
 
 class LoopThread:
@@ -94,12 +96,15 @@ def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Corout
 class LightningStoreThreaded(ForwardingStore):
     """Store that can be called from every thread and event loop: each call runs in one event-loop thread.
 
-    Every async method of the contract is forwarded. A call that is cancelled on the way may have been carried out.
+    Every async method of the contract is forwarded. A store that is not `async_safe` gets one call after the other;
+    only the calls that wait for something do not keep others from it. A call that is cancelled on the way may have been
+    carried out.
     """
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
         self._thread = LoopThread(type(store).__name__)
+        self._turn = None if store.capabilities["async_safe"] else asyncio.Lock()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -118,8 +123,18 @@ class LightningStoreThreaded(ForwardingStore):
             await self._thread.call(self.store.close())
             await asyncio.to_thread(self._thread.stop)
 
+    def release(self) -> None:
+        """End the thread and leave the store open, for whoever made it; to be called outside of any event loop."""
+        self._thread.stop()
+
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return await self._thread.call(getattr(self.store, name)(*args, **kwargs))
+        call = getattr(self.store, name)(*args, **kwargs)
+        return await self._thread.call(call if self._turn is None or name in _WAITING else self._in_turn(call))
+
+    async def _in_turn(self, call: Coroutine[Any, Any, T]) -> T:
+        assert self._turn is not None  # the store is not async_safe
+        async with self._turn:
+            return await call
 
 
 forward_methods(LightningStoreThreaded)

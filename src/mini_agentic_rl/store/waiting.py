@@ -90,6 +90,12 @@ class Notifier:
                 if (listener.work and changes.queued) or deadline < listener.until:
                     listener.wake()
 
+    def wake_all(self) -> None:
+        """Wake every listener."""
+        with self._lock:
+            for listener in self._listeners:
+                listener.wake()
+
     def settle(self, listener: Listener, ended: Iterable[str]) -> None:
         """Note that the listener has seen these rollouts ended; wake it if they were the last ones missing."""
         with self._lock:

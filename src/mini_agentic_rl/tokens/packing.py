@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .request import GREEDY_BELOW
 from .tree import ROOT, NodeId, TokenTree
 
 Ints = npt.NDArray[np.int64]
@@ -107,7 +108,7 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
                 [np.arange(first[n], first[n] + tree.nodes[n].tokens.size) for n in tree.path(sampled.node)]
             )
             # Greedy calls report log-probabilities of temperature 1.
-            temperature = record.temperature if record.temperature > 0 else 1.0
+            temperature = record.temperature if record.temperature >= GREEDY_BELOW else 1.0
             where = path[-record.output_ids.size :].astype(np.int64)
             logprobs = record.logprobs
             if record.forced is not None:

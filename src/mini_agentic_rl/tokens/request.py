@@ -6,9 +6,11 @@ and any upstream server that returns token ids look the same from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +47,19 @@ class TokenConstraint(Protocol):
         Raises:
             ConstraintError: there is no such id.
         """
-        ...
+
+    def certain(self, vocabulary: int) -> Sequence[int]:
+        """The ids below `vocabulary` that must come next, one after another, as far as that is known without work.
+
+        Each is the only one that `allowed` gives once those before it were taken note of.
+        """
 
     def advance(self, token_id: int) -> None:
         """Take note of the id that was drawn. An id that was not allowed makes `allowed` fail from then on."""
-        ...
 
+
+GREEDY_BELOW: Final = 1e-5
+"""Temperatures below this are 0: logits divided by less are no numbers any more, or all alike."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Delivery = Literal["stepwise", "joined", "whole"]
@@ -61,7 +70,8 @@ class SamplingParams:
     """The sampling of one continuation. Log-probabilities are taken after `temperature` and before truncation."""
 
     temperature: float = 1.0
-    """Softmax temperature; 0 is greedy (log-probabilities are then those of temperature 1)."""
+    """Softmax temperature; 0 is greedy (log-probabilities are then those of temperature 1), and so is less than
+    `GREEDY_BELOW`, which becomes 0."""
     top_p: float = 1.0
     """Nucleus size; below 1 it renormalises the sampler only, and so biases the training ratio."""
     top_k: int = 0
@@ -84,8 +94,10 @@ class SamplingParams:
     """Subtracted from a token's logit once for every time that it was sampled."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.temperature < GREEDY_BELOW:
+            object.__setattr__(self, "temperature", 0.0)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
         if self.top_k < 0:
@@ -94,6 +106,17 @@ class SamplingParams:
             raise ValueError(f"min_p must be in [0, 1], not {self.min_p}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be 1 or more, not {self.max_tokens}")
+        if not all(map(math.isfinite, (self.presence_penalty, self.frequency_penalty, *self.logit_bias.values()))):
+            raise ValueError("logit_bias, presence_penalty and frequency_penalty must be finite numbers")
+
+    @cached_property
+    def bias(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The token ids of `logit_bias` and what is added to their logits, made once for all steps."""
+        size = len(self.logit_bias)
+        return (
+            np.fromiter(self.logit_bias.keys(), np.int64, size),
+            np.fromiter(self.logit_bias.values(), np.float32, size),
+        )
 
 
 @dataclass(frozen=True)

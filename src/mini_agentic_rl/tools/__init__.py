@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..calculator import CALCULATOR_TOOL, calculate
 from ..compat import find_elsewhere
-from .calculator import CALCULATOR_TOOL, calculate
 
 __all__ = ["CALCULATOR_TOOL", "RLTrainingTool", "calculate"]
 

@@ -7,13 +7,20 @@ It offers one tool, `calculator`, with one text argument, `expression`. Needs th
 
 from __future__ import annotations
 
+import sys
+
+from ..errors import MissingPackageError
+
 try:
     from mcp.server import MCPServer
     from mcp.types import CallToolResult, TextContent
 except ImportError as error:
-    raise ImportError("the MCP calculator needs mcp 2: pip install 'mini-agentic-rl[mcp]'") from error
+    missing = MissingPackageError("the MCP calculator", "mcp 2", extra="mcp")
+    if __name__ == "__main__":
+        sys.exit(f"error: {missing}")
+    raise missing from error
 
-from .calculator import CALCULATOR_TOOL, calculate
+from ..calculator import CALCULATOR_TOOL, calculate
 
 
 def calculator_server() -> MCPServer:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ..errors import UserError
+from ..errors import MissingPackageError
 from ..store import LightningStore
-from ..types import Attributes, Span, SpanCoreFields, TraceStatus
+from ..types import Attributes, ParallelWorkerBase, Span, SpanCoreFields, SpanRecordingContext, TraceStatus
+from .open_span import FlatSpan, OpenSpan, around, parent_of_all
 from .trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -27,8 +28,8 @@ _current_trace: ContextVar[Trace | None] = ContextVar("current_trace", default=N
 _last_trace: ContextVar[Trace | None] = ContextVar("last_trace", default=None)
 _process_tracer: list[Tracer] = []
 """Tracer of tasks that have none of their own; at most one."""
-_init_arguments: list[tuple[str | None, str | None]] = []
-"""Arguments of the call of `init`; at most one pair."""
+_set_up: list[Callable[[], None]] = []
+"""How `init` was called, to be called so again; at most one."""
 
 
 def get_active_tracer() -> Tracer | None:
@@ -41,9 +42,9 @@ def set_process_tracer(tracer: Tracer) -> None:
     _process_tracer[:] = [tracer]
 
 
-def remember_init(endpoint: str | None, api_key: str | None) -> None:
-    """Note the arguments of `init`, so that processes which this one sends a tracer to call it as well."""
-    _init_arguments[:] = [(endpoint, api_key)]
+def remember_init(again: Callable[[], None]) -> None:
+    """Note how to call `init` again, so that processes which this one sends a tracer to call it as well."""
+    _set_up[:] = [again]
 
 
 def recipe_of(tracer: Tracer) -> tuple[Callable[..., Tracer], tuple[Any, ...]]:
@@ -51,15 +52,12 @@ def recipe_of(tracer: Tracer) -> tuple[Callable[..., Tracer], tuple[Any, ...]]:
 
     The tracer's class is called without arguments there.
     """
-    return _make_again, (type(tracer), *_init_arguments)
+    return _make_again, (type(tracer), *_set_up)
 
 
-def _make_again(kind: type[Tracer], init_arguments: tuple[str | None, str | None] | None = None) -> Tracer:
-    if init_arguments is not None:
-        from .process import init
-
-        endpoint, api_key = init_arguments
-        init(endpoint, api_key=api_key)
+def _make_again(kind: type[Tracer], set_up: Callable[[], None] | None = None) -> Tracer:
+    if set_up is not None:
+        set_up()
     return kind()
 
 
@@ -85,43 +83,25 @@ def clear_active_tracer() -> None:
     _active_tracer.set(None)
 
 
-class SpanRecordingContext(ABC):
-    """Span that is still open."""
+class Tracer(ParallelWorkerBase):
+    """Maker of spans, which brings them to the store.
 
-    @abstractmethod
-    def record_attributes(self, attributes: Attributes) -> None:
-        """Add attributes to the span, or replace those of the same names."""
+    As it stands it makes flat spans, without OpenTelemetry. A subclass of yours overrides what it does otherwise, and
+    need not call `super().__init__()`: `trace_context` where it installs an instrumentation of its own and brings the
+    spans to the store itself, `create_span` and `operation_context` where it makes spans itself, `get_last_trace` where
+    it keeps them. `init_worker` gets the store of the runner and leaves it in `_store`.
+    """
 
-    @abstractmethod
-    def record_exception(self, exception: BaseException) -> None:
-        """Add the exception as an event."""
+    _store: LightningStore | None = None
+    _trace_type: type[Trace] = Trace
 
-    @abstractmethod
-    def record_status(self, status_code: str, description: str | None = None) -> None:
-        """Set the status: UNSET, OK or ERROR."""
+    def init_worker(self, worker_id: int, store: LightningStore | None = None) -> None:
+        """Get ready for one worker; `trace_context` without a store writes to `store` from now on."""
+        super().init_worker(worker_id)
+        self._store = store
 
-    @abstractmethod
-    def get_recorded_span(self) -> SpanCoreFields:
-        """Return what has been recorded so far."""
-
-
-class OpenSpan(SpanRecordingContext):
-    """Open span as its tracer sees it."""
-
-    @abstractmethod
-    def inside(self) -> AbstractContextManager[Any]:
-        """Return a block whose spans are children of this one."""
-
-    @abstractmethod
-    def end(self, end_time: float) -> None:
-        """End the span, at a time in seconds since the epoch, and record it."""
-
-
-class Tracer(ABC):
-    """Maker of spans, which brings them to the store. Subclasses define how a span is begun."""
-
-    def __init__(self) -> None:
-        self._store: LightningStore | None = None
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}  # where the tracer is sent, a runner gives it a store of that place
 
     @asynccontextmanager
     async def trace_context(
@@ -137,14 +117,35 @@ class Tracer(ABC):
         Without a store (neither here nor in `lifespan`) the spans are kept in memory for `get_last_trace`.
 
         Raises:
-            ValueError: a store, but not both ids.
+            ValueError: one of the two ids without the other, or a store without them.
             Exception: what the store raised, unless the body raised first.
         """
         if store is None and rollout_id is not None:
             store = self._store
-        trace = Trace(self, store, rollout_id, attempt_id)
-        async with self._bound(trace, self._root(trace, name or "trace")):
+        trace = self._trace_type(self, store, rollout_id, attempt_id)
+        async with self._bound(trace, self._around(trace, name or "trace")):
             yield trace
+
+    @asynccontextmanager
+    async def trace_attempt(self, store: LightningStore, rollout_id: str, attempt_id: str) -> AsyncIterator[Trace]:
+        """Trace an attempt as a runner does: with `trace_context`, also where a subclass has put its own in its place.
+
+        Such a one is called without the store, which it has from `init_worker`. Whatever it yields, what the runner and
+        the emitters record reaches the store.
+        """
+        if type(self).trace_context is Tracer.trace_context:
+            trace = self._trace_type(self, store, rollout_id, attempt_id)
+            async with self._bound(trace, self._root(trace, rollout_id)):
+                yield trace
+            return
+        async with self.trace_context(name=rollout_id, rollout_id=rollout_id, attempt_id=attempt_id):
+            opened = self._open_trace()
+            if opened is not None:  # its own context stands around ours
+                yield opened
+                return
+            trace = self._trace_type(self, store, rollout_id, attempt_id)
+            async with self._bound(trace, self._root(trace, rollout_id)):
+                yield trace
 
     @asynccontextmanager
     async def continue_trace(self) -> AsyncIterator[Trace]:
@@ -181,8 +182,8 @@ class Tracer(ABC):
 
     def trace_run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call `func(*args, **kwargs)` inside a trace that no rollout owns."""
-        trace = Trace(self, None, None, None)
-        with self._visible(trace), self._root(trace, _name_of(func)):
+        trace = self._trace_type(self, None, None, None)
+        with self._visible(trace), self._around(trace, _name_of(func)):
             return func(*args, **kwargs)
 
     def get_langchain_handler(self) -> Any:
@@ -198,20 +199,33 @@ class Tracer(ABC):
         try:
             from .langchain import LangChainHandler
         except ImportError as error:
-            raise UserError("get_langchain_handler needs LangChain: pip install langchain-core") from error
-        return LangChainHandler(self)
+            raise MissingPackageError("get_langchain_handler", "langchain-core") from error
+        return LangChainHandler(self._begin)
 
     @contextmanager
     def lifespan(self, store: LightningStore | None = None) -> Iterator[Tracer]:
         """Use this tracer by hand: it is the active one, and `trace_context` without a store writes to `store`."""
         previous_store, previous = self._store, _active_tracer.get()
-        self._store = store
-        _active_tracer.set(self)
+        with self.ready(0, store):
+            _active_tracer.set(self)
+            try:
+                yield self
+            finally:
+                self._store = previous_store
+                _active_tracer.set(previous)
+
+    @contextmanager
+    def ready(self, worker_id: int, store: LightningStore | None) -> Iterator[None]:
+        """Take this tracer through its life as a worker's: `init` and `init_worker`, and at the end both teardowns."""
+        self.init()
         try:
-            yield self
+            self.init_worker(worker_id, store)
+            try:
+                yield
+            finally:
+                self.teardown_worker(worker_id)
         finally:
-            self._store = previous_store
-            _active_tracer.set(previous)
+            self.teardown()
 
     def create_span(
         self,
@@ -222,21 +236,14 @@ class Tracer(ABC):
     ) -> SpanCoreFields:
         """Record a span that starts and ends at once, at `timestamp` seconds since the epoch or now.
 
-        Raises:
-            RuntimeError: no trace of this tracer is open in this task.
+        Outside of every trace it is recorded nowhere, which is logged.
         """
         at = time.time() if timestamp is None else timestamp
         span = self._begin(name, attributes or {}, at)
         if status is not None:
             span.record_status(status.status_code, status.description)
         span.end(at)
-        return SpanCoreFields(
-            name=name,
-            attributes=dict(attributes or {}),
-            status=status or TraceStatus(),
-            start_time=at,
-            end_time=at,
-        )
+        return span.get_recorded_span()
 
     @contextmanager
     def operation_context(
@@ -248,47 +255,38 @@ class Tracer(ABC):
     ) -> Iterator[SpanRecordingContext]:
         """Put a span around what runs inside; an exception that leaves it is recorded and raised again.
 
-        Raises:
-            RuntimeError: no trace of this tracer is open in this task.
+        Outside of every trace the span is recorded nowhere, which is logged.
         """
-        span = self._begin(name, attributes or {}, time.time() if start_time is None else start_time)
-        try:
-            with span.inside():
-                yield span
-        except Exception as error:
-            span.record_exception(error)
-            span.record_status("ERROR", f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            span.end(time.time() if end_time is None else end_time)
+        begin = time.time() if start_time is None else start_time
+        with around(self._begin(name, attributes or {}, begin), end_time) as span:
+            yield span
 
-    @abstractmethod
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
-        """Begin a span below what is open in this task.
+        """Begin a span below what is open in this task."""
+        return FlatSpan(self._trace_for(name), name, attributes, start_time)
 
-        Raises:
-            RuntimeError: no trace of this tracer is open in this task.
-        """
-
-    @abstractmethod
     def _root(self, trace: Trace, name: str) -> AbstractContextManager[None]:
         """Return the context around everything in a new trace."""
+        trace.root = uuid.uuid4().hex
+        return parent_of_all(None)
 
-    @abstractmethod
+    def _around(self, trace: Trace, name: str) -> AbstractContextManager[None]:
+        """Return the context around everything in a trace that is opened by hand, and not by a runner."""
+        return self._root(trace, name)
+
     def _root_again(self, trace: Trace) -> AbstractContextManager[None]:
         """Return the context around what is added to a trace that has ended."""
+        return parent_of_all(None)
 
     def _open_trace(self) -> Trace | None:
         trace = _current_trace.get()
         return trace if trace is not None and trace.tracer is self else None
 
-    def _require_trace(self, name: str) -> Trace:
+    def _trace_for(self, name: str) -> Trace | None:
+        """Return the trace that a span goes to; None, with a line in the log, where none is open."""
         trace = self._open_trace()
         if trace is None:
-            raise RuntimeError(
-                f"span {name!r} has no trace to go to: emit it inside a rollout or trace_context(), or pass "
-                "propagate=False. A thread of your own must run inside contextvars.copy_context()"
-            )
+            logger.warning("span %r is recorded nowhere: no trace of its tracer is open in this task", name)
         return trace
 
     @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Final
 from uuid import UUID
@@ -16,7 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from ..semconv import CompletionSpanAttributes, LightningSpanAttributes
 from ..types import Attributes
-from .base import OpenSpan, Tracer
+from .open_span import OpenSpan
 
 CHAIN_TYPE: Final = "langchain.chain.type"
 _TOOL_NAME: Final = "gen_ai.tool.name"
@@ -32,9 +32,10 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
 
     run_inline = True  # in the task of the rollout, whose trace the spans belong to
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, begin: Callable[[str, Attributes, float], OpenSpan]) -> None:
+        """Begin the spans by `begin`, from a name, attributes and a time in seconds since the epoch."""
         super().__init__()
-        self._tracer = tracer
+        self._begin_span = begin
         self._lock = threading.Lock()
         self._open: dict[UUID, OpenSpan] = {}
 
@@ -82,15 +83,13 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
         """End the span with the tool's output."""
         self._end(run_id, {LightningSpanAttributes.OPERATION_OUTPUT.value: str(output)})
 
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **others: Any) -> None:
-        """End the span with the error."""
-        self._end(run_id, error=error)
+    on_tool_error = on_chain_error
 
     def _begin(self, run_id: UUID, parent_run_id: UUID | None, name: str, attributes: Attributes) -> None:
         with self._lock:
             parent = None if parent_run_id is None else self._open.get(parent_run_id)
         with nullcontext() if parent is None else parent.inside():
-            span = self._tracer._begin(name, attributes, time.time())
+            span = self._begin_span(name, attributes, time.time())
         with self._lock:
             self._open[run_id] = span
 
@@ -102,7 +101,6 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
         span.record_attributes(attributes or {})
         if error is not None:
             span.record_exception(error)
-            span.record_status("ERROR", f"{type(error).__name__}: {error}")
         span.end(time.time())
 
 

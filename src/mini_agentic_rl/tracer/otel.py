@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 from opentelemetry import context as otel_context
@@ -18,11 +18,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import NonRecordingSpan, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, Status, set_span_in_context
+from opentelemetry.trace import StatusCode as OtelStatusCode
 
 from ..semconv import LightningResourceAttributes
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
-from .base import OpenSpan, Tracer, recipe_of
+from .base import Tracer, recipe_of
+from .open_span import OpenSpan
 from .trace import Trace
 
 TRACER_NAME: Final = LightningResourceAttributes.TRACER_NAME.value
@@ -65,7 +67,13 @@ class TraceRouter(SpanProcessor):
         with self._lock:
             trace = self._trace_of.pop(context.span_id, None)
         if trace is not None:
-            trace.record(Span.from_opentelemetry(span, trace.rollout_id, trace.attempt_id, 0))
+            recorded = Span.from_opentelemetry(span, trace.rollout_id, trace.attempt_id, 0)
+            recorded.resource.attributes = {
+                **recorded.resource.attributes,
+                LightningResourceAttributes.ROLLOUT_ID.value: trace.rollout_id,
+                LightningResourceAttributes.ATTEMPT_ID.value: trace.attempt_id,
+            }
+            trace.record(recorded)
         elif self._elsewhere is not None:
             self._elsewhere.on_end(span)
 
@@ -87,6 +95,7 @@ class _OtelSpan(OpenSpan):
 
     def record_exception(self, exception: BaseException) -> None:
         self._span.record_exception(exception)
+        self.record_status("ERROR", f"{type(exception).__name__}: {exception}")
 
     def record_status(self, status_code: str, description: str | None = None) -> None:
         self._span.set_status(_otel_status(TraceStatus(status_code=status_code, description=description)))
@@ -95,21 +104,30 @@ class _OtelSpan(OpenSpan):
         if not isinstance(self._span, ReadableSpan):  # the sampler of a provider that is not ours left it out
             return SpanCoreFields(name=self._name)
         stored = Span.from_opentelemetry(self._span, "", "", 0)
-        return SpanCoreFields(
-            name=stored.name,
-            attributes=stored.attributes,
-            status=stored.status,
-            start_time=stored.start_time,
-            end_time=stored.end_time,
-            links=stored.links,
-            events=stored.events,
-        )
+        return SpanCoreFields(**{name: getattr(stored, name) for name in SpanCoreFields.model_fields})
 
     def inside(self) -> AbstractContextManager[otel.Span]:
         return otel.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def end(self, end_time: float) -> None:
         self._span.end(end_time=_nanoseconds(end_time))
+
+
+class OtelTrace(Trace):
+    """Trace of an `OtelTracer`; it makes spans itself as well, as a tracer of the OpenTelemetry SDK does."""
+
+    def start_span(self, name: str, **arguments: Any) -> otel.Span:
+        """Start a span of this trace; the arguments are those of OpenTelemetry's method."""
+        return self._otel.start_span(name, **arguments)
+
+    def start_as_current_span(self, name: str, **arguments: Any) -> AbstractContextManager[otel.Span]:
+        """Return a block inside a span of this trace; the arguments are those of OpenTelemetry's method."""
+        return self._otel.start_as_current_span(name, **arguments)
+
+    @property
+    def _otel(self) -> otel.Tracer:
+        assert isinstance(self.tracer, OtelTracer)  # which alone makes such traces
+        return self.tracer.otel
 
 
 class OtelTracer(Tracer):
@@ -119,34 +137,48 @@ class OtelTracer(Tracer):
         RuntimeError: the environment switches the OpenTelemetry SDK off.
     """
 
+    _trace_type = OtelTrace
+    root_by_hand: ClassVar[bool] = True
+    """True if a trace that is opened by hand gets a root span too, as that of a rollout does. Programs that run under
+    agent-lightning's name expect none (`compat.alias`)."""
+    root_attributes: ClassVar[Attributes] = {}
+    """Attributes of the root span of each trace."""
+
     def __init__(self) -> None:
-        super().__init__()
         self.provider = make_provider(Resource({TRACER_NAME: "mini_agentic_rl"}), shutdown_on_exit=False)
         """Provider whose spans reach the store."""
         self.provider.add_span_processor(TraceRouter(self._open_trace))
-        self._otel = tracer_of(self.provider)
+        self.otel = tracer_of(self.provider)
+        """Tracer of the SDK that makes the spans."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the tracer anew in another process, with a provider of its own."""
         return recipe_of(self)
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
-        self._require_trace(name)
+        self._trace_for(name)
         return self._start(name, attributes, start_time)
 
     def _start(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
-        span = self._otel.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
+        span = self.otel.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
         return _OtelSpan(span, name)
 
     @contextmanager
     def _root(self, trace: Trace, name: str) -> Iterator[None]:
-        with self._otel.start_as_current_span(name, context=otel_context.Context()) as span:
+        with self.otel.start_as_current_span(
+            name, context=otel_context.Context(), attributes=self.root_attributes
+        ) as span:
             trace.root = span.get_span_context()
             yield
 
+    def _around(self, trace: Trace, name: str) -> AbstractContextManager[None]:
+        return self._root(trace, name) if self.root_by_hand else self._root_again(trace)
+
     @contextmanager
     def _root_again(self, trace: Trace) -> Iterator[None]:
-        token = otel_context.attach(set_span_in_context(NonRecordingSpan(trace.root), otel_context.Context()))
+        empty = otel_context.Context()
+        below = empty if trace.root is None else set_span_in_context(NonRecordingSpan(trace.root), empty)
+        token = otel_context.attach(below)
         try:
             yield
         finally:
@@ -177,5 +209,5 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _otel_status(status: TraceStatus) -> Status:
-    code = StatusCode[status.status_code]
-    return Status(code, status.description if code is StatusCode.ERROR else None)
+    code = OtelStatusCode[status.status_code]
+    return Status(code, status.description if code is OtelStatusCode.ERROR else None)

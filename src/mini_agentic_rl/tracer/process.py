@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import Final
 
 from opentelemetry import trace as otel
@@ -18,9 +19,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 
 from ..config import LightningEnvVar, resolve_str_env_var
-from ..errors import UserError
+from ..errors import MissingPackageError, UserError
 from ..types import Attributes
-from .base import OpenSpan, Tracer, get_open_trace, remember_init, set_process_tracer
+from .base import get_open_trace, remember_init, set_process_tracer
+from .open_span import OpenSpan
 from .otel import TRACER_NAME, OtelTracer, TraceRouter, make_provider, tracer_of
 
 logger = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
             otel.set_tracer_provider(provider)
         if elsewhere is not None or not is_ours:
             set_process_tracer(tracer)
-        remember_init(endpoint, api_key)
+        remember_init(partial(init, endpoint, api_key=api_key))
         _done.append(provider)
 
 
@@ -97,9 +99,8 @@ class _ProcessTracer(OtelTracer):
     """Tracer of tasks without one: its spans come from the provider of the process and need no trace."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        Tracer.__init__(self)
         self.provider = provider
-        self._otel = tracer_of(provider)
+        self.otel = tracer_of(provider)
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
         return self._start(name, attributes, start_time)
@@ -114,7 +115,8 @@ def _sender(endpoint: str | None, api_key: str | None) -> SpanProcessor | None:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
-        raise UserError("sending spans over OTLP needs another package: pip install 'mini-agentic-rl[otlp]'") from error
+        package = "opentelemetry-exporter-otlp-proto-http"
+        raise MissingPackageError("sending spans over OTLP", package, extra="otlp") from error
     if endpoint is None:
         return BatchSpanProcessor(OTLPSpanExporter())  # it reads the standard variables itself
     url = endpoint.rstrip("/")

@@ -13,13 +13,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..store import LightningStore
-from ..types import Span
-
-if TYPE_CHECKING:
-    from .base import Tracer
+from ..types import ParallelWorkerBase, Span
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +29,13 @@ class Trace:
 
     def __init__(
         self,
-        tracer: Tracer,
+        tracer: ParallelWorkerBase,
         store: LightningStore | None,
         rollout_id: str | None,
         attempt_id: str | None,
         recorded: list[Span] | None = None,
     ) -> None:
-        if store is not None and (rollout_id is None or attempt_id is None):
+        if (rollout_id is None) != (attempt_id is None) or (store is not None and rollout_id is None):
             raise ValueError("a trace that goes to a store needs both rollout_id and attempt_id")
         self.tracer = tracer
         self.store = store
@@ -58,7 +55,7 @@ class Trace:
 
     def continued(self) -> Trace:
         """Return a fresh, open trace of the same attempt that goes on where this one ended."""
-        trace = Trace(self.tracer, self.store, self.rollout_id, self.attempt_id, self.recorded)
+        trace = type(self)(self.tracer, self.store, self.rollout_id, self.attempt_id, self.recorded)
         trace.root = self.root
         return trace
 

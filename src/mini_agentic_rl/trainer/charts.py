@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from ..metrics import number
+
 Points = Sequence[tuple[float, float]]
 
 MAX_SERIES = 6
@@ -104,4 +106,4 @@ def _ticks(low: float, high: float) -> list[float]:
 def _label(value: float, percent: bool) -> str:
     if percent:
         return f"{100 * value:.4g} %"
-    return f"{value:.4g}" if value else "0"
+    return number(value) if value else "0"

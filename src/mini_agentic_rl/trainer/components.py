@@ -61,6 +61,56 @@ def build_any(keyword: str, spec: Any, *, untyped: str | None = None, settings: 
     return spec
 
 
+def build_component(
+    spec: Any,
+    *,
+    expected_type: type[T],
+    spec_name: str,
+    default_factory: Callable[[], T] | None = None,
+    allow_none: bool = False,
+    optional_defaults: Mapping[str, Any] | None = None,
+    dict_requires_type: bool = True,
+    dict_default_cls: type[T] | None = None,
+    type_error_fmt: str | None = None,
+    invalid_spec_error_fmt: str | None = None,
+    registry: Mapping[str, str] | None = None,
+) -> T | None:
+    """As `build`, for parts of one's own, with the arguments and the errors of agent-lightning.
+
+    Args:
+        spec: what was written down; None means `default_factory`.
+        expected_type: the class that the part has to be of.
+        spec_name: what errors call it.
+        default_factory: makes the part where nothing was written down.
+        allow_none: return None where nothing was written down and nothing makes the part.
+        optional_defaults: arguments for a class or factory that names them, or functions that return them.
+        dict_requires_type: whether a mapping must name its class with `type`.
+        dict_default_cls: the class of a mapping that need not, and does not.
+        type_error_fmt, invalid_spec_error_fmt: taken, and of no effect: errors say what was given and what is needed.
+        registry: short name to dotted path.
+
+    Raises:
+        ValueError: there is no such part, or nothing was written down and something is needed.
+        TypeError: the part is of another class.
+    """
+    if spec is None:
+        if default_factory is None and not allow_none:
+            raise ValueError(f"{spec_name} must be given")
+        spec = None if default_factory is None else default_factory()
+        if spec is None and allow_none:
+            return None
+    if isinstance(spec, Mapping) and not spec.get("type") and not dict_requires_type and dict_default_cls is not None:
+        spec = {**spec, "type": dict_default_cls}
+    settings = {name: value() if callable(value) else value for name, value in (optional_defaults or {}).items()}
+    try:
+        made = _make(spec_name, spec, expected_type, registry or {}, None, settings)
+    except UserError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(made, expected_type):
+        raise TypeError(f"{spec_name} must be of type {expected_type.__name__}, not {type(made).__name__}")
+    return made
+
+
 def build_all(keyword: str, specs: Component[Any] | Sequence[Component[Any]], kind: type[Any]) -> list[Any]:
     """One part or several, in order.
 

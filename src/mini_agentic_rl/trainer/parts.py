@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
+from ..private_files import make_private_folder
 from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
@@ -49,7 +49,7 @@ _CLIENT_SERVER_VARIABLES: Final = (
 def make_strategy(
     spec: Component[ExecutionStrategy] | None, *, n_runners: int | None, port: int | None
 ) -> ExecutionStrategy:
-    """Return the strategy; `n_runners` and `port` reach one that is made here.
+    """Return the strategy; `n_runners` reaches one that is made here, `port` one that was made before as well.
 
     Raises:
         UserError: `spec` names no strategy.
@@ -62,6 +62,11 @@ def make_strategy(
     strategy: ExecutionStrategy = build("strategy", spec, ExecutionStrategy, names=STRATEGIES, settings=settings)
     if port is not None and isinstance(strategy, SharedMemoryExecutionStrategy):
         logger.warning("Trainer(port=%d) has no effect: the strategy runs everything in this process", port)
+    if port is not None and strategy is spec:
+        from ..execution import ClientServerExecutionStrategy
+
+        if isinstance(strategy, ClientServerExecutionStrategy):
+            strategy.server_port = port
     has = runners_of(strategy, n_runners)
     if n_runners is not None and n_runners != has:
         logger.warning("Trainer(n_runners=%d) has no effect: the strategy has %d", n_runners, has)
@@ -73,20 +78,28 @@ def asks_for_processes() -> bool:
     return any(variable.value in os.environ for variable in _CLIENT_SERVER_VARIABLES)
 
 
-def make_store(spec: Component[LightningStore] | Path, folder: RunFolder | None) -> LightningStore:
+def is_store_of(spec: Component[LightningStore] | Path, folder: RunFolder) -> bool:
+    """Return True if `spec` means the file in a run folder. It is opened by each run, not before the folder is
+    ready."""
+    if isinstance(spec, str) and spec != "sqlite":
+        spec = Path(spec.removeprefix("sqlite:///"))
+    is_file = isinstance(spec, Path) and spec.resolve() == folder.rollouts_path.resolve()
+    return is_file or (isinstance(spec, str) and spec == "sqlite")
+
+
+def make_store(spec: Component[LightningStore] | Path) -> LightningStore:
     """Return the store that was asked for: a spec, or the URL or file of one.
 
     Raises:
         UserError: `spec` names no store, or it cannot be opened.
     """
-    settings: Mapping[str, Any] = {} if folder is None else {"path_or_url": folder.rollouts_path}
-    if spec == "sqlite" and folder is None:
+    if spec == "sqlite":
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
     if isinstance(spec, Path) or (isinstance(spec, str) and _is_address(spec)):
         from ..store import open_store
 
         return open_store(spec, api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
-    store: LightningStore = build("store", spec, LightningStore, names=STORES, settings=settings)
+    store: LightningStore = build("store", spec, LightningStore, names=STORES)
     return store
 
 
@@ -110,7 +123,7 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
         return InMemoryLightningStore()
     from ..store import SqlLightningStore
 
-    folder.path.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder.path)
     return SqlLightningStore(folder.rollouts_path)
 
 
@@ -128,6 +141,17 @@ def runs_algorithm(strategy: ExecutionStrategy) -> bool:
     return not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role != "runner"
 
 
+def runs_algorithm_here(strategy: ExecutionStrategy) -> bool:
+    """Return True if the algorithm runs in this process, and its summary is here at the end."""
+    if isinstance(strategy, SharedMemoryExecutionStrategy):
+        return True
+    from ..execution import ClientServerExecutionStrategy
+
+    if not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role == "algorithm":
+        return True
+    return strategy.role == "both" and strategy.main_process == "algorithm"
+
+
 def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     """Return the number of runners of the strategy; one of the user's own making has what was asked for."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
@@ -139,14 +163,14 @@ def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     return DEFAULT_RUNNERS if asked_for is None else asked_for
 
 
-def make_runner(spec: Component[Runner] | None, *, tracer: Tracer | None, max_rollouts: int | None) -> Runner:
+def make_runner(spec: Component[Runner[Any]] | None, *, tracer: Tracer | None, max_rollouts: int | None) -> Runner[Any]:
     """Return the runner; one object serves all runners of a process, each in a `run_context` of its own.
 
     Raises:
         UserError: `spec` names no runner.
     """
     settings: dict[str, Any] = {"tracer": tracer, "max_rollouts": max_rollouts}
-    runner: Runner = build(
+    runner: Runner[Any] = build(
         "runner",
         LitAgentRunner if spec is None else spec,
         Runner,

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..algorithm import Algorithm
+from ..atomic_files import disk_failure
+from ..errors import UserError
 from ..metrics import MetricsLogger, make_logger
+from ..one_writer import one_writer
 from .run_folder import RunFolder, RunState
 from .settings import RunSettings
+from .summary import write_results
 
 Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
+
+RowsToKeep = Callable[[Checkpoint | None], int | None]
+"""From the checkpoint that a resumed run goes on from to the number of rows of metrics that it keeps: what came after
+is done again. None keeps all."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +32,111 @@ class RecordedRun:
 
     folder: RunFolder
     logger: MetricsLogger
-    is_resumed: bool
+    state: RunState
     checkpoint: Checkpoint | None
     """The one to go on from; None begins at the beginning."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """True if an unfinished run goes on."""
+        return self.state == "resumed"
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run that was to be resumed has its summary already: there is nothing to do."""
+        return self.state == "finished"
+
+
+@contextmanager
+def recorded(
+    folder: RunFolder,
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    algorithm: Algorithm,
+    *,
+    about: Callable[[], Mapping[str, Any]] = dict,
+) -> Iterator[RecordedRun]:
+    """Keep a run of an algorithm in a folder: yield the run, and write report and summary after the block, unless it
+    raises or the run was finished before.
+
+    Args:
+        config: the configuration, as JSON values.
+        about: what else belongs into the summary, asked for at the end.
+
+    Raises:
+        UserError: another run writes the folder, or it cannot be used like this, or not be written.
+    """
+    started = time.perf_counter()
+
+    def rows_to_keep(checkpoint: Checkpoint | None) -> int | None:
+        return algorithm.rows_to_keep(None if checkpoint is None else checkpoint[1])
+
+    with one_writer(folder.path):
+        with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
+            yield run
+            if run.is_finished:
+                return
+            summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
+        folder.write_summary(summary)
+
+
+@contextmanager
+def open_run(
+    folder: RunFolder,
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    *,
+    rows_to_keep: RowsToKeep,
+    is_writer: bool = True,
+    agree: Callable[[RunState], RunState] = lambda state: state,
+) -> Iterator[RecordedRun]:
+    """Make a folder ready, and yield the run; its logger is closed at the end. `write_summary` marks it as finished.
+
+    Args:
+        config: the configuration, as JSON values.
+        is_writer: False for a process beside the one that writes the folder.
+        agree: brings what the writer has found to all processes.
+
+    Raises:
+        UserError: another run writes the folder, or it cannot be used like this, or not be written.
+    """
+    state: RunState = "new"
+    if is_writer:
+        state = folder.begin(config, resume=settings.resume, overwrite=settings.overwrite)
+    state = agree(state)
+    checkpoint = None if state == "new" else folder.latest_checkpoint()
+    logger = MetricsLogger()
+    if is_writer and state != "finished":
+        keep_rows = rows_to_keep(checkpoint) if state == "resumed" else None
+        names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
+        logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=config)
+    with logger, _naming_the_disk(folder):
+        yield RecordedRun(folder, logger, state, checkpoint)
+
+
+@contextmanager
+def _naming_the_disk(folder: RunFolder) -> Iterator[None]:
+    """Tell in one line that the disk under a run failed, whichever library wrote.
+
+    Raises:
+        UserError: it is full, or cannot be written.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # torch and safetensors raise errors of their own
+        failure = disk_failure(error, folder.path) if _writes_failed(error) else None
+        if failure is None:
+            raise
+        raise UserError(
+            f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`", setting="output_dir"
+        ) from error
+
+
+def _writes_failed(error: BaseException) -> bool:
+    """Return whether an error may be one of writing: with a disk almost full, one of the agent's own is none."""
+    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "write" in str(error).lower()
 
 
 def record_run(
@@ -32,36 +145,25 @@ def record_run(
     config: Mapping[str, Any],
     train: Callable[[RecordedRun], Mapping[str, Any]],
     *,
-    last_logged: Callable[[Checkpoint | None], int],
+    rows_to_keep: RowsToKeep,
     is_writer: bool = True,
     agree: Callable[[RunState], RunState] = lambda state: state,
 ) -> dict[str, Any]:
     """Run `train` in a folder, and return its summary; of a run that is finished the one that is there.
 
     Args:
-        config: the configuration, as JSON values.
         train: trains, and returns the summary. It is written last: it marks the run as finished.
-        last_logged: the last step whose metrics a resumed run keeps: what came after its checkpoint is done again.
-        is_writer: False for a process beside the one that writes the folder.
-        agree: brings what the writer has found to all processes.
+
+    The others are those of `open_run`.
 
     Raises:
-        UserError: the folder cannot be used like this, or not be written.
+        UserError: another run writes the folder, or it cannot be used like this, or not be written.
     """
-    state: RunState = "new"
-    if is_writer:
-        state = folder.begin(config, resume=settings.resume, overwrite=settings.overwrite)
-    state = agree(state)
-    if state == "finished":
-        return folder.read_summary()
-    is_resumed = state == "resumed"
-    checkpoint = folder.latest_checkpoint() if is_resumed else None
-    logger = MetricsLogger()
-    if is_writer:
-        step = last_logged(checkpoint) if is_resumed else None
-        logger = make_logger(settings.loggers, folder.path, resume_step=step)
-    with logger:
-        summary = dict(train(RecordedRun(folder, logger, is_resumed, checkpoint)))
-    if is_writer:
-        folder.write_summary(summary)
-    return summary
+    with one_writer(folder.path) if is_writer else nullcontext():
+        with open_run(folder, settings, config, rows_to_keep=rows_to_keep, is_writer=is_writer, agree=agree) as run:
+            if run.is_finished:
+                return folder.read_summary()
+            summary = dict(train(run))
+        if is_writer:
+            folder.write_summary(summary)
+        return summary

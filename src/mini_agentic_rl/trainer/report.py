@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import write_text
-from ..metrics import HEADLINE_FAMILIES
+from ..metrics import HEADLINE_FAMILIES, duration, percent
 from .charts import MAX_SERIES, line_chart
 from .run_folder import RunFolder
 
@@ -62,7 +62,7 @@ def write_report(
         f"<title>{name} – mini-agentic-rl</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{name}</h1>\n{''.join(section for section in sections if section)}</main>\n</body>\n</html>\n"
     )
-    write_text(folder.report_path, page)
+    write_text(folder.report_path, page, private=True)
     return folder.report_path
 
 
@@ -70,8 +70,8 @@ def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     lines = [
-        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td class="number">{100 * row["accuracy"]:.1f} %</td>'
-        f'<td class="number">{100 * row["low"]:.1f} – {100 * row["high"]:.1f} %</td>'
+        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td class="number">{percent(row["accuracy"])}</td>'
+        f'<td class="number">{100 * row["low"]:.1f} – {percent(row["high"])}</td>'
         f'<td class="number">{row["correct"]:g} of {row["count"]}</td><td>{_interval_bar(row)}</td></tr>'
         for row in rows
     ]
@@ -125,7 +125,7 @@ def _figure(family: str, series: Mapping[str, list[tuple[float, float]]]) -> str
 
 
 def _time(summary: Mapping[str, Any]) -> str:
-    values: dict[str, Any] = {name: f"{seconds:.1f} s" for name, seconds in (summary.get("seconds") or {}).items()}
+    values: dict[str, Any] = {name: duration(spent) for name, spent in (summary.get("seconds") or {}).items()}
     if summary.get("peak_memory_bytes"):
         values["peak memory"] = f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB"
     if "seed" in summary:

@@ -1,6 +1,6 @@
-"""One run: the algorithm's side, the runners' side, and the switch that ends both from outside.
+"""One run: the bundles of the algorithm and of the runners, and the switch that ends both from outside.
 
-The sides are objects and not closures, so that a strategy may send them to other processes.
+The bundles are objects and not closures, so that a strategy may send them to other processes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
+from ..attribution import unrecorded
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
@@ -30,7 +31,7 @@ _LOOK_SECONDS = 1.0
 
 
 class StopSwitch:
-    """Ends a run from another thread, once a side of it runs in this process; pressed before that, as soon as it does.
+    """Ends a run from another thread, once a part of it runs in this process; pressed before that, as soon as it does.
 
     Each of the two methods writes before it reads what the other one writes, so neither can miss the other.
     """
@@ -46,7 +47,7 @@ class StopSwitch:
             event.set()
 
     def press(self) -> bool:
-        """End the run; False if no side of it runs in this process yet."""
+        """End the run; False if no part of it runs in this process yet."""
         self._pressed = True
         if self._event is not None:
             self._event.set()
@@ -54,7 +55,7 @@ class StopSwitch:
 
 
 @dataclass
-class AlgorithmSide:
+class AlgorithmBundle:
     """Runs the algorithm to its end, or until the event is set: then it is cancelled and may write a checkpoint."""
 
     algorithm: Algorithm
@@ -80,14 +81,15 @@ class AlgorithmSide:
         if context.llm_proxy is not None:
             _record_in(store, context.llm_proxy)
         self.algorithm.bind(context)
-        await self.algorithm.execute(self.train_dataset, self.val_dataset)
+        with unrecorded():  # a critic that asks the model while rollouts run belongs to none of them
+            await self.algorithm.execute(self.train_dataset, self.val_dataset)
 
 
 @dataclass
-class RunnerSide:
+class RunnerBundle:
     """Runs the runner of one number until the event is set."""
 
-    runner: Runner
+    runner: Runner[Any]
     agent: LitAgent[Any]
     hooks: Sequence[Hook]
     switch: StopSwitch
@@ -100,12 +102,12 @@ class RunnerSide:
 
 @dataclass
 class Run:
-    """Both sides, the store between them, and the strategy that says where they run."""
+    """Both bundles, the store between them, and the strategy that says where they run."""
 
     strategy: ExecutionStrategy
     store: LightningStore
-    algorithm_side: AlgorithmSide
-    runner_side: RunnerSide
+    algorithm_bundle: AlgorithmBundle
+    runner_bundle: RunnerBundle
     runs_algorithm: bool = True
     """True if the algorithm is part of this start of the program, and not runners alone."""
     cancels_leftovers: bool = False
@@ -123,7 +125,7 @@ class Run:
                 left = asyncio.run(cancel_leftovers(self.store))
                 if left:
                     logger.info("%d unfinished rollouts of an earlier run cancelled", left)
-            self.strategy.execute(self.algorithm_side, self.runner_side, self.store)
+            self.strategy.execute(self.algorithm_bundle, self.runner_bundle, self.store)
         finally:
             if self.closes_store:
                 asyncio.run(self.store.close())
@@ -140,7 +142,7 @@ class Run:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             while not work.done() and (
-                self.algorithm_side.switch.press() or self.strategy.stop() or self.runs_algorithm
+                self.algorithm_bundle.switch.press() or self.strategy.stop() or self.runs_algorithm
             ):
                 await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             raise
@@ -164,7 +166,7 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
 async def _end(work: asyncio.Future[None]) -> None:
     """Cancel `work`, and wait for its end.
 
-    A strategy may cancel this side for the same event. What the algorithm does at its end, such as writing a
+    A strategy may cancel the bundle for the same event. What the algorithm does at its end, such as writing a
     checkpoint, is not to be cut short by that.
     """
     work.cancel()

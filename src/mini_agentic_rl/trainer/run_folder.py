@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm import ResultKind
-from ..atomic_files import DiskFullError, read_json, remove_leftovers, write_folder, write_json
+from ..atomic_files import DiskFullError, read_json, remove_folder, remove_leftovers, write_folder, write_json
 from ..errors import UserError
+from ..private_files import make_private_folder
+from ..redaction import without_secrets_within
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,16 @@ class RunFolder:
         *,
         resume: bool = False,
         overwrite: bool = False,
-        may_change: Collection[str] = ("resume", "overwrite", "output_dir", "json", "json_output", "loggers"),
+        may_change: Collection[str] = (
+            "resume",
+            "overwrite",
+            "output_dir",
+            "json",
+            "json_output",
+            "console",
+            "loggers",
+            "n_runners",
+        ),
     ) -> RunState:
         """Make the folder ready for a run with this configuration.
 
@@ -86,6 +97,8 @@ class RunFolder:
             raise UserError("`resume` and `overwrite` contradict each other: give one of them")
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose a folder", setting="output_dir")
+        if not resume:
+            self._refuse_what_is_no_run()
         if overwrite:
             self._delete_run()
         elif not resume:
@@ -98,8 +111,8 @@ class RunFolder:
         if not resume:
             self._delete_run()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
         try:
-            self.checkpoints_path.mkdir(parents=True, exist_ok=True)
-            write_json(self.config_path, config)
+            make_private_folder(self.checkpoints_path)
+            write_json(self.config_path, without_secrets_within(config), private=True)
         except OSError as error:
             raise UserError(f"{self.path} cannot be written: {error.strerror}", setting="output_dir") from error
         return "new"
@@ -163,7 +176,8 @@ class RunFolder:
             removed, earlier ones are untouched, and the run can go on.
 
         Raises:
-            Exception: whatever else `write` raised; the partial checkpoint is removed.
+            UserError: the disk cannot be written; the partial checkpoint is removed.
+            Exception: whatever else `write` raised; likewise.
         """
         path = self.checkpoint_path(step)
         try:
@@ -176,16 +190,22 @@ class RunFolder:
                 self.path,
             )
             return None
+        except OSError as error:
+            raise UserError(
+                f"the checkpoint of step {step} was not written to {self.path}: {error.strerror}; earlier ones are "
+                "whole: mend that, and go on with `resume`",
+                setting="output_dir",
+            ) from error
         older = [old for old_step, old in self.checkpoints() if old_step <= step]
         for old in older[: -self.keep_checkpoints]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
         return path
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Write `adapter/`, `adapters/` or `prompt/`, replacing an earlier one only when the new one is whole.
 
         Raises:
-            UserError: the disk is full; an earlier result is untouched.
+            UserError: the disk is full or cannot be written; an earlier result is untouched.
             Exception: whatever else `write` raised; an earlier result is untouched.
         """
         path = {"adapter": self.adapter_path, "adapters": self.adapters_path, "prompt": self.prompt_path}[kind]
@@ -196,7 +216,7 @@ class RunFolder:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
 
         Raises:
-            UserError: the disk is full; what was there before is untouched.
+            UserError: the disk is full or cannot be written; what was there before is untouched.
             Exception: whatever else `write` raised; what was there before is untouched.
         """
         self.write_whole(self.path / f"epoch_{epoch}", write)
@@ -211,7 +231,7 @@ class RunFolder:
         """Fill a folder of the run, whole or not at all.
 
         Raises:
-            UserError: the disk is full; what was there before is untouched.
+            UserError: the disk is full or cannot be written; what was there before is untouched.
             Exception: whatever else `write` raised; what was there before is untouched.
         """
         try:
@@ -219,6 +239,11 @@ class RunFolder:
         except DiskFullError as error:
             raise UserError(
                 f"{path.name} was not written to {self.path}: no space left; free some and continue with `resume`",
+                setting="output_dir",
+            ) from error
+        except OSError as error:
+            raise UserError(
+                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
                 setting="output_dir",
             ) from error
 
@@ -229,6 +254,28 @@ class RunFolder:
             raise UserError(
                 f"{path} is damaged ({error}): choose another folder, or give `overwrite`", setting="output_dir"
             ) from error
+
+    def _refuse_what_is_no_run(self) -> None:
+        """Whatever is asked for, only what a run has written is deleted."""
+        there = [path.name for path in self.owned() if path.exists()]
+        if there == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
+            return  # a run that was killed at its first breath
+        if there and not self._is_run():
+            raise UserError(
+                f"{self.path} holds {', '.join(there)}, but no run wrote that (it has no {self.config_path.name} of a "
+                "run beside its checkpoints): choose another folder",
+                setting="output_dir",
+            )
+
+    def _is_run(self) -> bool:
+        """Return whether a run began here: it makes both of these first; a model has a `config.json` too."""
+        if not (self.config_path.is_file() and self.checkpoints_path.is_dir()):
+            return False
+        try:
+            config = read_json(self.config_path)
+        except (OSError, ValueError):  # of a run, and damaged
+            return True
+        return not {"architectures", "model_type"} & set(config)
 
     def _refuse_to_overwrite(self) -> None:
         latest = self.latest_checkpoint()
@@ -243,15 +290,9 @@ class RunFolder:
                 "give `resume` to continue it or `overwrite` to replace it",
                 setting="output_dir",
             )
-        if not self.config_path.exists() and any(path.exists() for path in self.owned()):
-            raise UserError(
-                f"{self.path} already holds files of these names but no {self.config_path.name}: "
-                "choose another folder, or give `overwrite` to replace them",
-                setting="output_dir",
-            )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        before, now = _flat(self.read_config()), _flat(json.loads(json.dumps(config)))
+        before, now = _flat(self.read_config()), _flat(json.loads(json.dumps(without_secrets_within(config))))
         changed = [
             f"{key} (was {_shown(before, key)}, now {_shown(now, key)})"
             for key in sorted(before.keys() | now.keys())
@@ -273,7 +314,10 @@ class RunFolder:
 
     def _delete_run(self) -> None:
         """Delete only what a run writes; anything else in the folder stays."""
-        for path in self.owned():
+        # Killed on the way, it is still a run: by these two it is known.
+        known = (self.config_path, self.checkpoints_path)
+        in_checkpoints = self.checkpoints_path.iterdir() if self.checkpoints_path.is_dir() else ()
+        for path in [*(path for path in self.owned() if path not in known), *in_checkpoints, *known]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

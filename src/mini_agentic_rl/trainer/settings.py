@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
-from ..config import Settings
+from ..config import COMMAS, Settings
 from ..metrics import LoggerName
 
 
@@ -22,8 +23,10 @@ class RunSettings(Settings):
 
     output_dir: Path = Path("outputs/run")
     """Folder of the run: configuration, metrics, adapter, checkpoints, rollouts, report."""
-    loggers: list[LoggerName] = Field(default=["console", "jsonl"])
-    """Where metrics go; give it several times for several loggers."""
+    console: bool = True
+    """Show progress and metrics on the console."""
+    loggers: Annotated[list[LoggerName], COMMAS] = Field(default=[])
+    """Where metrics go besides the console and `metrics.jsonl`; several with commas, or given several times."""
     resume: bool = False
     """Continue the run in the output folder from its last checkpoint."""
     overwrite: bool = False

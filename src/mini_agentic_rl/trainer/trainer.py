@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -14,24 +15,32 @@ from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
-from ..metrics import ConsoleLogger, MetricsLogger
+from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
+from ..one_writer import one_writer
 from ..runner import Runner
+from ..stopping import stops_cleanly
 from ..store import LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
 from .components import Component, build, build_all, build_any, read_inputs
+from .keywords import refuses_unknown_keywords
 from .parts import (
     is_external,
+    is_store_of,
     make_runner,
     make_store,
     make_strategy,
     run_store,
     runners_of,
     runs_algorithm,
+    runs_algorithm_here,
     usual_store,
 )
-from .run import AlgorithmSide, Run, RunnerSide, StopSwitch
+from .recorded_run import recorded
+from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch
 from .run_folder import RunFolder
+from .settings import RunSettings
+from .summary import what_next
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +72,7 @@ class Trainer:
         strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own. None takes "cs"
             where `port` or one of the variables AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and
             AGL_SERVER_PORT is given, else "shm".
-        port: port of the store server of "cs".
+        port: port of the store server of "cs", of a strategy given as an instance too.
         algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
         hooks: code around each rollout, in order.
@@ -73,15 +82,23 @@ class Trainer:
         on_failure: what becomes of a failed rollout, instead of the algorithm's own setting: "drop" leaves it out,
             "zero" counts it as reward 0, "retry" runs it again.
         resources: another name of `initial_resources`.
-        output_dir: folder of the run: checkpoints, adapter, rollouts. None writes nothing.
-        logger: where progress and metrics go; None shows them on standard error, `MetricsLogger()` nowhere.
-        resume: go on from the latest checkpoint in `output_dir`.
+        output_dir: folder of the run: configuration, metrics, checkpoints, adapter, rollouts, summary, report, as the
+            commands write them. Each `fit` is a run, and a folder that holds one is refused; `dev` writes nothing. None
+            writes nothing; a `RunFolder` is kept by who made it: configuration, metrics, summary and report are theirs.
+        logger: where progress and metrics go, besides the `metrics.jsonl` of `output_dir`; None shows them on standard
+            error, `MetricsLogger()` nowhere.
+        resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
+            with; of a finished one the results are restored.
+        overwrite: replace the run in `output_dir`.
+        n_workers, max_tasks, triplet_exporter: older names of `n_runners`, `max_rollouts` and `adapter`.
+        daemon: taken, and of no effect: processes that are started always end with this one.
 
     Raises:
-        UserError: a component, by keyword, that cannot be had.
+        UserError: a component, by keyword, that cannot be had; a keyword that is not there, as a TypeError as well.
         ValueError: a setting that cannot work, by name.
     """
 
+    @refuses_unknown_keywords
     def __init__(
         self,
         *,
@@ -92,30 +109,38 @@ class Trainer:
         tracer: Component[Tracer] | None = None,
         adapter: Component[TraceAdapter[Any]] | None = None,
         store: Component[LightningStore] | Path | None = None,
-        runner: Component[Runner] | None = None,
+        runner: Component[Runner[Any]] | None = None,
         strategy: Component[ExecutionStrategy] | None = None,
         port: int | None = None,
         algorithm: Component[Algorithm] | None = None,
         llm_proxy: Any = None,
-        hooks: Component[Hook] | Sequence[Component[Hook]] = (),
+        hooks: Component[Hook] | Sequence[Component[Hook]] | None = None,
         agent: Any = None,
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
         num_epochs: int | None = None,
         on_failure: OnFailure | None = None,
         resources: NamedResources | None = None,
-        output_dir: str | Path | None = None,
+        output_dir: str | Path | RunFolder | None = None,
         logger: MetricsLogger | None = None,
         resume: bool = False,
+        overwrite: bool = False,
+        n_workers: int | None = None,
+        max_tasks: int | None = None,
+        triplet_exporter: Component[TraceAdapter[Any]] | None = None,
+        daemon: bool = True,
     ) -> None:
+        n_runners = n_workers if n_runners is None else n_runners
+        max_rollouts = max_tasks if max_rollouts is None else max_rollouts
+        adapter = triplet_exporter if adapter is None else adapter
         if n_runners is not None and n_runners < 1:
             raise ValueError(f"n_runners must be 1 or more, not {n_runners}: without a runner no rollout is ever run")
         if num_epochs is not None and num_epochs < 1:
             raise ValueError(f"num_epochs must be 1 or more, not {num_epochs}")
         if on_failure is not None and on_failure not in get_args(OnFailure):
             raise ValueError(f"on_failure must be 'drop', 'zero' or 'retry', not {on_failure!r}")
-        if resume and output_dir is None:
-            raise ValueError("resume needs output_dir: the folder whose checkpoints to go on from")
+        if (resume or overwrite) and output_dir is None:
+            raise ValueError(f"{'resume' if resume else 'overwrite'} needs output_dir: the folder of the run")
         if initial_resources is not None and resources is not None:
             raise ValueError("initial_resources and resources are two names of one thing: give one of them")
         self.is_dev = dev
@@ -123,10 +148,12 @@ class Trainer:
         self.num_epochs = num_epochs
         self.on_failure = on_failure
         self.initial_resources: NamedResources = dict(initial_resources or resources or {})
-        self.folder = None if output_dir is None else RunFolder(output_dir)
+        self.folder = RunFolder(output_dir) if isinstance(output_dir, str | Path) else output_dir
+        self._keeps_run = isinstance(output_dir, str | Path)
         self.logger = ConsoleLogger() if logger is None else logger
         self._closes_logger = logger is None
         self.resume = resume
+        self.overwrite = overwrite
         self.port = port
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
         self.adapter: TraceAdapter[Any] = build(
@@ -138,14 +165,15 @@ class Trainer:
         self.runner = make_runner(runner, tracer=self.tracer, max_rollouts=max_rollouts)
         self.strategy = make_strategy(strategy, n_runners=n_runners, port=port)
         self.n_runners = runners_of(self.strategy, n_runners)
-        self.store = make_store(store, self.folder) if store is not None else usual_store(self.folder)
+        in_folder = self.folder is not None and store is not None and is_store_of(store, self.folder)
+        self.store = None if in_folder else usual_store(self.folder) if store is None else make_store(store)
         """Where rollouts and spans go; None where each run opens the one in `output_dir`."""
-        self._has_own_store = store is None and not is_external(self.store)
+        self._has_own_store = in_folder or (store is None and not is_external(self.store))
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
         )
         self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
-        self.hooks: list[Hook] = build_all("hooks", hooks, Hook)
+        self.hooks: list[Hook] = build_all("hooks", hooks or (), Hook)
         self.inputs = read_inputs(agent, train_dataset, val_dataset)
         """Return the inputs of `fit`, `dev` and `train` where they are given no others."""
 
@@ -168,9 +196,13 @@ class Trainer:
             ValueError: there is no agent.
             RuntimeError: called from inside a running event loop.
             Exception: whatever the algorithm raised.
+            KeyboardInterrupt: Ctrl-C; a checkpoint is written where there is an output_dir.
+            SystemExit: SIGTERM, likewise; with code 143.
         """
-        with self._own_logger():
-            self._plan("fit", self.is_dev, agent, train_dataset, val_dataset).execute()
+        _refuse_running_loop("fit")
+        with stops_cleanly(), self._run(self.is_dev, agent, train_dataset, val_dataset) as run:
+            if run is not None:
+                run.execute()
 
     def dev(
         self,
@@ -179,8 +211,10 @@ class Trainer:
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
         """Try an agent out: as `fit` with the `Baseline`, or with the trainer's algorithm if that is a fast one."""
-        with self._own_logger():
-            self._plan("dev", True, agent, train_dataset, val_dataset).execute()
+        _refuse_running_loop("dev")
+        with self._run(True, agent, train_dataset, val_dataset) as run:
+            if run is not None:
+                run.execute()
 
     async def train(
         self,
@@ -197,14 +231,17 @@ class Trainer:
             ValueError: there is no agent.
             Exception: whatever the algorithm raised.
         """
-        with self._own_logger():
-            run = self._plan("train", self.is_dev, agent, train_dataset, val_dataset)
-            await run.execute_async()
-        return dict(run.algorithm_side.algorithm.summary)
+        with self._run(self.is_dev, agent, train_dataset, val_dataset) as run:
+            if run is not None:
+                await run.execute_async()
+        if run is None and self.folder is not None:
+            return self.folder.read_summary()
+        return {} if run is None else dict(run.algorithm_bundle.algorithm.summary)
 
-    def _plan(self, method: str, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Run:
-        if method != "train":
-            _refuse_running_loop(method)
+    @contextmanager
+    def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
+        """Yield what is to be run, with the folder and the loggers ready; None where the run is finished already and
+        left no checkpoint to restore its results from. The folder is completed after the block."""
         chosen, train, val = read_inputs(agent, train_dataset, val_dataset).filled_from(self.inputs)
         if chosen is None:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
@@ -212,36 +249,91 @@ class Trainer:
         algorithm = self._algorithm(dev) if with_algorithm else Baseline()  # of no use here: no torch for runners
         if with_algorithm:
             self._warn_of_settings(algorithm)
-        store = run_store(self.folder, self.strategy) if self.store is None else self.store
-        chosen.set_trainer(self)
+        try:
+            if self.folder is None or dev or not with_algorithm:
+                yield self._plan(algorithm, chosen, train, val, self.logger, None)
+            elif not self._keeps_run:
+                yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=self.resume)
+            elif not runs_algorithm_here(self.strategy):
+                with one_writer(self.folder.path):
+                    state = self.folder.begin(
+                        self._config(algorithm, chosen, train, val), resume=self.resume, overwrite=self.overwrite
+                    )
+                    yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=state != "new")
+            else:
+                yield from self._recorded(algorithm, chosen, train, val)
+        finally:
+            if self._closes_logger:
+                self.logger.close()
+
+    def _recorded(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> Iterator[Run | None]:
+        """Yield the run, in a folder that is written as those of the commands are."""
+        if self.folder is None:
+            return
+        settings = RunSettings(output_dir=self.folder.path, console=False, resume=self.resume, overwrite=self.overwrite)
+        with recorded(self.folder, settings, self._config(algorithm, agent, train, val), algorithm) as kept:
+            if kept.is_finished:
+                self.logger.note(f"the run in {self.folder.path} is finished: nothing is left to do")
+            if kept.is_finished and kept.checkpoint is None:
+                yield None
+                return
+            loggers = MultiLogger([kept.logger, self.logger])  # first the file: it is whole whatever the others do
+            yield self._plan(algorithm, agent, train, val, loggers, self.folder, resume=kept.state != "new")
+        for line in what_next(self.folder):
+            self.logger.note(line)
+
+    def _config(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> dict[str, Any]:
+        """The configuration of a run, as JSON values."""
+        given = {
+            "algorithm": _label(algorithm),
+            **algorithm.configuration,
+            "num_epochs": self.num_epochs,
+            "on_failure": self.on_failure,
+            "agent": _label(agent),
+            "tasks": {"train": len(train) if train is not None else 0, "val": len(val) if val is not None else 0},
+            "n_runners": self.n_runners,
+        }
+        found: dict[str, Any] = json.loads(json.dumps(given, default=str))
+        return found
+
+    def _plan(
+        self,
+        algorithm: Algorithm,
+        agent: LitAgent[Any],
+        train: Any,
+        val: Any,
+        out: MetricsLogger,
+        folder: RunFolder | None,
+        *,
+        resume: bool = False,
+    ) -> Run:
+        store = run_store(folder, self.strategy) if self.store is None else self.store
+        agent.set_trainer(self)
         algorithm.set_trainer(self)
         switch = StopSwitch()
         context_on = partial(
             AlgorithmContext,
-            logger=self.logger,
-            checkpoints=self.folder,
-            resume=self.resume,
+            logger=out,
+            checkpoints=folder,
+            resume=resume,
             initial_resources=self.initial_resources,
             n_runners=self.n_runners,
             adapter=self.adapter,
             llm_proxy=self.llm_proxy,
             num_epochs=self.num_epochs,
             on_failure=self.on_failure,
-            trained_agents=chosen.trained_agents,
+            trained_agents=agent.trained_agents,
         )
+        with_algorithm = runs_algorithm(self.strategy)
         return Run(
             self.strategy,
             store,
-            AlgorithmSide(algorithm, context_on, train, val, switch),
-            RunnerSide(self.runner, chosen, self.hooks, switch),
+            AlgorithmBundle(algorithm, context_on, train, val, switch),
+            RunnerBundle(self.runner, agent, self.hooks, switch),
             runs_algorithm=with_algorithm,
-            cancels_leftovers=with_algorithm and (self.resume or self._has_own_store),
+            cancels_leftovers=with_algorithm and (resume or self._has_own_store),
             closes_store=self.store is None,
         )
-
-    def _own_logger(self) -> AbstractContextManager[object]:
-        """Ends the view of the run when it is the trainer's; a logger that was given stays open for its owner."""
-        return closing(self.logger) if self._closes_logger else nullcontext()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A trainer stays in its process: an agent that is sent to another one arrives without it."""
@@ -249,7 +341,12 @@ class Trainer:
 
     def _algorithm(self, dev: bool) -> Algorithm:
         if dev:
-            return self.algorithm if isinstance(self.algorithm, FastAlgorithm) else Baseline()
+            if isinstance(self.algorithm, FastAlgorithm):
+                return self.algorithm
+            if self.algorithm is not None:
+                label = type(self.algorithm).__name__
+                logger.warning("%s is not for trying out: the Baseline runs in its place", label)
+            return Baseline()
         if self.algorithm is None:
             from ..algorithm import MiniGRPO
 
@@ -266,8 +363,8 @@ def _nothing() -> None:
     return None
 
 
-def _label(algorithm: Algorithm) -> str:
-    return str(getattr(algorithm, "__name__", type(algorithm).__name__))
+def _label(part: Algorithm | LitAgent[Any]) -> str:
+    return str(getattr(part, "__name__", type(part).__name__))
 
 
 def _refuse_running_loop(method: str) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, Union, overload
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from .spans import Span
+from .spans import Span, SpanCoreFields
 
 if TYPE_CHECKING:  # a hook sees objects of higher floors; only their names are needed here
+    from opentelemetry.sdk.trace import ReadableSpan
+
     LitAgent = Any
     Runner = Any
     Tracer = Any
@@ -28,6 +30,13 @@ RolloutMode: TypeAlias = Literal["train", "val", "test"]
 RolloutStatus: TypeAlias = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus: TypeAlias = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus: TypeAlias = Literal["idle", "busy", "unknown"]
+RolloutRawResult: TypeAlias = Union[  # noqa: UP007  # "ReadableSpan" is a name in quotes, which has no `|`
+    float, list["ReadableSpan"], list[Span], list[SpanCoreFields], None
+]
+"""Result of an agent: nothing, its final reward, or spans to add to the trace."""
+
+Metadata: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
+"""A dictionary, always: None, which agent-lightning writes for no metadata, becomes an empty one."""
 
 TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -67,7 +76,7 @@ class Rollout(BaseModel):
     resources_id: str | None = Field(default=None, description="Version of the resources to run it with.")
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +122,7 @@ class Attempt(BaseModel):
     status: AttemptStatus = "preparing"
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class AttemptedRollout(Rollout):
@@ -155,7 +164,9 @@ class Worker(BaseModel):
 
 
 class Triplet(BaseModel):
-    """One LLM call as (prompt, response, reward). Prompt and response hold `token_ids` and `raw_content`."""
+    """One LLM call as (prompt, response, reward). Prompt and response hold `token_ids` and `raw_content`, the prompt
+    also the `image_urls` of its messages, the response the `logprobs` where they are known.
+    """
 
     prompt: Any
     response: Any
@@ -253,7 +264,33 @@ def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
     return [marked] if isinstance(marked, str) else [str(name) for name in marked]
 
 
-class Hook:
+class ParallelWorkerBase:
+    """Base of what several workers use at once. Override the steps of its life that you need; each does nothing here.
+
+    `init` comes first and `teardown` last; `init_worker` and `teardown_worker` stand around the work of one worker.
+    """
+
+    worker_id: Any = None
+    """Number of the worker that uses it; None before `init_worker`."""
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Get ready, before any worker."""
+
+    def init_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Get ready for one worker."""
+        self.worker_id = worker_id
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work."""
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Clean up after one worker."""
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Clean up after all workers."""
+
+
+class Hook(ParallelWorkerBase):
     """Code of the user's that runs around each rollout.
 
     Override what you need. Every method is called with keyword arguments and may be sync or async.

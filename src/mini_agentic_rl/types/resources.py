@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, Field, model_validator
+
+from ..errors import MissingPackageError
+from ..redaction import without_secrets_within
+from .core import AttemptedRollout
 
 OPENAI_ENDPOINT: Final = "https://api.openai.com/v1"
 
@@ -15,6 +22,11 @@ class Resource(BaseModel):
 
     resource_type: Any
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show the fields without the passwords and keys that a URL or a setting among them may hold."""
+        for name, value in super().__repr_args__():
+            yield name, without_secrets_within(value)
+
 
 class LLM(Resource):
     """An OpenAI-compatible endpoint and the model to ask for there."""
@@ -22,7 +34,7 @@ class LLM(Resource):
     resource_type: Literal["llm"] = "llm"
     endpoint: str = Field(default=OPENAI_ENDPOINT, description="Base URL, ending in /v1 as a rule.")
     model: str = Field(description='Model name to send; `name="openai/…"` is another way to give it.')
-    api_key: str | None = Field(default=None, description="API key; None where the endpoint needs none.")
+    api_key: str | None = Field(default=None, repr=False, description="API key; None where the endpoint needs none.")
     sampling_parameters: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments for the completion call (temperature, max_tokens, ...)."
     )
@@ -61,6 +73,10 @@ class ProxyLLM(LLM):
         root = path.rstrip("/").removesuffix("/v1")
         return urlunsplit((scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment))
 
+    def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
+        """Return a plain `LLM` whose endpoint is the URL of the rollout's attempt."""
+        return self.for_rollout(rollout.rollout_id, rollout.attempt.attempt_id)
+
     def for_rollout(self, rollout_id: str, attempt_id: str) -> LLM:
         """Return a plain `LLM` whose endpoint is the rollout's own URL."""
         return LLM(
@@ -69,6 +85,24 @@ class ProxyLLM(LLM):
             api_key=self.api_key,
             sampling_parameters=dict(self.sampling_parameters),
         )
+
+
+MAX_WIDTH: Final = 10_000
+"""Characters to which an f-string template may pad a value; also its digits."""
+
+
+class _BoundedFormatter(string.Formatter):
+    """`str.format` for templates that somebody else wrote."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if "._" in field_name:
+            raise ValueError(f"a template may not read {field_name[:60]}: names that begin with _ are private")
+        return super().get_field(field_name, args, kwargs)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if any(len(digits) > 9 or int(digits) > MAX_WIDTH for digits in re.findall(r"\d+", format_spec)):
+            raise ValueError(f"a template may not pad to {format_spec[:60]}: {MAX_WIDTH} characters at most")
+        return str(super().format_field(value, format_spec))
 
 
 class PromptTemplate(Resource):
@@ -83,16 +117,20 @@ class PromptTemplate(Resource):
 
         Raises:
             KeyError: an f-string template names a value that was not given.
-            ImportError: the engine's package is not installed.
+            ValueError: the template is none, pads a value to more than `MAX_WIDTH` characters, or reads a private
+                attribute of one. Models write templates, and `{task.__class__…}` would show them this process.
+            MissingPackageError: the engine's package is not installed.
         """
         if self.engine == "f-string":
-            return self.template.format(**values)
+            return _BoundedFormatter().vformat(self.template, (), values)
         if self.engine == "jinja":
             from jinja2.sandbox import SandboxedEnvironment
 
             return SandboxedEnvironment().from_string(self.template).render(**values)
-        import poml  # type: ignore[import-not-found,unused-ignore]  # optional, named in the ImportError it raises
-
+        try:
+            import poml  # type: ignore[import-not-found,unused-ignore]  # optional
+        except ImportError as error:
+            raise MissingPackageError("a template of the engine 'poml'", "poml") from error
         return str(poml.poml(self.template, context=values, format="raw"))
 
 

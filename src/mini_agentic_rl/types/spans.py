@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union
 
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource as OtelSdkResource
+    from opentelemetry.sdk.trace import Event as OtelEvent
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Link as OtelLink
     from opentelemetry.trace import SpanContext as OtelSpanContext
+    from opentelemetry.trace import Status as OtelStatus
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes: TypeAlias = dict[str, Any]
+TraceState: TypeAlias = dict[str, str]
+StatusCode: TypeAlias = Literal["UNSET", "OK", "ERROR"]
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -27,6 +34,10 @@ class TraceStatus(BaseModel):
     status_code: str = "UNSET"
     description: str | None = None
 
+    @classmethod
+    def from_opentelemetry(cls, src: OtelStatus) -> TraceStatus:
+        return cls(status_code=src.status_code.name, description=src.description)
+
 
 class Event(BaseModel):
     """Something that happened at one instant of a span."""
@@ -35,6 +46,10 @@ class Event(BaseModel):
     attributes: Attributes = Field(default_factory=dict)
     timestamp: float | None = None
 
+    @classmethod
+    def from_opentelemetry(cls, src: OtelEvent) -> Event:
+        return cls(name=src.name, attributes=_plain(src.attributes), timestamp=_seconds(src.timestamp))
+
 
 class SpanContext(BaseModel):
     """Identity of a span: 32 hex digits of trace id, 16 of span id."""
@@ -42,15 +57,15 @@ class SpanContext(BaseModel):
     trace_id: str
     span_id: str
     is_remote: bool = False
-    trace_state: dict[str, str] = Field(default_factory=dict)
+    trace_state: TraceState = Field(default_factory=dict)
 
     @classmethod
-    def from_opentelemetry(cls, context: OtelSpanContext) -> SpanContext:
+    def from_opentelemetry(cls, src: OtelSpanContext) -> SpanContext:
         return cls(
-            trace_id=f"{context.trace_id:032x}",
-            span_id=f"{context.span_id:016x}",
-            is_remote=context.is_remote,
-            trace_state=dict(context.trace_state.items()),
+            trace_id=f"{src.trace_id:032x}",
+            span_id=f"{src.span_id:016x}",
+            is_remote=src.is_remote,
+            trace_state=dict(src.trace_state.items()),
         )
 
 
@@ -60,12 +75,20 @@ class Link(BaseModel):
     context: SpanContext
     attributes: Attributes | None = None
 
+    @classmethod
+    def from_opentelemetry(cls, src: OtelLink) -> Link:
+        return cls(context=SpanContext.from_opentelemetry(src.context), attributes=_plain(src.attributes))
+
 
 class OtelResource(BaseModel):
     """Description of what produced the span."""
 
     attributes: Attributes = Field(default_factory=dict)
     schema_url: str = ""
+
+    @classmethod
+    def from_opentelemetry(cls, src: OtelSdkResource) -> OtelResource:
+        return cls(attributes=_plain(src.attributes), schema_url=src.schema_url)
 
 
 class SpanCoreFields(BaseModel):
@@ -78,6 +101,26 @@ class SpanCoreFields(BaseModel):
     end_time: float | None = None
     links: list[Link] = Field(default_factory=list)
     events: list[Event] = Field(default_factory=list)
+
+
+class SpanRecordingContext(Protocol):
+    """Span that is still open."""
+
+    def record_attributes(self, attributes: Attributes) -> None:
+        """Add attributes to the span, or replace those of the same names."""
+        raise NotImplementedError
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Add the exception as an event."""
+        raise NotImplementedError
+
+    def record_status(self, status_code: str, description: str | None = None) -> None:
+        """Set the status."""
+        raise NotImplementedError
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return what has been recorded so far."""
+        raise NotImplementedError
 
 
 class Span(BaseModel):
@@ -120,21 +163,15 @@ class Span(BaseModel):
             span_id=f"{context.span_id:016x}",
             parent_id=f"{src.parent.span_id:016x}" if src.parent else None,
             name=src.name,
-            status=TraceStatus(status_code=src.status.status_code.name, description=src.status.description),
+            status=TraceStatus.from_opentelemetry(src.status),
             attributes=_plain(src.attributes),
-            events=[
-                Event(name=event.name, attributes=_plain(event.attributes), timestamp=_seconds(event.timestamp))
-                for event in src.events
-            ],
-            links=[
-                Link(context=SpanContext.from_opentelemetry(link.context), attributes=_plain(link.attributes))
-                for link in src.links
-            ],
+            events=[Event.from_opentelemetry(event) for event in src.events],
+            links=[Link.from_opentelemetry(link) for link in src.links],
             start_time=_seconds(src.start_time),
             end_time=_seconds(src.end_time),
             context=SpanContext.from_opentelemetry(context),
             parent=SpanContext.from_opentelemetry(src.parent) if src.parent else None,
-            resource=OtelResource(attributes=_plain(src.resource.attributes), schema_url=src.resource.schema_url),
+            resource=OtelResource.from_opentelemetry(src.resource),
         )
 
     @classmethod
@@ -190,22 +227,40 @@ class Span(BaseModel):
     ) -> Span:
         """Make a span from what a caller decided about it."""
         return cls.from_attributes(
-            attributes=core.attributes,
+            **vars(core),
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             sequence_id=sequence_id,
-            name=core.name,
             trace_id=trace_id,
             span_id=span_id,
             parent_id=parent_id,
-            start_time=core.start_time,
-            end_time=core.end_time,
             resource=resource,
-            status=core.status,
-            events=core.events,
-            links=core.links,
         )
 
 
 def _plain(attributes: Mapping[str, Any] | None) -> Attributes:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
+
+
+SpanLike: TypeAlias = Union["ReadableSpan", Span]  # a name in quotes has no `|`
+"""Span of the OpenTelemetry SDK, or a stored one."""
+
+
+class SpanNames(str, Enum):
+    """Names that agent-lightning moved to `semconv`; code for 0.2 and early 0.3 still takes them from here."""
+
+    REWARD = "agentlightning.reward"
+    MESSAGE = "agentlightning.message"
+    OBJECT = "agentlightning.object"
+    EXCEPTION = "agentlightning.exception"
+    VIRTUAL = "agentlightning.virtual"
+    ROLLOUT_ID = "agentlightning.rollout_id"
+    ATTEMPT_ID = "agentlightning.attempt_id"
+    SPAN_SEQUENCE_ID = "agentlightning.span_sequence_id"
+
+
+class SpanAttributeNames(str, Enum):
+    """Attributes of agent-lightning 0.2, kept for the code that names them."""
+
+    MESSAGE = "message"
+    OBJECT = "object"

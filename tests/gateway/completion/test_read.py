@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from mini_agentic_rl.gateway.completion.read import Choice
+from mini_agentic_rl.gateway.completion.read import BeginningOf, Choice
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.gateway.render.thinking import AnswerReader
 from mini_agentic_rl.gateway.render.tokenizer import Decoder, Detokenizer
@@ -165,3 +167,14 @@ def test_a_call_that_begins_with_a_special_token_is_seen(streamed):
         assert [call.name for call in choice.calls] == (["f"] if calls else [])
         assert choice.content == ("Hm." if calls else 'Hm.[{"name": "f", "arguments": {}}]')
         assert choice.token_ids == ids
+
+
+@given(st.text("ab", min_size=1, max_size=6), st.lists(st.text("abc", max_size=4), max_size=8))
+def test_what_may_become_a_stop_string_is_the_longest_end_that_begins_it(stop, parts):
+    beginning, text = BeginningOf(stop), ""
+    for part in parts:
+        text += part
+        if stop in text:
+            return
+        longest = max(size for size in range(len(stop)) if text.endswith(stop[:size]))
+        assert beginning.follow(part) == longest

@@ -276,6 +276,8 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"stop": ""}, "stop"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logit_bias": {"100000": 1}}, "logit_bias"),
+        ({"logit_bias": {str(id_): 1 for id_ in range(301)}}, "logit_bias"),
+        ({"stop": "x" * 1025}, "stop"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),

@@ -140,3 +140,15 @@ async def test_models_can_be_changed_while_it_runs(proxy):
 def test_a_model_list_that_cannot_work_is_refused(model_list):
     with pytest.raises(UserError, match="model_list"):
         LLMProxy(model_list=model_list)
+
+
+async def test_an_attempt_that_the_store_does_not_know_is_refused_before_an_upstream_is_asked(serve, store, rollout):
+    upstream, backend = serve(["ok"])
+    proxy = LLMProxy(model_list=[{"model_name": "policy", "base_url": upstream.endpoint, "model": "tiny"}], store=store)
+    await proxy.start()
+    for rollout_id, attempt_id in (("nobody", "never"), (rollout.rollout_id, "never")):
+        llm = proxy.as_resource(rollout_id, attempt_id)
+        with pytest.raises(openai.NotFoundError, match="cannot be recorded"):
+            await _ask(llm)
+    await proxy.stop()
+    assert not backend.requests

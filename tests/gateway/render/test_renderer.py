@@ -168,10 +168,11 @@ def test_a_template_without_an_end_of_turn_token_continues_after_the_answers_tex
     assert text_of(renderer, added) == "user: Sure?\n\nassistant:"
 
 
-def test_an_answer_that_spells_the_end_of_turn_token_forks():
+def test_an_answer_that_spells_the_end_of_turn_token_continues_as_any_other():
     renderer = ChatRenderer(small_tokenizer())
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a<|im_end|>b"}]
-    assert renderer.continuation(messages, [{"role": "user", "content": "Sure?"}]) is None
+    asked, more = {"role": "user", "content": "hi"}, [{"role": "user", "content": "Sure?"}]
+    spelled = renderer.continuation([asked, {"role": "assistant", "content": "a<|im_end|>b"}], more)
+    assert spelled == renderer.continuation([asked, {"role": "assistant", "content": "ab"}], more)
 
 
 def test_written_conversations_with_dropped_thinking_are_rendered_anew():

@@ -10,13 +10,16 @@ No weight is changed, and no torch is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ...compat import find_elsewhere
 from ...errors import UserError
 from ...gateway import resources_with_proxy
 from ...types import Dataset, PromptTemplate
 from ..base import Algorithm, AlgorithmContext
-from .beam import Search, Version
+from .beam import Search, Version, read_logged
 from .search import SearchRun
 from .settings import APOSettings
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 TaskT = TypeVar("TaskT")
+
+__getattr__ = partial(find_elsewhere, __name__)
 
 
 class APO(Algorithm, Generic[TaskT]):
@@ -48,10 +53,20 @@ class APO(Algorithm, Generic[TaskT]):
         self, async_openai_client: AsyncOpenAI, *, settings: APOSettings | None = None, **overrides: Any
     ) -> None:
         super().__init__()
+        overrides.pop("_poml_trace", None)  # a switch of agent-lightning's, whose templates are another language's
         self.client = async_openai_client
         self.settings = APOSettings(**((settings or APOSettings()).model_dump() | overrides))
+        self._configuration = {"search": self.settings.model_dump(mode="json")}
         self.search: Search | None = None
         self._seed_prompt: PromptTemplate | None = None
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Settings of the search, as they were given."""
+        return self._configuration
+
+    def rows_to_keep(self, checkpoint: Path | None) -> int | None:
+        return 0 if checkpoint is None else read_logged(checkpoint)
 
     def bind(self, context: AlgorithmContext) -> None:
         if context.on_failure is not None:

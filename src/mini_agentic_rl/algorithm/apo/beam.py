@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from ...atomic_files import read_json
+from ...damaged_files import reading
 from ...errors import UserError
 
 _STATE = "apo.json"
@@ -52,7 +53,7 @@ class Search:
     rounds: int = 0
     """Finished rounds."""
     logged: int = 0
-    """The next step number of the metrics."""
+    """Rows of metrics that were logged."""
     rejected: dict[str, int] = field(default_factory=dict)
     """Candidates that came to nothing, by reason."""
     unrewarded: dict[str, int] = field(default_factory=dict)
@@ -115,6 +116,12 @@ def write_search(folder: Path, search: Search) -> None:
     (folder / _BEST).write_text(search.version(search.best).template, encoding="utf-8")
 
 
+def read_logged(folder: Path) -> int:
+    """Return the number of rows that a search had logged when it wrote a checkpoint."""
+    with reading(folder / _STATE):
+        return int(read_json(folder / _STATE)["logged"])
+
+
 def read_search(folder: Path, template: str) -> Search:
     """Read the state in a checkpoint.
 
@@ -126,14 +133,17 @@ def read_search(folder: Path, template: str) -> Search:
         raise UserError(
             f"the checkpoint {folder} was not written by APO: choose another `output_dir`, or `resume=False`"
         )
-    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    versions = [
-        Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
-        for version in state.pop("versions")
-    ]
-    if versions[0].template != template:
+    with reading(path):
+        state = read_json(path)
+        versions = [
+            Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
+            for version in state.pop("versions")
+        ]
+        found = Search(versions=versions, **state)
+        first = versions[0]
+    if first.template != template:
         raise UserError(
             f"the search in {folder} started from another prompt than `initial_resources` hold now: "
             "give the same prompt, or `resume=False` and another `output_dir`"
         )
-    return Search(versions=versions, **state)
+    return found

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from openai import AsyncOpenAI
 
 from ...adapter import TraceToMessages
+from ...errors import RunFailedError
+from ...metrics import every
 from ...types import Dataset, NamedResources, PromptTemplate
 from ..base import AlgorithmContext
 from ..seeds import derive_seed, tasks_of_step
@@ -88,6 +90,8 @@ class SearchRun:
             self.search.rounds += 1
             self._log(metrics)
             await self._checkpoint()
+        if self.trials.unrewarded and not self.trials.rewarded and self._best_score() is None:
+            raise RunFailedError(every(self.trials.unrewarded.total(), "rollout"), self.trials.unrewarded)
         await self.trials.publish(self.search.version(self.search.best))
         if self.checkpoints is not None:
             where = await asyncio.to_thread(self.checkpoints.save_result, "prompt", self._write_result)
@@ -209,5 +213,5 @@ class SearchRun:
         return self.search.version(self.search.best).score
 
     def _log(self, metrics: dict[str, float | None]) -> None:
-        self.logger.log({name: value for name, value in metrics.items() if value is not None}, step=self.search.logged)
+        self.logger.log({name: value for name, value in metrics.items() if value is not None}, step=self.search.rounds)
         self.search.logged += 1

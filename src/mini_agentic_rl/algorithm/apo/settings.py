@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ...config import Settings
-from ..base import OnFailure
+from ..settings import OnFailure
 
 
 class APOSettings(Settings):

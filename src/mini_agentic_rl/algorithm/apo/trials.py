@@ -8,11 +8,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
+from ...logging import CountedCauses
 from ...metrics import MetricsLogger
 from ...store import LightningStore
 from ...types import (
@@ -21,12 +22,12 @@ from ...types import (
     NamedResources,
     PromptTemplate,
     Rollout,
-    RolloutConfig,
     RolloutMode,
     Span,
 )
-from ..base import OnFailure
+from ..rollouts import rollout_config
 from ..seeds import derive_seed
+from ..settings import OnFailure
 from .beam import Version
 from .settings import APOSettings
 
@@ -61,40 +62,32 @@ def mean_score(trials: Sequence[Trial], on_failure: OnFailure) -> float | None:
     return sum(trial.score for trial in earned) / len(earned if on_failure == "drop" else trials)
 
 
+@dataclass(eq=False)
 class Trials:
-    """Runs prompts against tasks.
+    """Runs prompts against tasks."""
 
-    Args:
-        name: resource name under which the agent finds the prompt.
-        seed_prompt: every version is this resource with another template.
-        resources: everything else that the agent is given.
-    """
-
-    def __init__(
-        self,
-        store: LightningStore,
-        logger_: MetricsLogger,
-        settings: APOSettings,
-        name: str,
-        seed_prompt: PromptTemplate,
-        resources: NamedResources,
-    ) -> None:
-        self._store = store
-        self._logger = logger_
-        self._settings = settings
-        self._name = name
-        self._seed_prompt = seed_prompt
-        self._resources = resources
-        self._ids: dict[str, str] = {}
-        self.unrewarded: Counter[str] = Counter()
+    store: LightningStore
+    logger: MetricsLogger
+    settings: APOSettings
+    name: str
+    """Resource name under which the agent finds the prompt."""
+    seed_prompt: PromptTemplate
+    """Every version is this resource with another template."""
+    resources: NamedResources
+    """Everything else that the agent is given."""
+    unrewarded: Counter[str] = field(default_factory=Counter, init=False)
+    rewarded: int = field(default=0, init=False)
+    """Number of rollouts that earned a reward, since this process began."""
+    _causes: CountedCauses = field(default_factory=CountedCauses, init=False)
+    _ids: dict[str, str] = field(default_factory=dict, init=False)
 
     def prompt(self, version: Version) -> PromptTemplate:
         """Return the version as the agent gets it."""
-        return self._seed_prompt.model_copy(update={"template": version.template})
+        return self.seed_prompt.model_copy(update={"template": version.template})
 
     async def publish(self, version: Version) -> str:
         """Make it the latest resources of the store; return their id."""
-        update = await self._store.add_resources({**self._resources, self._name: self.prompt(version)})
+        update = await self.store.add_resources({**self.resources, self.name: self.prompt(version)})
         self._ids[version.name] = update.resources_id
         return update.resources_id
 
@@ -109,66 +102,57 @@ class Trials:
 
         What has not ended in time is cancelled. The sampling seed of a row is the same for all prompts.
         """
+        settings = self.settings
         requests = [
             EnqueueRolloutRequest(
                 input=dataset[row],
                 mode=mode,
                 resources_id=self._ids.get(version.name) or await self.publish(version),
-                config=self._config(),
+                config=rollout_config(settings.rollout_batch_timeout, settings.on_failure, settings.max_attempts),
                 metadata={
                     "prompt": version.name,
                     "purpose": purpose,
-                    "sampling_seed": derive_seed(self._settings.seed, purpose, row),
+                    "sampling_seed": derive_seed(settings.seed, purpose, row),
                 },
             )
             for version, rows in prompts
             for row in rows
         ]
-        self._logger.phase(purpose, len(requests))
-        ended = await self._wait(requests, self._settings.rollout_batch_timeout * len(prompts))
+        self.logger.phase(purpose, len(requests))
+        ended = await self._wait(requests, settings.rollout_batch_timeout * len(prompts))
         trials = [await self._read(rollout) for rollout in ended]
         self._tell(trials, purpose)
         counts = [len(rows) for _, rows in prompts]
         starts = [sum(counts[:index]) for index in range(len(counts))]
         return [trials[start : start + count] for start, count in zip(starts, counts, strict=True)]
 
-    def _config(self) -> RolloutConfig:
-        limit = self._settings.rollout_batch_timeout
-        if self._settings.on_failure != "retry":
-            return RolloutConfig(timeout_seconds=limit)
-        return RolloutConfig(
-            timeout_seconds=limit,
-            max_attempts=self._settings.max_attempts,
-            retry_condition=["failed", "timeout", "unresponsive"],
-        )
-
     async def _wait(self, requests: Sequence[EnqueueRolloutRequest], seconds: float) -> list[Rollout]:
-        rollouts = await self._store.enqueue_many_rollouts(requests)
+        rollouts = await self.store.enqueue_many_rollouts(requests)
         ended: dict[str, Rollout] = {}
         deadline = time.monotonic() + seconds
         missing = [rollout.rollout_id for rollout in rollouts]
         while missing:
             left = deadline - time.monotonic()
-            for rollout in await self._store.wait_for_rollouts(
+            for rollout in await self.store.wait_for_rollouts(
                 rollout_ids=missing, timeout=max(0.0, min(_LOOK_SECONDS, left))
             ):
                 ended[rollout.rollout_id] = rollout
-                self._logger.advance()
+                self.logger.advance()
             missing = [rollout_id for rollout_id in missing if rollout_id not in ended]
             if left <= 0:
                 break
         for rollout_id in missing:
-            ended[rollout_id] = await self._store.update_rollout(rollout_id, status="cancelled")
+            ended[rollout_id] = await self.store.update_rollout(rollout_id, status="cancelled")
         return [ended[rollout.rollout_id] for rollout in rollouts]
 
     async def _read(self, rollout: Rollout) -> Trial:
-        spans = list(await self._store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
+        spans = list(await self.store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
         reward = find_final_reward(spans)
         error = None
         if rollout.status == "cancelled":
             error = "not ended within rollout_batch_timeout"
         elif rollout.status != "succeeded":
-            attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+            attempt = await self.store.get_latest_attempt(rollout.rollout_id)
             reason = None if attempt is None else attempt.metadata.get("error") or attempt.status
             error = f"rollout {rollout.status}: {reason or 'no reason recorded'}"
         elif reward is None:
@@ -179,10 +163,12 @@ class Trials:
 
     def _tell(self, trials: Sequence[Trial], purpose: str) -> None:
         reasons = Counter(trial.error for trial in trials if trial.error is not None)
-        consequence = "are left out" if self._settings.on_failure == "drop" else "count as 0"
+        consequence = "are left out" if self.settings.on_failure == "drop" else "count as 0"
         for reason, count in reasons.items():
-            logger.warning("%s: %d of %d rollouts %s: %s", purpose, count, len(trials), consequence, reason)
+            if self._causes.add(reason, count):
+                logger.warning("%s: %d of %d rollouts %s: %s", purpose, count, len(trials), consequence, reason)
         self.unrewarded.update(reasons)
+        self.rewarded += len(trials) - reasons.total()
 
 
 def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: int) -> str:

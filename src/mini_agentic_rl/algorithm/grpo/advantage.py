@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from ..loop.settings import Baseline
-
-Floats = npt.NDArray[np.float64]
+from ..losses.base import Floats
 
 Advantage = Callable[[Floats], Floats]
 """Rewards [G] or [G, C] of one group in, advantages of the same shape out."""

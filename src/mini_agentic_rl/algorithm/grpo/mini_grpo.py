@@ -5,6 +5,7 @@ draw tasks -> G rollouts each -> advantages within the group -> one step
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from ...policy import LearnerSettings, Policy, PolicyError
@@ -47,6 +48,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
             from ..trl_grpo import check_backend
 
             check_backend(self.settings, adapters=self._adapters or (), fixed_adapters=self._fixed_adapters or ())
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        return {**super().configuration, "backend": self._backend}
 
     def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
         """Return an optimizer for each adapter, and the loss of `settings`."""

@@ -90,7 +90,7 @@ def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> di
     metrics: dict[str, float] = {}
     mismatch: dict[str, float] = {}
     for epoch in range(settings.epochs_per_batch):
-        takes_old = epoch == 0 and (level != "none" or "old_logprobs" in loss.needs)
+        takes_old = epoch == 0 and (level != "none" or "old_logprobs" in loss.needs or learner.drops)
         current_S = _logprobs(learner, packed) if takes_old or over_rollouts is not None else old_S
         if takes_old:
             old_S = current_S

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...logging import CountedCauses
 from ..rollouts import FinishedRollout
 from .credit import Recipient, assign, read_rewards
 from .groups import Group, Trajectory, reward_metrics
@@ -20,7 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 def by_adapter(
-    finished: Sequence[FinishedRollout], step: int, models: Mapping[str, str], settings: LoopSettings
+    finished: Sequence[FinishedRollout],
+    step: int,
+    models: Mapping[str, str],
+    settings: LoopSettings,
+    causes: CountedCauses,
 ) -> tuple[dict[str, list[Group]], Counter[str], dict[str, float]]:
     """Return the groups of each adapter by its name; for several adapters also why rollouts that were to train one do
     not, and metrics about the rewards of all and about the calls of each.
@@ -28,6 +33,7 @@ def by_adapter(
     Args:
         finished: the rollouts of step number `step`, group by group.
         models: the adapter that learns from calls to each model, by the names of the models.
+        causes: why rollouts of the run were not trained so far; only new ones are logged.
     """
     adapters = list(dict.fromkeys(models.values()))
     if len(adapters) == 1:
@@ -47,7 +53,8 @@ def by_adapter(
         unrewarded = sum(bool(own.records) and own.reward is None for own in trainable)
         if unrewarded:
             reason = f"no reward for {adapter!r}: all were given to other adapters by name"
-            logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
+            if causes.add(reason, unrewarded):
+                logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
             reasons[reason] = unrewarded
     return groups, reasons, metrics
 

@@ -27,15 +27,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ...emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
 from ...tokens import CompletionRecord
 from ...types import Span
+from ..losses.base import Floats, Ints
 from .settings import CreditMode
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

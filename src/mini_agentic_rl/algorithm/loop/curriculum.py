@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from ..losses.base import Floats
 from ..seeds import derive_seed, tasks_from
 
 _NEWEST = 0.5
@@ -71,7 +71,7 @@ class TaskSource:
         self.drawn += rows
         return rows
 
-    def _weights(self, pass_rates: Mapping[str, float], drawn: Collection[int]) -> npt.NDArray[np.float64]:
+    def _weights(self, pass_rates: Mapping[str, float], drawn: Collection[int]) -> Floats:
         weights = np.ones(self.size)
         for row, rate in pass_rates.items():
             weights[int(row)] = learnability(rate, self.floor)
@@ -79,7 +79,7 @@ class TaskSource:
         return np.where(counts == counts.min(), weights, 0.0)
 
 
-def _weighted(weights: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> list[int]:
+def _weighted(weights: Floats, count: int, rng: np.random.Generator) -> list[int]:
     """Draw at most `count` different rows of non-zero weight."""
     possible = min(count, int(np.count_nonzero(weights)))
     return [int(row) for row in rng.choice(weights.size, possible, replace=False, p=weights / weights.sum())]

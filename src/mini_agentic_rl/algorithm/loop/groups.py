@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ...tokens import CompletionRecord
+from ..losses.base import Floats
 from .credit import Credit, Rewards, broadcast, stack
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...gateway import ServedPolicy
-from ...policy import LearnerSettings, Policy
+from ...logging import CountedCauses
+from ...metrics import SFT
+from ...policy import LearnerSettings, Policy, count_parameters
 from ...types import Dataset, NamedResources
 from ..base import AlgorithmContext, ResultKind
-from ..measure import Evaluation, evaluate, peak_memory_bytes
+from ..measure import evaluate
+from ..peak_memory import peak_memory_bytes
+from ..rollouts import Evaluation, refuse_failed
 from ..seeds import tasks_of_step
 from .curriculum import TaskSource, updated_pass_rates
+from .idle_steps import IdleSteps, LostSteps, failure, untrained_in_all
 from .objective import Objective
-from .progress import IdleSteps, RunProgress, read_progress, restore, save_adapters, write_checkpoint
+from .progress import RunProgress, read_progress, restore, save_adapters, write_checkpoint
 from .sampling import SampledStep, sample_groups
 from .settings import LoopSettings
 from .warm_start import WarmStart, warm_up
@@ -31,6 +36,7 @@ class Looped(Protocol):
     evaluations: list[Evaluation]
     warm_starts: dict[str, WarmStart]
     learner_settings: LearnerSettings
+    parameters: dict[str, int]
 
     @property
     def settings(self) -> LoopSettings: ...
@@ -65,6 +71,8 @@ class Loop:
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self._causes = CountedCauses()
+        self._lost = LostSteps()
         self._train_resources = ""
         self._val_resources = ""
 
@@ -74,8 +82,10 @@ class Loop:
 
     async def all(self) -> None:
         objective = await self.policy.run_async(lambda: self.algorithm.objective(self.policy, self._learner_settings()))
+        await self._count_parameters(objective)
         await self._resume(objective)
-        await self._add_resources()
+        self._train_resources = await self._resources(self.settings.temperature)
+        self._val_resources = await self._resources(0.0)
         try:
             if not self.progress.warmed_up:
                 await self._measure("before")
@@ -84,12 +94,20 @@ class Loop:
                 await self._checkpoint(objective)
             await self._reinforce(objective)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            if self.progress.warmed_up:  # a warm-up is short: it is begun again
-                self.logger.note("interrupted: writing a checkpoint")
+            if self.context.checkpoints is None:
+                self.logger.note("interrupted: nothing is kept, because the trainer has no output_dir")
+            elif self.progress.warmed_up:  # a warm-up is short: it is begun again
+                self.logger.note(f"interrupted: writing a checkpoint; `resume` goes on after step {self.progress.step}")
                 self._checkpoint_now(objective)
             raise
         await self._checkpoint(objective)
         await asyncio.to_thread(self._save_result)
+
+    async def _count_parameters(self, objective: Objective) -> None:
+        trained = [parameter for learner in objective.learners.values() for parameter in learner.parameters]
+        found = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
+        self.algorithm.parameters = {"trained": found.trained, "all": found.total}
+        self.logger.note(str(found))
 
     def _save_result(self) -> None:
         kind: ResultKind = "adapters" if len(self.adapters) > 1 else "adapter"
@@ -120,11 +138,6 @@ class Loop:
         await self.policy.run_async(lambda: restore(folder, self.policy, objective))
         self.logger.note(f"resumed after step {self.progress.step}")
 
-    async def _add_resources(self) -> None:
-        """Publish the endpoint, with the sampling parameters of training and of measuring."""
-        self._train_resources = await self._resources(self.settings.temperature)
-        self._val_resources = await self._resources(0.0)
-
     async def _resources(self, temperature: float) -> str:
         sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
         named = self.served.resources(self.resources, sampling)
@@ -143,6 +156,7 @@ class Loop:
             size=self.settings.eval_size,
             seed=self.settings.seed,
             rollout_timeout=self.settings.rollout_timeout,
+            causes=self._causes,
         )
         self.algorithm.evaluations.append(found)
         self.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})
@@ -173,7 +187,8 @@ class Loop:
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             self.logger.advance()
-            self._log({self._named(adapter, f"sft/{name}"): value for name, value in metrics.items()})
+            found = {self._named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}
+            self._log(found, step=step + 1)
 
         await warm_up(
             self.policy,
@@ -189,16 +204,22 @@ class Loop:
     async def _reinforce(self, objective: Objective) -> None:
         settings, progress = self.settings, self.progress
         if self.total_steps == 0:
+            if self.algorithm.evaluations:
+                refuse_failed(self.algorithm.evaluations[-1].rollouts)
             return
         if progress.step < self.total_steps:
             self._show_steps()
-        idle = IdleSteps()
+        idle = IdleSteps(self.progress.step)
         while progress.step < self.total_steps:
             metrics = await self._step(objective)
             self._log(metrics)
             self.logger.advance()
             self._tell(idle.after_step(metrics))
             last = progress.step == self.total_steps
+            if not progress.trainable:  # a checkpoint would say that these steps are done
+                if last:
+                    raise failure(progress.rollouts, progress.untrained)
+                continue
             if progress.step % self._steps_per_epoch == 0:
                 await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
             if last or progress.step % settings.checkpoint_every == 0:
@@ -207,6 +228,7 @@ class Loop:
                 await self._measure(f"step {progress.step}")
                 self._show_steps()
         self._tell(idle.at_the_end())
+        self._tell(untrained_in_all(progress.rollouts, progress.untrained))
         if all(row["name"] != _LAST for row in progress.accuracy):
             await self._measure(_LAST)
 
@@ -236,7 +258,8 @@ class Loop:
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
             learnt: dict[str, float] = {}
             for adapter, groups in found.groups.items():
-                learnt |= self._of(adapter, objective.update(adapter, groups))
+                own = objective.update(adapter, groups)
+                learnt |= {self._named(adapter, name): value for name, value in own.items()}
             self.progress.step += 1
             self.progress.extra_tasks += len(tasks.drawn) - self.settings.tasks_per_step
             if tasks.pass_rates is not None:
@@ -282,9 +305,13 @@ class Loop:
             resources_id=self._train_resources,
             models=self.served.trained_models,
             has_signal=objective.has_signal,
+            causes=self._causes,
         )
+        self.progress.rollouts += found.rollouts
+        self.progress.trainable += found.trainable
         for reason, count in found.untrained.items():
             self.progress.untrained[reason] = self.progress.untrained.get(reason, 0) + count
+        self._lost.after_step(found)
         return found
 
     def _learner_settings(self) -> LearnerSettings:
@@ -308,13 +335,11 @@ class Loop:
                 self.progress.step, lambda folder: write_checkpoint(folder, self.policy, objective, self.progress)
             )
 
-    def _of(self, adapter: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        return {self._named(adapter, name): value for name, value in metrics.items()}
-
     def _named(self, adapter: str, name: str, separator: str = "/") -> str:
         """Put the name of the adapter before that of what is its own, where there are several."""
         return name if len(self.adapters) == 1 else f"{adapter}{separator}{name}"
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
-        self.logger.log(metrics, step=self.progress.logged)
+    def _log(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+        """Log metrics under a step of the imitation, or else under the steps of reinforcement learning so far."""
+        self.logger.log(metrics, step=self.progress.step if step is None else step)
         self.progress.logged += 1

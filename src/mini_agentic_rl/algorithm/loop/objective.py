@@ -23,22 +23,17 @@ class Objective(Protocol):
     @property
     def learners(self) -> Learners:
         """The optimizer of each adapter that is trained; the loop keeps it, and the weights, in checkpoints."""
-        ...
 
     def has_signal(self, group: Group) -> bool:
         """Return True if training on the group could change the policy. Safe on any thread."""
-        ...
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Take all optimizer steps on what one step sampled for `adapter`; metrics about it. Nothing to learn from is
         no error: metrics are returned, and no weight changes."""
-        ...
 
     def save_state(self, folder: Path) -> None:
         """Write what must be kept besides the adapters and their optimizers (a critic, running means) into the folder
         of a checkpoint."""
-        ...
 
     def load_state(self, folder: Path) -> None:
         """Read back what `save_state` wrote."""
-        ...

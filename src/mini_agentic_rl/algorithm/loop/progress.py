@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...atomic_files import read_json
+from ...damaged_files import reading
 from ...errors import UserError
 from ...policy import Policy, load_weights, save_weights
 from .objective import Learners, Objective
@@ -21,8 +22,6 @@ _OPTIMIZER = "optimizer.pt"
 _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
-_MANY = 0.5
-"""Fraction of rollouts ended by the length bound from which on the message mentions it."""
 
 
 @dataclass
@@ -38,13 +37,17 @@ class RunProgress:
     warmed_up: bool = False
     """True once the supervised warm-up is done."""
     logged: int = 0
-    """The next step number of the metrics."""
+    """Rows of metrics so far."""
     accuracy: list[dict[str, Any]] = field(default_factory=list)
     """Measurements so far: name, correct, count."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time by phase."""
     untrained: dict[str, int] = field(default_factory=dict)
     """Rollouts that gave nothing to train on, by reason."""
+    rollouts: int = 0
+    """Rollouts of the training."""
+    trainable: int = 0
+    """Those of them that could be trained."""
 
     def spend(self, phase: str, seconds: float) -> None:
         """Add to a phase's time."""
@@ -71,16 +74,20 @@ def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progres
     (folder / _STATE).write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
 
 
+_ADVICE = "delete that checkpoint, and `resume` goes on from the one before"
+
+
 def read_progress(folder: Path) -> RunProgress:
     """Read the cursor of a checkpoint."""
-    return RunProgress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+    with reading(folder / _STATE, advice=_ADVICE):
+        return RunProgress(**read_json(folder / _STATE))
 
 
 def restore(folder: Path, policy: Policy, objective: Objective) -> None:
     """Read back weights, optimizers, the objective's own state and RNG of a checkpoint. On the torch thread.
 
     Raises:
-        UserError: the checkpoint is of other adapters.
+        UserError: the checkpoint is of other adapters, or a file of it is damaged.
     """
     learners = objective.learners
     several = folder / _ADAPTERS
@@ -94,13 +101,15 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         load_weights(policy.model, weights, name)
         learner.load_state(optimizer)
         policy.engine.weights_changed(name)
-    objective.load_state(folder)
-    state = torch.load(folder / _RNG, weights_only=True)
-    torch.set_rng_state(state["torch"])
-    version, words, gauss = json.loads(state["python"])
-    random.setstate((version, tuple(words), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    with reading(folder, advice=_ADVICE):
+        objective.load_state(folder)
+    with reading(folder / _RNG, advice=_ADVICE):
+        state = torch.load(folder / _RNG, weights_only=True)
+        torch.set_rng_state(state["torch"])
+        version, words, gauss = json.loads(state["python"])
+        random.setstate((version, tuple(words), gauss))
+        name, keys, position, has_gauss, cached = state["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
 
 
 def save_adapters(folder: Path, policy: Policy) -> None:
@@ -114,34 +123,3 @@ def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
     if len(learners) == 1:
         return folder / _ADAPTER, folder / _OPTIMIZER
     return folder / _ADAPTERS / name, folder / _ADAPTERS / f"{name}.{_OPTIMIZER}"
-
-
-class IdleSteps:
-    """Counts the steps that taught nothing because the rollouts of each task had the same reward."""
-
-    def __init__(self) -> None:
-        self.idle = 0
-        self.steps = 0
-
-    def after_step(self, metrics: Mapping[str, float]) -> str | None:
-        """Return the message after a step: the first that teaches nothing says why."""
-        self.steps += 1
-        reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
-        if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
-            return None
-        self.idle += 1
-        if self.idle > 1:
-            return None
-        parts = [f"nothing to learn from: all rollouts of a task have the same reward ({reward:.3g})"]
-        if metrics.get("rollout/truncated", 0.0) >= _MANY:
-            parts.append(f"{metrics['rollout/truncated']:.0%} of them ended at `max_new_tokens`")
-        return "; ".join(parts)
-
-    def at_the_end(self) -> str | None:
-        """Return the message after the last step."""
-        if self.idle == 0:
-            return None
-        return (
-            f"{self.idle} of {self.steps} steps had nothing to learn from: imitate first (`sft_examples`), take easier "
-            "tasks, or raise `samples_per_prompt` or `max_new_tokens`"
-        )

@@ -19,11 +19,12 @@ from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
-from ..measure import Evaluation
+from ..rollouts import Evaluation
 from ..seeds import derive_seed
+from .arguments import refuse_misplaced
 from .loop import Loop
 from .objective import Objective
-from .progress import RunProgress
+from .progress import RunProgress, read_progress
 from .settings import LoopSettings
 from .warm_start import WarmStart
 
@@ -65,6 +66,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
         PolicyError: settings and adapters do not go together.
+        UserError: an argument belongs elsewhere; the message says where.
     """
 
     honours: ClassVar[frozenset[str]] = frozenset({"num_epochs", "on_failure"})
@@ -90,6 +92,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         **overrides: Any,
     ) -> None:
         super().__init__()
+        refuse_misplaced(overrides, self.settings_class.model_fields)
         if isinstance(settings, self.settings_class) and not overrides:
             self.settings: SettingsT = settings
         else:
@@ -106,6 +109,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self.served: ServedPolicy | None = None
         self.evaluations: list[Evaluation] = []
         self.progress = RunProgress()
+        self.parameters: dict[str, int] = {}
         self._model = model
         self._tokenizer = tokenizer
         self._lora = lora
@@ -113,6 +117,16 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._load_options = dict(load_options or {})
         self._limits = limits
         self._keep_open = keep_open
+        self._configuration = self._configured()
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Settings of the loop and of what it is given, in the groups of the command's configuration; as they were
+        given: those that a trainer or a run has filled in since do not count."""
+        return self._configuration
+
+    def rows_to_keep(self, checkpoint: Path | None) -> int | None:
+        return 0 if checkpoint is None else read_progress(checkpoint).logged
 
     def bind(self, context: AlgorithmContext) -> None:
         asked = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
@@ -120,6 +134,21 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             update={name: value for name, value in asked.items() if value is not None}
         )
         super().bind(context)
+
+    def _configured(self) -> dict[str, Any]:
+        model = self._model
+        load = {"model": model if isinstance(model, str) else model.name_or_path or type(model).__name__}
+        return {
+            "load": load | self._load_options,
+            "loop": self.settings.model_dump(mode="json"),
+            "lora": None if self._lora is None else self._lora.model_dump(mode="json"),
+            "adapters": None if self._adapters is None else dict(self._adapters),
+            "fixed_adapters": dict(self._fixed_adapters or {}),
+            "learner": self.learner_settings.model_dump(mode="json"),
+            "engine": self._engine.model_dump(mode="json"),
+            "limits": None if self._limits is None else self._limits.model_dump(mode="json"),
+            "warm_start": {name: start.settings.model_dump(mode="json") for name, start in self.warm_starts.items()},
+        }
 
     @abstractmethod
     def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
@@ -131,12 +160,14 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`."""
+        """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`,
+        `parameters` (those that are trained, and all)."""
         return {
             "accuracy": list(self.progress.accuracy),
             "seconds": dict(self.progress.seconds),
             "untrained": dict(self.progress.untrained),
             "steps": self.progress.step,
+            "parameters": dict(self.parameters),
         }
 
     def close(self) -> None:
@@ -151,10 +182,12 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         Raises:
             ValueError: there is nothing to train on.
             PolicyError: the model cannot be had.
+            RunFailedError: none of the rollouts could be trained; the message has the most frequent reason.
         """
         nothing = train_dataset is None or len(train_dataset) == 0
         if nothing and self.settings.steps(1) > 0:
             raise ValueError(f"train_dataset is empty: give {type(self).__name__} at least one task")
+        self.progress, self.evaluations = RunProgress(), []
         started = time.perf_counter()
         self.context.logger.phase("loading the model")
         self.served = await asyncio.to_thread(
@@ -172,6 +205,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             await asyncio.to_thread(
                 self.served.serve,
                 store=self.context.store,
+                port=self.settings.gateway_port,
                 limits=self._limits,
                 tool_format=self.settings.tool_format,
                 thinking=self.settings.thinking,

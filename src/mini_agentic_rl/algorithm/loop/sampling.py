@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from ...adapter import TracerTraceToTriplet, TrainedCalls
-from ...types import Dataset, EnqueueRolloutRequest, RolloutConfig
+from ...logging import CountedCauses
+from ...types import Dataset, EnqueueRolloutRequest
 from ..base import AlgorithmContext
-from ..rollouts import FinishedRollout, count_untrainable, run_rollouts
+from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
 from ..seeds import derive_seed
 from .adapters import by_adapter
 from .curriculum import TaskSource
 from .groups import Group
 from .settings import LoopSettings
+
+SECONDS_BETWEEN_NOTES = 60.0
+"""A step whose rollouts take longer says so often how many have ended."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class SampledStep:
     """By adapter: one a task, with the rollouts that can be trained."""
     untrained: dict[str, int]
     """Rollouts that gave nothing to train on, by reason."""
+    rollouts: int
+    """Number of rollouts."""
+    trainable: int
+    """Number of those that can be trained."""
     mean_rewards: Mapping[int, float]
     """Of the rollouts of each task that have a reward, by its row."""
     metrics: dict[str, float]
@@ -56,6 +65,7 @@ async def sample_groups(
     resources_id: str,
     models: Mapping[str, str],
     has_signal: Callable[[Group], bool],
+    causes: CountedCauses,
 ) -> SampledStep:
     """Run the rollouts of a step: once, or with `dynamic_sampling` in rounds, each of as many tasks as groups with a
     signal are missing.
@@ -63,6 +73,7 @@ async def sample_groups(
     Args:
         models: the adapter that learns from calls to each model, by the names of the models.
         has_signal: tells if a group teaches an adapter anything.
+        causes: why rollouts of the run were not trained so far; only new ones are logged.
     """
     finished: list[FinishedRollout] = []
     rounds, missing = 0, settings.tasks_per_step
@@ -73,7 +84,7 @@ async def sample_groups(
                 input=dataset[row],
                 mode="train",
                 resources_id=resources_id,
-                config=_config(settings),
+                config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
                 metadata={
                     "step": tasks.step,
                     "group": f"{tasks.step}/{index}",
@@ -83,16 +94,20 @@ async def sample_groups(
             for index, row in enumerate(tasks.draw(missing), begin)
             for sample in range(settings.samples_per_prompt)
         ]
-        found = await run_rollouts(context.store, requests, lambda _: None, trained_calls(context, models))
+        on_progress = _notes(context, f"step {tasks.step + 1}", len(requests))
+        found = await run_rollouts(context.store, requests, on_progress, trained_calls(context, models))
         finished += [_as_zero(f) for f in found] if settings.on_failure == "zero" else found
-        groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings)
+        groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings, causes)
         rounds += 1
-        missing = settings.tasks_per_step - sum(map(any, zip(*_signals(groups, has_signal), strict=True)))
+        signals = [map(has_signal, of_adapter) for of_adapter in groups.values()]
+        missing = settings.tasks_per_step - sum(map(any, zip(*signals, strict=True)))
         if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
             break
     return SampledStep(
         groups=groups,
-        untrained=dict(count_untrainable(finished) + unrewarded),
+        untrained=dict(count_untrainable(finished, causes=causes) + unrewarded),
+        rollouts=len(finished),
+        trainable=sum(f.untrainable is None for f in finished),
         mean_rewards=_mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
         metrics={
             "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
@@ -107,9 +122,19 @@ async def sample_groups(
     )
 
 
-def _signals(groups: Mapping[str, Sequence[Group]], has_signal: Callable[[Group], bool]) -> list[list[bool]]:
-    """Return for each adapter which of its groups teach it anything."""
-    return [[has_signal(group) for group in of_adapter] for of_adapter in groups.values()]
+def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], None]:
+    """Return what hears how many more rollouts have ended, and tells it of a step that takes long."""
+    done, last = 0, time.monotonic()
+
+    def on_progress(more: int) -> None:
+        nonlocal done, last
+        done += more
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_NOTES:
+            last = now
+            context.logger.note(f"{name}: {done} of {total} rollouts")
+
+    return on_progress
 
 
 def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
@@ -119,16 +144,6 @@ def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size
         usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
         found.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
     return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
-
-
-def _config(settings: LoopSettings) -> RolloutConfig:
-    if settings.on_failure != "retry":
-        return RolloutConfig(timeout_seconds=settings.rollout_timeout)
-    return RolloutConfig(
-        timeout_seconds=settings.rollout_timeout,
-        max_attempts=settings.max_attempts,
-        retry_condition=["failed", "timeout", "unresponsive"],
-    )
 
 
 def _as_zero(finished: FinishedRollout) -> FinishedRollout:

@@ -8,9 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from ..base import OnFailure
 from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
-from ..settings import RolloutSettings
+from ..settings import OnFailure, RolloutSettings
 
 Baseline = Literal["group", "leave_one_out", "none"]
 """Baseline of a reward: the mean of its group, the mean of the group's other rollouts, or nothing."""

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ...policy import Learner
 from ...tokens import PackedTrees, TokenTree, pack
+from ..losses.base import Floats
 from .credit import Credit
 from .groups import Group, Trajectory
-
-Floats = npt.NDArray[np.float64]
 
 
 def soft_overlong(length: int, max_length: int, buffer: int) -> float:

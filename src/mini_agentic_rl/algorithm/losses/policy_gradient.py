@@ -90,7 +90,9 @@ class PolicyGradientLoss:
         )
         objective_S = surrogate.objective_S if correction_S is None else correction_S * surrogate.objective_S
         loss = -(weights_S * objective_S).sum()
-        mismatch_S = (inputs.logprobs_S - inputs.behaviour_logprobs_S).detach()
+        # Before the first step the old log-probabilities are the learner's own, and without dropout.
+        own_S = inputs.logprobs_S.detach() if streams.old_logprobs_S is None else streams.old_logprobs_S
+        mismatch_S = own_S - inputs.behaviour_logprobs_S
         metrics = {
             "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),

@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ...tokens import PackedTrees, TokenTree, pack
 from ..loop.credit import turn_numbers
 from ..loop.groups import Group, Trajectory
 from ..loop.shaping import overlong_penalty
+from ..losses.base import Floats, Ints
 from .settings import PPOSettings
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from ..losses.base import Floats
 
 EPSILON = 1e-8
 """Keeps the division by the standard deviation finite."""

@@ -21,11 +21,12 @@ from ...policy import Loss, TermStreams, ValueLearner
 from ..loop.groups import Group, group_metrics
 from ..loop.shaping import k1
 from ..losses import importance_correction, term_weights
+from ..losses.base import Floats
 from ..losses.policy_gradient import PolicyGradientLoss
 from ..losses.value import PPOLoss, ValueLoss
 from ..seeds import derive_seed
 from .episodes import Episodes, minibatches, read_episodes
-from .gae import Floats, explained_variance, generalized_advantages, whiten
+from .gae import explained_variance, generalized_advantages, whiten
 from .settings import PPOSettings
 
 _FOLDER = "critics"
@@ -111,7 +112,7 @@ def _streams(
         rewards_S = rewards_S - settings.kl_coef * k1_S
         metrics["kl"] = float(k1_S.mean())
     level = settings.importance_correction
-    if level != "none" or "old_logprobs" in policy.needs:
+    if level != "none" or "old_logprobs" in policy.needs or learner.drops:
         computed["old_logprobs_S"] = learner.logprobs(packed).double().cpu().numpy()
     if level != "none":
         behaviour_S, cap = packed.behaviour_logprobs_S.astype(np.float64), settings.importance_cap

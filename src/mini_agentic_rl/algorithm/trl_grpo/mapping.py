@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import UserError
+from ...errors import MissingPackageError, UserError
 from ...policy import LearnerSettings
 from ..grpo.settings import GRPOSettings
 
@@ -44,7 +44,7 @@ def check_backend(settings: GRPOSettings, *, adapters: Collection[str], fixed_ad
         UserError: it is not installed, or a setting has no counterpart; the message names all of these.
     """
     if importlib.util.find_spec("trl") is None:
-        raise UserError("'trl' needs TRL: pip install 'mini-agentic-rl[trl]'", setting="backend")
+        raise MissingPackageError("'trl'", "trl", extra="trl", setting="backend")
     beyond = [f"{name}={value!r}" for name, value in _beyond(settings).items()]
     if len(adapters) > 1:
         beyond.append("several adapters")

@@ -18,28 +18,21 @@ from ...errors import UserError
 from ..loop.groups import Trajectory
 
 
-@dataclass(frozen=True)
+@dataclass
 class TRLRow:
     """One row of what TRL calls a batch of completions."""
 
     prompt_ids: list[int]
-    completion_ids: list[int]
-    mask: list[int]
+    completion_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
     """[completion tokens] 1 where the policy sampled the token and is trained on it."""
-    logprobs: list[float]
+    logprobs: list[float] = field(default_factory=list)
     """[completion tokens] what the sampler recorded; 0 where the mask is 0."""
     reward: float | None = None
     """None takes the row out of its group."""
 
-
-@dataclass
-class _Growing:
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
     def add(self, ids: Sequence[int], mask: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Add tokens to the completion."""
         self.completion_ids.extend(ids)
         self.mask.extend(mask)
         self.logprobs.extend(logprobs)
@@ -54,8 +47,8 @@ def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
     Raises:
         UserError: its calls do not continue each other, or were sampled at another temperature.
     """
-    row = _Growing(trajectory.records[0].prompt_ids.tolist())
     credit = trajectory.credited
+    row = TRLRow(trajectory.records[0].prompt_ids.tolist(), reward=float(credit.values_C[0]))
     for number, (record, column) in enumerate(zip(trajectory.records, credit.column_R, strict=True)):
         if record.temperature != temperature:
             raise UserError(
@@ -79,7 +72,7 @@ def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
         trained = trained & (column >= 0)
         logprobs = np.where(trained, record.logprobs, 0.0)
         row.add(record.output_ids.tolist(), trained.astype(int).tolist(), logprobs.tolist())
-    return TRLRow(row.prompt_ids, row.completion_ids, row.mask, row.logprobs, float(credit.values_C[0]))
+    return row
 
 
 def masked(row: TRLRow) -> TRLRow:

@@ -21,7 +21,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from datasets import Dataset
 
-from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel
+from ...logging import only_errors_of
+from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
 from ..grpo.settings import GRPOSettings
 from .mapping import trainer_options
 from .rows import TRLRow
@@ -50,7 +51,7 @@ class StepTrainer:
             tokenizer: TRL wants one for what it decodes for its reward functions; nothing that is trained is decoded.
         """
         self._rows: Sequence[TRLRow] = ()
-        self._watch = _Watch(learner)
+        self._watch = _Watch(learner, model.threads)
         rate = learner.settings.learning_rate
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # it makes the folder, and leaves it
             warnings.filterwarnings("ignore", message=".*'rollout_func'.*experimental")
@@ -101,7 +102,8 @@ class StepTrainer:
         torch.manual_seed(seed)
         gc.freeze()  # at every start it collects garbage, and would look through all that is there
         try:
-            self._trainer.train()
+            with only_errors_of("transformers"):
+                self._trainer.train()
         finally:
             gc.unfreeze()
         self._trainer.optimizer.zero_grad(set_to_none=True)
@@ -122,11 +124,18 @@ class StepTrainer:
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Counts the steps where the policy counts its own, and keeps what is logged."""
+    """Counts the steps where the policy counts its own, keeps what is logged, and leaves cores to others."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, threads: ThreadCount) -> None:
         self.logs: list[dict[str, float]] = []
         self._learner = learner
+        self._threads = threads
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._threads.adapt()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._threads.adapt()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._learner.steps += 1

@@ -90,11 +90,9 @@ SETTINGS: Sequence[HonouredKey] = (
     HonouredKey(f"{ACTOR}.optim.lr_warmup_steps_ratio", "own.warmup_ratio", number),
     HonouredKey(f"{ACTOR}.optim.lr_warmup_steps", "learner.warmup_steps", positive),
     HonouredKey(f"{ACTOR}.optim.total_training_steps", "learner.total_steps", positive),
-    HonouredKey(
-        f"{ACTOR}.optim.warmup_style", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
-    ),
-    HonouredKey(
-        f"{ACTOR}.optim.lr_scheduler_type", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"})
+    *(
+        HonouredKey(f"{ACTOR}.optim.{name}", "learner.schedule", one_of({"constant": "constant", "cosine": "cosine"}))
+        for name in ("warmup_style", "lr_scheduler_type")
     ),
     HonouredKey(f"{ACTOR}.entropy_coeff", "grpo.entropy_coef", number),
     HonouredKey(

@@ -109,7 +109,11 @@ def translate(config: Mapping[Any, Any]) -> Plan:
         found["grpo"].pop("total_epochs", None)
     if own.get("save_freq") is not None:
         found["grpo"]["checkpoint_every"] = own["save_freq"] if own["save_freq"] > 0 else _NEVER
-    unmet = [f"{key} ({entry.instead})" for key in sorted(flat) if (entry := _unmet(key, flat[key], ignored))]
+    unmet = [
+        f"{key} ({entry.instead})"
+        for key in sorted(flat)
+        if (entry := _entry(key, ignored)) and not entry.holds(flat[key])
+    ]
     named = {setting.key for setting in settings} | _FIXED.keys()
     others = [key for key in sorted(flat) if key not in named and _entry(key, ignored) is None]
     meaningless = tuple(key for key in others if any(_is_under(key, root) for root in NO_MEANING))
@@ -270,12 +274,6 @@ def _set_kl_in_reward(own: Mapping[str, Any], grpo: dict[str, Any], *, full_trai
     if own.get("reward_kl_penalty", "kl") not in ("kl", "k1"):
         raise UserError(f"{key} with algorithm.kl_penalty={own['reward_kl_penalty']!r}: set it to kl")
     grpo |= {"kl_in_reward": True, "kl_coef": own.get("reward_kl_coef", _DEFAULT_KL_COEF)}
-
-
-def _unmet(key: str, value: Any, ignored: Sequence[Fixed]) -> Fixed | None:
-    """The entry that the key falls under, if its value is not the one that holds."""
-    entry = _entry(key, ignored)
-    return None if entry is None or entry.holds(value) else entry
 
 
 def _entry(key: str, ignored: Sequence[Fixed]) -> Fixed | None:

@@ -42,6 +42,8 @@ class VERL(MiniGRPO):
     def __init__(self, config: Mapping[Any, Any] | None = None, **options: Any) -> None:
         self.config = config
         self.plan: Plan = translate(config or {})
+        self._batch = "tasks_per_step" if "tasks_per_step" in options else self.plan.sources.get("grpo.tasks_per_step")
+        """The name under which somebody has set the number of tasks of a step; None where nobody has."""
         chosen = _arguments(self.plan) | options
         if self.plan.has_critic:
             self.settings_class = PPOSettings
@@ -78,11 +80,11 @@ class VERL(MiniGRPO):
         """The settings with their steps counted: as in verl, an epoch holds whole batches only."""
         settings, learner = self.settings, self.learner_settings
         if settings.total_epochs is not None:
+            if settings.tasks_per_step > tasks:
+                if self._batch is not None:
+                    raise UserError(f"{self._batch}={settings.tasks_per_step} is more than the {tasks} tasks there are")
+                settings = settings.model_copy(update={"tasks_per_step": tasks})  # nobody has asked for so many
             per_epoch = tasks // settings.tasks_per_step
-            if per_epoch == 0:
-                raise UserError(
-                    f"data.train_batch_size={settings.tasks_per_step} is more than the {tasks} tasks of train_dataset"
-                )
             steps = settings.total_epochs * per_epoch
             settings = settings.model_copy(update={"total_steps": steps, "total_epochs": None})
         if self.plan.warmup_ratio is not None:

@@ -8,47 +8,6 @@ answers them, `medical_examples` makes conversations of them. The agent, its too
 from `conversation`, so that what is imitated is token by token what the agent then sees.
 """
 
-from .conversation import (
-    QUERY_TOOL,
-    SCHEMA_TOOL,
-    SQL_TOOLS,
-    Cell,
-    answer_line,
-    cell_text,
-    demonstration,
-    opening,
-    question_of,
-    quoted,
-    rows_text,
-    schema_text,
-    system_prompt,
-    table_names,
-)
-from .database import NOTICE, connect_in_memory, medical_database
-from .questions import HIDDEN_TABLES, HINT, LEVELS, MedicalQuestions, medical_examples, medical_prompt
+import lazy_loader
 
-__all__ = [
-    "HIDDEN_TABLES",
-    "HINT",
-    "LEVELS",
-    "NOTICE",
-    "QUERY_TOOL",
-    "SCHEMA_TOOL",
-    "SQL_TOOLS",
-    "Cell",
-    "MedicalQuestions",
-    "answer_line",
-    "cell_text",
-    "connect_in_memory",
-    "demonstration",
-    "medical_database",
-    "medical_examples",
-    "medical_prompt",
-    "opening",
-    "question_of",
-    "quoted",
-    "rows_text",
-    "schema_text",
-    "system_prompt",
-    "table_names",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

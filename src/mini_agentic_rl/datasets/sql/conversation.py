@@ -16,31 +16,15 @@ Cell: TypeAlias = int | float | str | None
 """A value as models see it. What SQLite holds as bytes is a text that tells how many."""
 Message: TypeAlias = dict[str, Any]
 
-QUERY_TOOL: Final[dict[str, Any]] = {
-    "type": "function",
-    "function": {
-        "name": "query",
-        "description": "Run one SQLite SELECT.",
-        "parameters": {
-            "type": "object",
-            "properties": {"sql": {"type": "string"}},
-            "required": ["sql"],
-        },
-    },
-}
 
-SCHEMA_TOOL: Final[dict[str, Any]] = {
-    "type": "function",
-    "function": {
-        "name": "schema",
-        "description": "Show a table's columns and first rows.",
-        "parameters": {
-            "type": "object",
-            "properties": {"table": {"type": "string"}},
-            "required": ["table"],
-        },
-    },
-}
+def _tool(name: str, description: str, argument: str) -> dict[str, Any]:
+    """Return an OpenAI function that takes one text."""
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+QUERY_TOOL: Final = _tool("query", "Run one SQLite SELECT.", "sql")
+SCHEMA_TOOL: Final = _tool("schema", "Show a table's columns and first rows.", "table")
 
 SQL_TOOLS: Final = [QUERY_TOOL, SCHEMA_TOOL]
 """Tools to send with every call, and to render into the prompt of an example."""

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ...atomic_files import give_usual_modes
 from ...config import cache_dir
 from .names import AGE_GROUPS, CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, Name, disease_names, drug_names
 
@@ -118,6 +119,7 @@ def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
                 fill(connection, twin=twin)
             finally:
                 connection.close()
+            give_usual_modes(Path(name))
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -28,16 +28,13 @@ class Backend(Protocol):
     @property
     def model_names(self) -> Sequence[str]:
         """Names that requests may ask for: the base model first, then one name for each LoRA adapter."""
-        ...
 
     @property
     def context_length(self) -> int:
         """The most tokens that a prompt and its continuation may have together."""
-        ...
 
     def load(self) -> BackendLoad:
         """Return how busy it is at the moment."""
-        ...
 
     def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """Sample one continuation of `request.prompt_ids`.
@@ -50,4 +47,3 @@ class Backend(Protocol):
             ContextLengthError: the prompt leaves no room for a continuation.
             OverloadedError: no more requests are taken at the moment.
         """
-        ...

@@ -39,17 +39,9 @@ class PolicyBackend:
 
     def __init__(self, engine: Engine, *, base_name: str, adapters: Sequence[str], context_length: int) -> None:
         self._engine = engine
-        self._names = (base_name, *adapters)
-        self._context_length = context_length
+        self.model_names = (base_name, *adapters)
+        self.context_length = context_length
         self._hand_over: HandOver | None = None
-
-    @property
-    def model_names(self) -> Sequence[str]:
-        return self._names
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
 
     def load(self) -> BackendLoad:
         """See `Backend.load`."""

@@ -5,17 +5,6 @@ text, thought and tool calls; `record`: a span with the exact tokens in the stor
 conversation continues from; `answer`: told to the client whole or as a stream.
 """
 
-from .answer import ChatStream, whole_answer
-from .prepare import PreparedChat
-from .record import CallContext, RecordedAnswer, Recorder
-from .sample import ChatService
+import lazy_loader
 
-__all__ = [
-    "CallContext",
-    "ChatService",
-    "ChatStream",
-    "PreparedChat",
-    "RecordedAnswer",
-    "Recorder",
-    "whole_answer",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

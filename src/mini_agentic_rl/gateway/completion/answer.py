@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ...http import EventStream, HttpError, unless_disconnected
@@ -179,10 +180,12 @@ class ChatStream(EventStream):
 
     async def _run(self, receive: Receive) -> None:
         try:
-            if await unless_disconnected(self._service.run(self._prepared, self._emit), receive):
-                if self._with_usage:
-                    self._put([], usage=usage(len(self._prepared.prompt_ids), self._prepared.choices))
-                self._queue.put_nowait(self._exchange.end())
+            await unless_disconnected(self._service.run(self._prepared, self._emit), receive)
+            if self._with_usage:
+                self._put([], usage=usage(len(self._prepared.prompt_ids), self._prepared.choices))
+            self._queue.put_nowait(self._exchange.end())
+        except ClientDisconnect:  # nobody is left to be told
+            pass
         except HttpError as error:
             self._queue.put_nowait(error)
         except Exception:  # whatever fails below must end this answer, not the server

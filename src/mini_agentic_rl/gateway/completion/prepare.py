@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ...http import BadRequestError
+from ...http import LARGE, BadRequestError, off_loop
 from ...store import LightningStore
 from ...tokens import Delivery, SamplingParams, TokenRequest
-from ...types import AttemptedRollout, Rollout
 from ..backends import Backend
+from ..caller import Caller
 from ..constraints import ConstraintCompiler, answer_rule
 from ..dialects import ChatRequest, Scope
-from ..errors import ContextLengthError, NotFoundError, UnknownModelError
-from ..limits import RolloutBudgets
+from ..errors import ContextLengthError, NotFoundError, TooManyMessagesError, UnknownModelError
+from ..limits import GrammarLimits, RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .read import Choice
+from .record import KnownAttempts
 from .remember import ConversationMemory, Prompt
 
-METADATA_KEY = "sampling_seed"
-_REMEMBERED = 4096
+_BESIDE = 64
+_NOT_PLAIN = 4096
+"""Characters that a message counts for: what surrounds its text, and what may be any text."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PreparedChat:
     """A request that can be sampled."""
 
     request: ChatRequest
-    scope: Scope
+    caller: Caller
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     """The ids to sample after: the prompt, and the start of a forced tool call where no grammar can force it."""
@@ -41,7 +41,11 @@ class PreparedChat:
     response_id: str
     start_time: float
     tools: list[dict[str, Any]]
-    traceparent: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """(rollout id, attempt id) that the request belongs to; None outside of any rollout."""
+        return self.caller.scope
 
 
 class Preparation:
@@ -55,6 +59,7 @@ class Preparation:
         default_adapter: what that name stands for; None is the base model alone.
         store: where calls under a rollout's URL are recorded; without one such URLs are refused.
         budgets: how much each attempt may ask for; None sets no bound.
+        grammars: what the form of an answer may take to be compiled.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Preparation:
         default_adapter: str | None,
         store: LightningStore | None,
         budgets: RolloutBudgets | None,
+        grammars: GrammarLimits,
     ) -> None:
         self._backend = backend
         self._renderer = renderer
@@ -73,33 +79,40 @@ class Preparation:
         self._model_name = model_name
         self._default_adapter = default_adapter
         self._records = store is not None
-        self._seeds = RolloutSeeds(store) if store is not None else None
+        self._attempts = None if store is None else KnownAttempts(store)
         self._budgets = budgets
-        self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids)
+        self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
+
+    def close(self) -> None:
+        """End the process that tries grammars, until one is needed again."""
+        self._constraints.close()
 
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
         return list(dict.fromkeys([self._model_name, *self._backend.model_names]))
 
-    async def make(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
+    async def make(self, request: ChatRequest, caller: Caller) -> PreparedChat:
         """Prepare a request. A call without a seed takes its rollout's, if that has one.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
             UnknownModelError: it asks for a model that is not served.
-            NotFoundError: a rollout's URL on a server without a store.
+            NotFoundError: a rollout's URL on a server without a store, or of an attempt that the store does not know.
+            RecordingError: the store does not answer.
             ContextLengthError: the prompt leaves no room for an answer.
             RolloutBudgetError: the attempt has used up what it may ask for.
         """
-        adapter = self._adapter(request.model)
+        adapter, scope = self._adapter(request.model), caller.scope
         if scope is not None and not self._records:
             raise NotFoundError(
                 "this server records no rollouts: ask it at /v1, or start it with a store", code="no_store"
             )
-        messages = plain_messages(request.messages)
+        if self._attempts is not None:
+            await self._attempts.check(scope)
+        self._check_count(request)
         tools = request.offered_tools
-        prompt = self._memory.prompt(scope, messages, tools)
+        prompt = await off_loop(_size(request), lambda: self._prompt(scope, request, tools))
         template = self._renderer.template
         rule = answer_rule(request, self._renderer.tool_format, template.tags, template.thought_begun)
         constraint = None if rule is None else await self._constraints.compile(rule)
@@ -107,17 +120,19 @@ class Preparation:
         if request.must_call and rule is None:
             prefix = self._renderer.forced_prefix(request.must_call_name)
         one_call = request.one_call and constraint is None
-        prompt_ids = (*prompt.ids, *self._renderer.encode(prefix)) if prefix else prompt.ids
+        forced_ids = self._renderer.forced_ids(request.must_call_name) if prefix else ()
+        prompt_ids = (*prompt.ids, *forced_ids) if prefix else prompt.ids
         room = self._backend.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self._backend.context_length)
         self._check_bias(request)
+        # Last of all that waits: a client that leaves before it has used up nothing.
         left = None if self._budgets is None else await self._budgets.begin(scope, len(prompt_ids))
         if left is not None:
             room = max(1, min(room, left // request.choices))
         seed = request.seed
-        if seed is None and self._seeds is not None:
-            seed = await self._seeds.next(scope)
+        if seed is None and self._attempts is not None:
+            seed = self._attempts.next_seed(scope)
         # What an answer says may end it: then nothing should be sampled after that.
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
@@ -125,7 +140,7 @@ class Preparation:
         indices = range(request.choices)
         return PreparedChat(
             request=request,
-            scope=scope,
+            caller=caller,
             prompt=prompt,
             prompt_ids=prompt_ids,
             token_requests=tuple(
@@ -155,10 +170,9 @@ class Preparation:
             response_id=response_id,
             start_time=time.time(),
             tools=tools,
-            traceparent=traceparent,
         )
 
-    def count(self, request: ChatRequest) -> int:
+    async def count(self, request: ChatRequest) -> int:
         """Count the tokens of a request's prompt when it is rendered anew. A conversation that continues from its
         recorded ids may have a few more or fewer.
 
@@ -167,7 +181,17 @@ class Preparation:
             UnknownModelError: it asks for a model that is not served.
         """
         self._adapter(request.model)
-        return len(self._renderer.render(request.messages, request.offered_tools))
+        self._check_count(request)
+        return await off_loop(
+            _size(request), lambda: len(self._renderer.render(request.messages, request.offered_tools))
+        )
+
+    def _prompt(self, scope: Scope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
+        return self._memory.prompt(scope, plain_messages(request.messages), tools)
+
+    def _check_count(self, request: ChatRequest) -> None:
+        if len(request.messages) > self._backend.context_length:  # each is a token at least
+            raise TooManyMessagesError(len(request.messages), self._backend.context_length)
 
     def _adapter(self, model: str) -> str | None:
         if model == self._model_name:
@@ -202,34 +226,14 @@ class Preparation:
         )
 
 
-@dataclass
-class RolloutSeeds:
-    """Gives each call of an attempt its own seed, by its place in the attempt. Used from one event loop."""
-
-    store: LightningStore
-    _seeds: OrderedDict[tuple[str, str], list[int | None]] = field(default_factory=OrderedDict)
-    """For each attempt: the rollout's seed, and how many calls it has made."""
-
-    async def next(self, scope: Scope) -> int | None:
-        """Return the seed of the next call under `scope`; None where the rollout has none."""
-        if scope is None:
-            return None
-        if scope not in self._seeds:
-            rollout = await self.store.get_rollout_by_id(scope[0])
-            self._seeds[scope] = [None if rollout is None else _seed_of(rollout), 0]
-            if len(self._seeds) > _REMEMBERED:
-                self._seeds.popitem(last=False)
-        seed, calls = self._seeds[scope]
-        if seed is None or calls is None:
-            return None
-        self._seeds[scope][1] = calls + 1
-        return int.from_bytes(hashlib.blake2b(f"{seed}/{calls}".encode(), digest_size=8).digest(), "big") >> 1
-
-
-def _seed_of(rollout: Rollout) -> int | None:
-    seed = rollout.metadata.get(METADATA_KEY)
-    if seed is None:
-        return None
-    if isinstance(rollout, AttemptedRollout) and rollout.config.max_attempts > 1:
-        return int(seed) + rollout.attempt.sequence_id - 1
-    return int(seed)
+def _size(request: ChatRequest) -> int:
+    """Return about how many characters a request's messages have."""
+    size = 0
+    for message in request.messages:
+        content = message.get("content")
+        # what is not text is a list of parts or calls, each with text of a length that is not known without a look
+        size += len(content) if isinstance(content, str) else _NOT_PLAIN
+        size += _NOT_PLAIN if "tool_calls" in message else _BESIDE
+        if size > LARGE:
+            break
+    return size

@@ -7,11 +7,53 @@ the token that completes it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
+from ..dialects import assistant_message
 from ..render import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
 from ..tool_formats import ToolCall
+
+
+class BeginningOf:
+    """Follow how much of a stop string the end of a growing text is (Knuth, Morris and Pratt 1977).
+
+    A further character costs the same however long the stop string is.
+
+    Args:
+        stop: the stop string.
+    """
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._shorter = _shorter_beginnings(stop)
+        self._size = 0
+
+    def follow(self, text: str) -> int:
+        """Add text, in which the stop string is not completed; return how many characters at the end begin it."""
+        size = self._size
+        for character in text:
+            while size and self._stop[size] != character:
+                size = self._shorter[size - 1]
+            if self._stop[size] == character:
+                size += 1
+        self._size = size
+        return size
+
+
+@lru_cache(maxsize=256)
+def _shorter_beginnings(stop: str) -> tuple[int, ...]:
+    """Return, for each beginning of a stop string, the size of its longest end that is a shorter beginning."""
+    found = [0]
+    size = 0
+    for character in stop[1:]:
+        while size and stop[size] != character:
+            size = found[size - 1]
+        if stop[size] == character:
+            size += 1
+        found.append(size)
+    return tuple(found)
 
 
 class Choice:
@@ -57,6 +99,7 @@ class Choice:
         self._decoder = decoder
         self._end_ids = frozenset(end_ids)
         self._stops = tuple(stops)
+        self._starts = [BeginningOf(stop) for stop in stops]
         self._one_call = one_call
         self._cuts = bool(stops) or one_call
         """True if what the text says may end the answer, right after the token that says it."""
@@ -84,12 +127,7 @@ class Choice:
 
     def message(self) -> dict[str, Any]:
         """Return the answer as an OpenAI message."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content or (None if self.calls else "")}
-        if self.thought is not None:
-            message["reasoning_content"] = self.thought
-        if self.calls:
-            message["tool_calls"] = [call.as_message() for call in self.calls]
-        return message
+        return assistant_message(self.content, self.thought, [call.as_message() for call in self.calls])
 
     def take(self, delta: TokenDelta) -> list[AnswerPart]:
         """Add a delta; return the parts that became certain. `finish_reason` is set once the answer is complete."""
@@ -147,18 +185,11 @@ class Choice:
         if found:
             end, self.stop_string = min(found)
             return self._close("stop", end)
-        parts = self._scan(self._advance(len(self._text) - self._possible_stop()))
+        begun = max((start.follow(text) for start in self._starts), default=0)
+        parts = self._scan(self._advance(len(self._text) - begun))
         if self._one_call and self.calls:
             self.finish_reason = "stop"
         return parts
-
-    def _possible_stop(self) -> int:
-        """Return how many characters at the end may begin a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=0)
-        for size in range(min(longest - 1, len(self._text)), 0, -1):
-            if any(stop.startswith(self._text[-size:]) for stop in self._stops):
-                return size
-        return 0
 
     def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
         self.finish_reason = reason

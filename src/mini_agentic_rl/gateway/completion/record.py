@@ -1,22 +1,31 @@
-"""The endpoint is the recorder: every answer becomes one span with the exact tokens, stored before it is complete."""
+"""The endpoint is the recorder: every answer becomes one span with the exact tokens, stored before it is complete.
+
+Whether the store knows the attempt is asked once, before anything is sampled for it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from ...http import BadRequestError
 from ...semconv import CompletionSpanAttributes as Attr
 from ...semconv import LightningResourceAttributes
 from ...store import LightningStore
-from ...types import OtelResource, Span, TraceStatus
+from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
+from ..dialects import Scope
 from ..errors import NotFoundError, RecordingError
 
 logger = logging.getLogger(__name__)
 
+METADATA_KEY: Final = "sampling_seed"
+_REMEMBERED: Final = 4096
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -34,6 +43,8 @@ class CallContext:
     temperature: float
     start_time: float
     """Seconds since the epoch."""
+    agent: str | None = None
+    """Name of the agent that made the call, where it carries one."""
     traceparent: str | None = None
     """W3C trace context of the request, which places the span in the agent's own trace."""
 
@@ -55,27 +66,21 @@ class RecordedAnswer:
     """Indices of the tokens that a constraint left no choice about."""
 
 
-class Recorder:
-    """Writes the spans of LLM calls into a store."""
+async def record_answer(store: LightningStore, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
+    """Store the span of one answer; when this returns, the store has it.
 
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-
-    async def record(self, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
-        """Store the span of one answer; when this returns, the store has it.
-
-        Raises:
-            NotFoundError: the store knows no such rollout or attempt.
-            RecordingError: the store failed.
-        """
-        try:
-            sequence_id = await self._store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
-            await self._store.add_span(_span(call, answer, sequence_id, end_time))
-        except ValueError as error:
-            raise NotFoundError(f"the call cannot be recorded: {error}", code="rollout_not_found") from error
-        except Exception as error:  # any store may stand behind the contract; the agent must learn of it
-            logger.exception("could not record a call of attempt %s of rollout %s", call.attempt_id, call.rollout_id)
-            raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
+    Raises:
+        NotFoundError: the store knows no such rollout or attempt.
+        RecordingError: the store failed.
+    """
+    try:
+        sequence_id = await store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
+        await store.add_span(_span(call, answer, sequence_id, end_time))
+    except ValueError as error:
+        raise _unknown(error) from error
+    except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+        logger.exception("could not record a call of attempt %s of rollout %s", call.attempt_id, call.rollout_id)
+        raise _failed(error) from error
 
 
 def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time: float) -> Span:
@@ -106,6 +111,8 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
         attributes[Attr.UNTRAINABLE] = (
             f"the model's server told {len(answer.token_ids)} token ids and {len(answer.logprobs)} log-probabilities"
         )
+    if call.agent is not None:
+        attributes[Attr.AGENT_NAME] = call.agent
     if answer.forced:
         attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
     if call.tools:
@@ -129,3 +136,74 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
             }
         ),
     )
+
+
+def _unknown(reason: object) -> NotFoundError:
+    return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
+
+
+def _failed(reason: object) -> RecordingError:
+    return RecordingError(f"the call could not be recorded: {reason}", code="recording_failed")
+
+
+@dataclass
+class _Known:
+    seed: int | None
+    """Of the attempt; None where its rollout has none."""
+    calls: int = 0
+
+
+@dataclass
+class KnownAttempts:
+    """Look attempts up, and give each call of theirs a seed of its own, by its place in the attempt. Used from one
+    event loop."""
+
+    store: LightningStore
+    _known: OrderedDict[tuple[str, str], _Known] = field(default_factory=OrderedDict)
+
+    async def check(self, scope: Scope) -> None:
+        """Return if calls under `scope` can be recorded.
+
+        Raises:
+            NotFoundError: the store knows no such rollout or attempt.
+            BadRequestError: the rollout's seed is no integer.
+            RecordingError: the store does not answer.
+        """
+        if scope is None or scope in self._known:
+            return
+        rollout_id, attempt_id = scope
+        try:
+            rollout = await self.store.get_rollout_by_id(rollout_id)
+            attempts = [] if rollout is None else await self.store.query_attempts(rollout_id)
+        except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+            logger.exception("could not look up attempt %s of rollout %s", attempt_id, rollout_id)
+            raise _failed(error) from error
+        if rollout is None:
+            raise _unknown(f"there is no rollout {rollout_id!r}")
+        found = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
+        if found is None:
+            raise _unknown(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
+        self._known[scope] = _Known(_seed_of(rollout, found))
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def next_seed(self, scope: Scope) -> int | None:
+        """Return the seed of the next call under `scope`; None where its rollout has none."""
+        known = None if scope is None else self._known.get(scope)
+        if known is None or known.seed is None:
+            return None
+        text = f"{known.seed}/{known.calls}"
+        known.calls += 1
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
+    seed = rollout.metadata.get(METADATA_KEY)
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise BadRequestError(
+            f"the metadata of rollout {rollout.rollout_id!r} has {METADATA_KEY}={seed!r}: expected an integer",
+            code="rollout_seed",
+        )
+    return seed + attempt.sequence_id - 1 if rollout.config.max_attempts > 1 else seed

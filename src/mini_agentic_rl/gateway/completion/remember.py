@@ -12,6 +12,7 @@ import json
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -136,7 +137,10 @@ class _Attempt:
 
 
 class ConversationMemory:
-    """Recorded calls by attempt. Used from one event loop.
+    """Recorded calls by attempt.
+
+    Calls are remembered on one event loop, prompts are made there or in threads: they find an attempt as it is at that
+    moment, or see that it has been forgotten.
 
     Args:
         renderer: renders what is new.
@@ -180,7 +184,8 @@ class ConversationMemory:
             if scope in self._forgotten and _thoughts(messages):
                 reason = "forgotten"
         else:
-            self._attempts.move_to_end(scope)
+            with suppress(KeyError):  # forgotten meanwhile
+                self._attempts.move_to_end(scope)
             found, reason, known = self._continued(attempt, messages, tools, keys)
             if found is not None:
                 self.prompt_counters.count(reason, continues=True)
@@ -242,7 +247,8 @@ class ConversationMemory:
                 full = known
             added = self._renderer.continuation(known[:count], known[count:], tools, ended=call.ended)
             if added is not None:
-                attempt.calls.move_to_end(keys[count])
+                with suppress(KeyError):  # forgotten meanwhile
+                    attempt.calls.move_to_end(keys[count])
                 if reason is None and _ours(attempt, messages[count:]):
                     reason = "edited"
                 return (*call.ids, *self._not_twice(call, added)), reason, known
@@ -262,7 +268,7 @@ class ConversationMemory:
 def _why(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_key: bytes) -> ForkReason | None:
     """Return why a prompt goes on from nothing recorded; None when it is a conversation of its own."""
     answers = [count for count, message in enumerate(messages, 1) if message["role"] == "assistant"]
-    for other in attempt.tools:
+    for other in tuple(attempt.tools):
         if answers and other != tools_key:
             others = _chain(messages, other)
             if any(others[count] in attempt.calls for count in answers):

@@ -12,13 +12,12 @@ from ...http import BadRequestError
 from ...store import LightningStore
 from ...tokens import TokenDelta, TokenRequest
 from ..backends import Backend
-from ..dialects import ChatRequest, Scope
 from ..errors import UnavailableError
-from ..limits import RolloutBudgets
+from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
 from .prepare import Preparation, PreparedChat
 from .read import Choice
-from .record import CallContext, RecordedAnswer, Recorder
+from .record import CallContext, RecordedAnswer, record_answer
 from .remember import ConversationMemory
 
 logger = logging.getLogger(__name__)
@@ -55,10 +54,12 @@ class ChatService:
     counters: Counters = field(default_factory=Counters)
     budgets: RolloutBudgets | None = None
     """Bound on what each attempt may ask for; None sets none."""
+    grammars: GrammarLimits = field(default_factory=GrammarLimits)
+    """Bound on what the form of an answer may take to be compiled."""
 
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
-        self._preparation = Preparation(
+        self.preparation = Preparation(
             self.backend,
             self.renderer,
             self.memory,
@@ -66,21 +67,12 @@ class ChatService:
             self.default_adapter,
             self.store,
             self.budgets,
+            self.grammars,
         )
-        self._recorder = Recorder(self.store) if self.store is not None else None
 
-    @property
-    def models(self) -> list[str]:
-        """Names that may be asked for."""
-        return self._preparation.models
-
-    async def prepare(self, request: ChatRequest, scope: Scope = None, traceparent: str | None = None) -> PreparedChat:
-        """See `Preparation.make`."""
-        return await self._preparation.make(request, scope, traceparent)
-
-    def count(self, request: ChatRequest) -> int:
-        """See `Preparation.count`."""
-        return self._preparation.count(request)
+    def close(self) -> None:
+        """End what runs beside the server; it is started again when it is needed."""
+        self.preparation.close()
 
     async def run(self, prepared: PreparedChat, emit: Emit | None = None) -> None:
         """Sample all choices of a request, record and remember each as it ends.
@@ -155,7 +147,7 @@ class ChatService:
                 logger.exception("could not record a cancelled call (scope %s)", prepared.scope)
 
     async def _record(self, prepared: PreparedChat, choice: Choice) -> None:
-        if prepared.scope is None or self._recorder is None:
+        if prepared.scope is None or self.store is None:
             return
         rollout_id, attempt_id = prepared.scope
         call = CallContext(
@@ -168,7 +160,8 @@ class ChatService:
             prompt_ids=prepared.prompt_ids,
             temperature=prepared.token_requests[choice.index].sampling.temperature,
             start_time=prepared.start_time,
-            traceparent=prepared.traceparent,
+            agent=prepared.caller.agent,
+            traceparent=prepared.caller.traceparent,
         )
         answer = RecordedAnswer(
             index=choice.index,
@@ -179,7 +172,7 @@ class ChatService:
             version=choice.version,
             forced=choice.forced,
         )
-        await self._recorder.record(call, answer, time.time())
+        await record_answer(self.store, call, answer, time.time())
 
 
 async def _sample(stream: AsyncGenerator[TokenDelta, None], choice: Choice, emit: Emit | None) -> None:

@@ -1,56 +1,90 @@
-"""From the form of an answer to a constraint, off the event loop and at most once for each form."""
+"""From the form of an answer to a constraint: tried in another process, then made in this one, once for each form.
+
+What a form costs is bounded. Its size is (`rules`). What it takes to compile is: it is compiled for a try in a process
+that the system ends at `max_grammar_seconds` or `max_grammar_mib` (`trial`), and in this process only after that, off
+the event loop and off the interpreter's lock. What its tokens take is (`StepBudget`). Those who ask wait for each other
+in two lanes: a form that takes `trial.QUICK_SECONDS` or less never waits for the whole of a slower one, and at
+most `trial.MAX_WAITING` forms are open at once. So it waits, at worst, for as many tries of that length, two at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
-from ...http import BadRequestError
+from ...http import BadRequestError, OverloadedError
 from ...tokens import TokenConstraint
+from ..limits import GrammarLimits
 from ..render import Tokenizer
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
-from .rules import ANY_OBJECT, AnswerRule, CallRule, ValueRule, answer_grammar, schema_with_options
+from .known import KnownForms
+from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_with_options
+from .trial import AVAILABLE, QUICK_SECONDS, GrammarTrials, NoTrialError, Verdict
 
 logger = logging.getLogger(__name__)
 
+_ENDED: Final = {
+    "time": "compiling it takes more than {0.max_grammar_seconds:g} s of processor time (max_grammar_seconds)",
+    "memory": "compiling it takes more than {0.max_grammar_mib} MiB of memory (max_grammar_mib)",
+}
+_PATIENCE: Final = 60.0
+"""Seconds to wait for a verdict beside the processor time that a try may take: others may have the processor."""
+
 
 class ConstraintCompiler:
-    """Compiles, and keeps what it compiled.
+    """Compiles, and keeps what it compiled and what it refused. Used from one event loop at a time.
 
     Args:
         tokenizer: the model's tokenizer; read when the first form is asked for.
         end_ids: ids that end an answer, the one to write first.
         max_grammars: how many are kept; the one used longest ago is dropped first.
+        limits: what a form may take to be compiled.
     """
 
-    def __init__(self, tokenizer: Tokenizer, end_ids: Sequence[int], *, max_grammars: int = 256) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        end_ids: Sequence[int],
+        *,
+        max_grammars: int = 256,
+        limits: GrammarLimits | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._end_ids = tuple(end_ids)
-        self._max_grammars = max_grammars
-        self._grammars: OrderedDict[AnswerRule, Grammar] = OrderedDict()
+        self._limits = limits or GrammarLimits()
+        self._known = KnownForms(max_grammars)
+        self._jobs: dict[bytes, _Job] = {}
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._unreadable: str | None = None
-        # One thread: the same form asked for many times at once is compiled once.
-        self._thread = ThreadPoolExecutor(1, "grammar")
+        self._trials = GrammarTrials(
+            lambda: self._read_vocabulary().definition(), [id_ for id_ in end_ids if id_ < len(tokenizer)], self._limits
+        )
+        # What is quick does not wait for what is slow, here too.
+        self._quick = ThreadPoolExecutor(1, "grammar")
+        self._slow = ThreadPoolExecutor(1, "large-grammar")
 
     async def compile(self, rule: AnswerRule) -> Callable[[], TokenConstraint] | None:
         """Return what begins a continuation of this form; None where the form is a tool's promise that cannot be kept,
-        because the tokenizer cannot be read.
+        because the tokenizer cannot be read. Nothing more is computed once all who asked for a form were cancelled.
 
         Raises:
-            BadRequestError: a schema cannot be compiled, or the tokenizer cannot be read; names the field.
+            BadRequestError: a schema cannot be compiled, or not within the bounds, or the tokenizer cannot be read;
+                names the field.
+            OverloadedError: too many forms are being compiled.
         """
-        grammar = self._find(rule)
+        key = hashlib.blake2b(repr(rule).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        grammar = self._known.find(key)
         if grammar is None:
-            loop = asyncio.get_running_loop()
             try:
-                grammar = await loop.run_in_executor(self._thread, self._make, rule)
+                grammar = await self._wait(key, rule)
             except UnreadableTokenizerError as error:
                 if rule.opening is not None:
                     return None
@@ -62,57 +96,134 @@ class ConstraintCompiler:
                 ) from error
         return grammar.begin
 
-    def _find(self, rule: AnswerRule) -> Grammar | None:
-        with self._lock:
-            grammar = self._grammars.get(rule)
-            if grammar is not None:
-                self._grammars.move_to_end(rule)
-            return grammar
+    def close(self) -> None:
+        """End the process that tries grammars; the next form starts one again."""
+        self._trials.close()
 
-    def _make(self, rule: AnswerRule) -> Grammar:
-        known = self._find(rule)
-        if known is not None:
-            return known
-        vocabulary = self._read_vocabulary()
-        if rule.value is not None:
-            _check(rule.value)
-        checked = replace(rule, calls=tuple(_checked(call) for call in rule.calls))
+    async def _wait(self, key: bytes, rule: AnswerRule) -> Grammar:
+        """Wait for the form together with all others who ask for it."""
+        loop = asyncio.get_running_loop()
+        job = self._jobs.get(key)
+        if job is None or job.task.get_loop() is not loop:
+            job = self._jobs[key] = _Job(loop.create_task(self._make(key, rule)))
+            job.task.add_done_callback(partial(self._forget, key))
+        job.waiting += 1
         try:
-            grammar = Grammar(answer_grammar(checked, vocabulary.special, vocabulary.end_ids), vocabulary)
+            return await asyncio.shield(job.task)
+        finally:
+            job.waiting -= 1
+            if not job.waiting:  # whoever comes next begins anew, and is not cancelled with this
+                self._forget(key, job.task)
+                job.task.cancel()
+
+    def _forget(self, key: bytes, task: asyncio.Task[Grammar]) -> None:
+        if key in self._jobs and self._jobs[key].task is task:
+            del self._jobs[key]
+
+    async def _make(self, key: bytes, rule: AnswerRule) -> Grammar:
+        loop = asyncio.get_running_loop()
+        vocabulary = await loop.run_in_executor(self._quick, self._read_vocabulary)
+        try:
+            checked, verdict = await self._tried(rule, vocabulary)
+            text = await loop.run_in_executor(self._quick, _text, checked, vocabulary)
+            thread = self._quick if verdict.seconds <= QUICK_SECONDS else self._slow
+            grammar = await loop.run_in_executor(thread, Grammar, text, vocabulary)
         except GrammarError as error:
-            raise BadRequestError(f"{rule.field}: {error}", param=rule.field) from error
-        with self._lock:
-            self._grammars[rule] = grammar
-            if len(self._grammars) > self._max_grammars:
-                self._grammars.popitem(last=False)
+            refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
+            self._known.refuse(key, refusal)
+            raise refusal from error
+        except BadRequestError as error:
+            self._known.refuse(key, error)
+            raise
+        self._known.keep(key, grammar, verdict.mib)
         return grammar
 
+    async def _tried(self, rule: AnswerRule, vocabulary: Vocabulary) -> tuple[AnswerRule, Verdict]:
+        """Return the form, and what compiling it takes. Arguments of calls may be any object in it where they are not
+        strict and the library cannot take their schemas."""
+        for _ in range(2):
+            verdict = await self._verdict(rule, vocabulary)
+            if verdict.ended:
+                raise GrammarError(_ENDED[verdict.ended].format(self._limits))
+            if verdict.refused is not None:
+                index, reason = verdict.refused
+                field = rule.field if index < 0 else _values(rule)[index].field
+                raise BadRequestError(f"{field}: {reason}", param=field)
+            if not verdict.loosened:
+                break
+            rule = _loosened(rule, verdict.loosened)
+        return rule, verdict
+
+    async def _verdict(self, rule: AnswerRule, vocabulary: Vocabulary) -> Verdict:
+        loop = asyncio.get_running_loop()
+        if not AVAILABLE:
+            return await loop.run_in_executor(self._slow, _checked_here, rule)
+        try:
+            trial = await loop.run_in_executor(self._quick, self._ask, rule, vocabulary)
+            patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
+            return await asyncio.wait_for(asyncio.wrap_future(trial), patience)
+        except (NoTrialError, asyncio.TimeoutError) as error:
+            logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
+            raise OverloadedError(
+                f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
+            ) from error
+
+    def _ask(self, rule: AnswerRule, vocabulary: Vocabulary) -> Future[Verdict]:
+        needed = [value is rule.value or value.strict for value in _values(rule)]
+        schemas = [schema_with_options(value) for value in _values(rule)]
+        return self._trials.ask(list(zip(schemas, needed, strict=True)), _text(rule, vocabulary))
+
     def _read_vocabulary(self) -> Vocabulary:
-        if self._unreadable is not None:
-            raise UnreadableTokenizerError(self._unreadable)
-        if self._vocabulary is None:
-            try:
-                self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
-            except UnreadableTokenizerError as error:
-                logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
-                self._unreadable = str(error)
-                raise
-        return self._vocabulary
+        with self._lock:
+            if self._unreadable is not None:
+                raise UnreadableTokenizerError(self._unreadable)
+            if self._vocabulary is None:
+                try:
+                    self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
+                except UnreadableTokenizerError as error:
+                    logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
+                    self._unreadable = str(error)
+                    raise
+            return self._vocabulary
 
 
-def _check(value: ValueRule) -> None:
-    try:
-        check_schema(schema_with_options(value))
-    except GrammarError as error:
-        raise BadRequestError(f"{value.field}: {error}", param=value.field) from error
+@dataclass
+class _Job:
+    """A form that is being compiled, and how many wait for it."""
+
+    task: asyncio.Task[Grammar]
+    waiting: int = 0
 
 
-def _checked(call: CallRule) -> CallRule:
-    """Check a call; its arguments may be any object where it is not strict and the library cannot take its schema."""
-    try:
-        _check(call.arguments)
-    except BadRequestError:
-        if call.arguments.strict:
-            raise
-        return replace(call, arguments=replace(call.arguments, schema=ANY_OBJECT))
-    return call
+def _values(rule: AnswerRule) -> list[ValueRule]:
+    """Return the schemas of a form; the value's is the first."""
+    return [*(() if rule.value is None else (rule.value,)), *(call.arguments for call in rule.calls)]
+
+
+def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
+    """Return the form with any object for the arguments at these indices of `_values`."""
+    first = 0 if rule.value is None else 1
+    return replace(
+        rule,
+        calls=tuple(
+            replace(call, arguments=replace(call.arguments, schema=ANY_OBJECT)) if index in indices else call
+            for index, call in enumerate(rule.calls, first)
+        ),
+    )
+
+
+def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
+    return answer_grammar(rule, vocabulary.special, vocabulary.end_ids)
+
+
+def _checked_here(rule: AnswerRule) -> Verdict:
+    """Check schemas without a bound, where the system has no forks."""
+    loosened = []
+    for index, value in enumerate(_values(rule)):
+        try:
+            check_schema(schema_with_options(value))
+        except GrammarError as error:
+            if value is rule.value or value.strict:
+                return Verdict(refused=(index, str(error)))
+            loosened.append(index)
+    return Verdict(loosened=tuple(loosened))

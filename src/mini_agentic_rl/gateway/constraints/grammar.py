@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from itertools import islice, takewhile
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +18,19 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from ...tokens import ConstraintError
 from ..render import Tokenizer
 
-_LIMITS = LLParserLimits(verbose_errors=False)
+_LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
+"""A state takes 1 to 2 KiB, and is kept as long as the grammar."""
+
+_STEP_SECONDS: Final = 0.002
+"""Processor time that a token may take on average; a usual one takes a tenth of it."""
+_AHEAD_SECONDS: Final = 0.25
+"""Processor time by which the tokens of one grammar may go beyond the average: nobody waits longer for their sake."""
+_SHARE: Final = 0.1
+"""Part of the time that goes by which the tokens of a grammar may take, on top."""
+_MOST_CERTAIN: Final = 512
+"""Tokens without a choice that are told at once; a value in a schema may have a hundred thousand."""
+_LONGEST_TOKEN: Final = 64
+"""Bytes of text that is looked at for the tokens that begin it."""
 
 
 class GrammarError(Exception):
@@ -35,6 +52,57 @@ def check_schema(schema: str) -> None:
         raise GrammarError(messages[0])
 
 
+def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
+    """Return a matcher at its beginning, with the work for the first token done: copies of it need not do it again.
+
+    Args:
+        text: in llguidance's dialect of Lark.
+        tokens: the vocabulary.
+
+    Raises:
+        GrammarError: it cannot be compiled.
+    """
+    matcher = LLMatcher(tokens, text, log_level=0, limits=_LIMITS)
+    if not matcher.is_error() and not matcher.compute_ff_tokens() and not matcher.is_stopped():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise GrammarError(matcher.get_error())
+    return matcher
+
+
+class StepBudget:
+    """Processor time that the tokens of one grammar take while others wait for theirs.
+
+    A schema can be quick to compile and slow to follow. Each token brings `_STEP_SECONDS`, and each second a tenth of
+    one; what they take beyond that is bounded by `_AHEAD_SECONDS` and one token, for all answers of the grammar
+    together. Used on the thread that samples.
+    """
+
+    def __init__(self) -> None:
+        self._left = _AHEAD_SECONDS
+        self._since = time.monotonic()
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the block as that of a token.
+
+        Raises:
+            ConstraintError: it is used up, before the block or by it.
+        """
+        now = time.monotonic()
+        self._left = min(_AHEAD_SECONDS, self._left + (now - self._since) * _SHARE)
+        self._since = now
+        if self._left >= 0:
+            began = time.thread_time()
+            yield
+            self._left += _STEP_SECONDS - (time.thread_time() - began)
+        if self._left < 0:
+            raise ConstraintError(
+                f"its schema takes too long to follow: more than {_STEP_SECONDS * 1000:g} ms for each token, and "
+                f"{_AHEAD_SECONDS:g} s beyond that"
+            )
+
+
 class Grammar:
     """Begins continuations that obey one grammar.
 
@@ -48,13 +116,12 @@ class Grammar:
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._matcher = LLMatcher(vocabulary.tokens, text, log_level=0, limits=_LIMITS)
-        if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+        self._budget = StepBudget()
+        self._matcher = compile_grammar(text, vocabulary.tokens)
 
     def begin(self) -> GrammarConstraint:
         """Begin a new continuation. Cheap: what has been learnt about the grammar's tokens is shared by all."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._vocabulary)
+        return GrammarConstraint(self._matcher.deep_copy(), self._vocabulary, self._budget)
 
 
 class GrammarConstraint:
@@ -65,14 +132,24 @@ class GrammarConstraint:
     (Where the model lacks that token, any spelling will do.)
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, budget: StepBudget) -> None:
         self._matcher = matcher
+        self._budget = budget
         self._tokens = vocabulary.tokens
         self._end_id = vocabulary.end_id
         self._literal: deque[int] = deque()
 
     def allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
         """See `TokenConstraint.allowed`."""
+        with self._budget.spending():
+            return self._allowed(vocabulary)
+
+    def certain(self, vocabulary: int) -> Sequence[int]:
+        """See `TokenConstraint.certain`: the rest of the text that has just been found to be without a choice, or its
+        beginning where it is long."""
+        return list(takewhile(lambda id_: id_ < vocabulary, islice(self._literal, _MOST_CERTAIN)))
+
+    def _allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
         if not self._literal and not self._matcher.is_stopped():
             self._literal.extend(self._matcher.compute_ff_tokens())
         if self._literal:
@@ -95,7 +172,7 @@ class GrammarConstraint:
 
     def _spellings(self, vocabulary: int) -> list[int]:
         """Return the ids below `vocabulary` that begin the text that is certain."""
-        text = self._matcher.compute_ff_bytes()
+        text = self._matcher.compute_ff_bytes()[:_LONGEST_TOKEN]
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
         return [ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary]
 
@@ -132,6 +209,7 @@ class Vocabulary:
             self.tokens: LLTokenizer = from_tokenizer(tokenizer, eos_token=ends)
         except Exception as error:  # foreign tokenizers fail in ways of their own
             raise UnreadableTokenizerError(str(error)) from error
+        self._core: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it has just been read from there
         self.end_ids = frozenset(ends)
         self.end_id = ends[0]
         """The token that the chat template ends an answer with."""
@@ -139,3 +217,11 @@ class Vocabulary:
             name: id_ for name, id_ in tokenizer.get_added_vocab().items() if self.tokens.is_special_token(id_)
         }
         """Tokens that are no text, by name."""
+
+    def definition(self) -> str:
+        """Return what a `LLTokenizer` of another process is made from: megabytes of JSON."""
+        core = copy(self._core)
+        core.no_padding()
+        core.no_truncation()
+        text: str = core.to_str()
+        return text

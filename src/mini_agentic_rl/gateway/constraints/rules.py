@@ -21,6 +21,9 @@ from ..render import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
 
 ANY_OBJECT: Final = '{"type": "object"}'
+MAX_SCHEMA_SIZE: Final = 120_000
+"""Characters of the names and values in all schemas of a request, annotations left out. OpenAI's bound is the same."""
+_ANNOTATIONS: Final = frozenset({"title", "description", "$comment", "examples", "default"})
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -80,6 +83,7 @@ def answer_rule(
     Raises:
         BadRequestError: fields that contradict each other, or that `tool_format` cannot serve together.
     """
+    _check_size(request)
     value = _value_rule(request.response_format)
     calls = _call_rules(request, tool_format)
     rule: AnswerRule | None = None
@@ -100,6 +104,45 @@ def answer_rule(
             f"ignore_eos: the form that {rule.field} asks for says where the answer ends", param="ignore_eos"
         )
     return None if rule is None else replace(rule, thought=thought, thought_begun=thought_begun)
+
+
+def _check_size(request: ChatRequest) -> None:
+    """Refuse schemas that are too large, before any work is done on them."""
+    if not (request.response_format or request.must_call or any(tool.function.strict for tool in request.tools or ())):
+        return
+    form = request.response_format.json_schema if request.response_format else None
+    left = MAX_SCHEMA_SIZE - _size(None if form is None else form.json_schema, MAX_SCHEMA_SIZE)
+    field = "response_format.json_schema.schema"
+    for index, tool in enumerate(request.tools or ()):
+        if left < 0:
+            break
+        field = f"tools[{index}].function.parameters"
+        left -= len(tool.function.name) + _size(tool.function.parameters, left)
+    if left < 0:
+        raise BadRequestError(
+            f"{field}: the schemas of the request have more than {MAX_SCHEMA_SIZE} characters in names and values",
+            param=field,
+        )
+
+
+def _size(schema: Any, bound: int) -> int:
+    """Return the number of characters in names and values; any number above `bound` where they are more."""
+    size, rest = 0, [schema]
+    while rest and size <= bound:
+        value = rest.pop()
+        size += 1
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            for name, child in value.items():
+                size += len(name)
+                # A property may have such a name too, but then its value is a schema.
+                if name not in _ANNOTATIONS or isinstance(child, Mapping):
+                    rest.append(child)
+        elif isinstance(value, list):
+            size += len(value)
+            rest += value
+    return size
 
 
 def _value_rule(wanted: ResponseFormat | None) -> ValueRule | None:

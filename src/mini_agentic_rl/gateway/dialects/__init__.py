@@ -5,7 +5,7 @@ whole or chunk by chunk, into its own shape.
 """
 
 from .anthropic import AnthropicDialect
-from .base import Counting, Dialect, Exchange, Lookup, Scope
+from .base import Counting, Dialect, Exchange, Lookup, Scope, assistant_message
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, ResponseFormat, parse_chat_request
 from .responses import ResponsesDialect
 
@@ -22,6 +22,7 @@ __all__ = [
     "ResponsesDialect",
     "Scope",
     "all_dialects",
+    "assistant_message",
     "parse_chat_request",
 ]
 

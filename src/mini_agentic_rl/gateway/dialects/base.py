@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from ...http import HttpError, encode
+from ...http import ANYBODY, HttpError, encode
 
 Json: TypeAlias = dict[str, Any]
 Scope: TypeAlias = tuple[str, str] | None
 """(rollout id, attempt id) of a request's URL; None outside of any rollout."""
+
+MOST_ITEMS: Final = 1000
+"""Most parts (text, thinking, calls) of one answer in the dialects that have such."""
 
 
 class Exchange(Protocol):
@@ -23,23 +26,18 @@ class Exchange(Protocol):
     @property
     def chat(self) -> Json:
         """The body of the chat request that is served."""
-        ...
 
     def answer(self, completion: Json) -> Json:
         """Return the body of the answer, from a whole `chat.completion`."""
-        ...
 
     def events(self, chunk: Json) -> bytes:
         """Return the server-sent events for the next `chat.completion.chunk`; may be none."""
-        ...
 
     def end(self) -> bytes:
         """Return the events after the last chunk of a stream that is complete."""
-        ...
 
     def failed(self, error: HttpError) -> bytes:
         """Return the events that end a stream which failed on its way."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,9 @@ class Lookup:
     method: str
     path: str
     """Ends in `{id}`."""
-    answer: Callable[[str, Scope], Json]
-    """The body of the answer for that id and the scope of the URL; raises a HttpError where there is none."""
+    answer: Callable[[str, Scope, str], Json]
+    """The body of the answer for that id, the scope of the URL and the key of the client; raises a HttpError where
+    there is none, or it is another's."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,9 @@ class Counting:
     """A path of a dialect that tells how many tokens the prompt of a request has."""
 
     path: str
-    chat: Callable[[Json, Scope], Json]
-    """The chat request of the body that was sent; raises a HttpError where it cannot be read."""
+    chat: Callable[[Json, Scope, str], Json]
+    """The chat request of the body that was sent, under a scope and with a key; raises a HttpError where it cannot be
+    read."""
     answer: Callable[[int], Json]
     """The body of the answer."""
 
@@ -70,33 +70,39 @@ class Dialect(Protocol):
     @property
     def path(self) -> str:
         """Where it is served, e.g. `/v1/chat/completions`."""
-        ...
 
     @property
     def lookups(self) -> Sequence[Lookup]:
         """Paths beside it."""
-        ...
 
     @property
     def counting(self) -> Counting | None:
         """Where prompts are counted; None where the dialect has no such thing."""
-        ...
 
-    def open(self, body: Json, scope: Scope) -> Exchange:
+    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> Exchange:
         """Read a request.
 
         Args:
             body: the JSON object that was sent.
-            scope: whose request it is.
+            scope: the attempt whose request it is.
+            key: the client's, which alone reaches again what is kept of this request.
 
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.
         """
-        ...
 
     def refusal(self, error: HttpError) -> Json:
         """Return the body that tells of an error."""
-        ...
+
+
+def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:
+    """Return an answer as chat completions have it; its content is null where it does nothing but call."""
+    message: Json = {"role": "assistant", "content": text or (None if calls else "")}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls)
+    return message
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
@@ -120,3 +126,8 @@ def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:
     """Return one server-sent event."""
     name = b"" if event is None else f"event: {event}\n".encode()
     return name + b"data: " + encode(value) + b"\n\n"
+
+
+def sent(events: Sequence[Json]) -> bytes:
+    """Return server-sent events that are named by their type."""
+    return b"".join(server_sent(event, event["type"]) for event in events)

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...http import BadRequestError, Body, HttpError, checked
+from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
 from .base import Counting, Json, Lookup, Scope, server_sent
 
-StopString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -92,8 +92,8 @@ class ChatRequest(Body):
     """`POST /v1/chat/completions`. None stands for the default."""
 
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[ToolDefinition] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] = Field(min_length=1)
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -107,7 +107,8 @@ class ChatRequest(Body):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[int, Bias] | None = None
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=300)] | None = None
+    """OpenAI takes as many."""
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     stream: bool | None = None
@@ -218,7 +219,7 @@ class ChatDialect:
     lookups: tuple[Lookup, ...] = ()
     counting: Counting | None = None
 
-    def open(self, body: Json, scope: Scope) -> ChatExchange:
+    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
 
     def refusal(self, error: HttpError) -> Json:
@@ -283,7 +284,7 @@ def _choice(choice: Json) -> Json:
     for field in ("message", "delta"):
         said = choice.get(field)
         calls = said.get("tool_calls") if isinstance(said, dict) else None
-        if isinstance(said, dict) and calls:
+        if isinstance(said, dict) and isinstance(calls, list) and calls and isinstance(calls[0], dict):
             kept = {name: value for name, value in said.items() if name != "tool_calls"}
             changed[field] = {**kept, "function_call": calls[0].get("function")}
     if choice.get("finish_reason") == "tool_calls":

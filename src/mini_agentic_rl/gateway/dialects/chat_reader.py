@@ -11,6 +11,7 @@ from typing import Any
 
 from .base import Json
 
+_LONGEST_NAME = 200
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
@@ -53,8 +54,8 @@ class ChatReader:
 
     def take(self, body: Json) -> AnswerDelta:
         """Read a `chat.completion` or a `chat.completion.chunk`; return what it adds."""
-        self.id = self.id or _text(body.get("id"))
-        self.model = self.model or _text(body.get("model"))
+        self.id = self.id or _text(body.get("id"))[:_LONGEST_NAME]
+        self.model = self.model or _text(body.get("model"))[:_LONGEST_NAME]
         self.created = self.created or _count(body.get("created"))
         self.prompt_token_ids = self.prompt_token_ids or _ids(body.get("prompt_token_ids"))
         self.usage = _object(body.get("usage")) or self.usage
@@ -113,7 +114,7 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
 
 
 def _object(value: Any) -> Json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,19 +11,34 @@ from starlette.responses import Response
 
 from ...http import (
     Admission,
+    BodyTooLargeError,
     Endpoint,
     MetricFamily,
-    client_gone,
-    json_object,
+    RequestLimits,
     json_response,
     new_app,
     openai_response,
-    read_body,
+    read_json,
     unless_disconnected,
 )
+from ..caller import caller_of
 from ..completion import ChatService, ChatStream, whole_answer
-from ..dialects import Dialect, all_dialects, parse_chat_request
-from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
+from ..dialects import ChatRequest, Dialect, Exchange, all_dialects, parse_chat_request
+from ..errors import BodyBeyondContextError
+from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
+
+_ABOUT = (
+    "An OpenAI-compatible endpoint on a model in this process: set a client's base_url to this address with /v1. Calls "
+    "under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry 'Authorization: "
+    "Bearer KEY' or 'x-api-key: KEY'."
+)
+
+T = TypeVar("T")
+
+_BYTES_PER_TOKEN: Final = 16
+"""More than a token stands for on the mean, in JSON: Chinese in escapes of six bytes comes closest, with about ten."""
+_BYTES_BESIDE: Final = 64 * 1024
+"""For what is no part of the prompt: sampling settings, metadata, a schema of the answer."""
 
 
 def create_app(service: ChatService, admission: Admission) -> Starlette:
@@ -33,45 +48,79 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
         service: answers the requests.
         admission: lets them in.
     """
-    app = new_app(openai_response)
+    app = new_app(openai_response, admission.keys, title="mini-agentic-rl gateway", about=_ABOUT)
+    preparation = service.preparation
     metrics = gateway_metrics(admission, lambda: _counted(service), lambda: _measured(service))
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
-            scope = scope_of(request)
-            exchange = dialect.open(json_object(await read_body(request, admission.limits.max_body_bytes)), scope)
-            chat = parse_chat_request(exchange.chat)
-            if admission.paused and not await unless_disconnected(admission.opened(), request.receive):
-                return client_gone()
-            prepared = await service.prepare(chat, scope, request.headers.get("traceparent"))
+            key, caller = admission.keys.check(request.headers), caller_of(request, records())
+
+            def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
+                exchange = dialect.open(body, caller.scope, key)
+                return exchange, parse_chat_request(exchange.chat)
+
+            exchange, chat = await _read(request, admission.limits, read, service.backend.context_length)
+            if admission.paused:
+                await unless_disconnected(admission.opened(), request.receive)
+            prepared = await unless_disconnected(preparation.make(chat, caller), request.receive)
             if chat.stream:
                 stream = ChatStream(service, prepared, exchange, request.receive)
                 await stream.begin()
                 return stream
-            if not await unless_disconnected(service.run(prepared), request.receive):
-                return client_gone()
+            await unless_disconnected(service.run(prepared), request.receive)
             return json_response(exchange.answer(whole_answer(service, prepared)))
 
         return serve
 
-    def count(chat: dict[str, Any]) -> int:
-        return service.count(parse_chat_request(chat))
+    def records() -> bool:
+        return service.store is not None
+
+    async def count(request: Request, chat_of: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+        def read(body: dict[str, Any]) -> ChatRequest:
+            return parse_chat_request(chat_of(body))
+
+        return await preparation.count(await _read(request, admission.limits, read, service.backend.context_length))
 
     def about() -> dict[str, Any]:
         return {
             "model": service.model_name,
-            "models": service.models,
+            "models": preparation.models,
             "context_length": service.backend.context_length,
             "requests": vars(service.counters),
             "conversations": service.memory.counters(),
         }
 
     for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), admission, metrics, count)
+        add_dialect(app, dialect, serving(dialect), admission, metrics, records, count)
     model_facts = {"owned_by": "mini-agentic-rl", "max_model_len": service.backend.context_length}
-    add_models(app, admission, lambda: service.models, model_facts)
+    add_models(app, admission, metrics, lambda: preparation.models, model_facts)
     add_health(app, admission, metrics, about)
     return app
+
+
+async def _read(request: Request, limits: RequestLimits, read: Callable[[dict[str, Any]], T], context_length: int) -> T:
+    """Return what `read` makes of the JSON object in the body, which is not read where no prompt that fits is so long.
+
+    Args:
+        request: its body has not been read yet.
+        limits: bound it.
+        read: makes something of the object; called in some thread.
+        context_length: tokens that the model may see.
+
+    Raises:
+        HttpError: as `read_json` and `read` do; a BodyBeyondContextError where the prompt cannot fit.
+    """
+    bound = min(limits.max_body_bytes, context_length * _BYTES_PER_TOKEN + _BYTES_BESIDE)
+    try:
+        return await read_json(request, bound, read, within_seconds=limits.max_body_seconds)
+    except BodyTooLargeError:
+        declared = request.headers.get("content-length", "")
+        if bound == limits.max_body_bytes:
+            raise
+        if declared.isascii() and declared.isdecimal() and int(declared) > limits.max_body_bytes:
+            raise BodyTooLargeError(limits.max_body_bytes) from None
+        raise BodyBeyondContextError(bound, context_length) from None
 
 
 _NOW = ("attempts", "tokens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from starlette.applications import Starlette
@@ -19,16 +19,17 @@ from ...http import (
     MetricFamily,
     RequestMetrics,
     guarded,
-    json_object,
     json_response,
     openai_response,
-    read_body,
 )
+from ..caller import caller_of
 from ..dialects import Counting, Dialect, Lookup
 from ..errors import UnknownModelError
 
-TokenCount: TypeAlias = Callable[[dict[str, Any]], int]
-"""Counts the tokens that the prompt of a chat request has."""
+Records: TypeAlias = Callable[[], bool]
+"""Tells whether calls of rollouts are recorded."""
+TokenCount: TypeAlias = Callable[[Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[int]]
+"""Reads a request, and counts the tokens that the prompt of the chat request in its body has."""
 
 ROLLOUT_PREFIX: Final = "/rollout/{rollout_id}/attempt/{attempt_id}"
 TOKENS_HELP: Final = "Tokens of prompts, those of them found in a cache, and tokens sampled."
@@ -61,24 +62,25 @@ def add_dialect(
     endpoint: Endpoint,
     admission: Admission,
     metrics: RequestMetrics,
+    records: Records,
     count: TokenCount | None = None,
 ) -> None:
-    """Serve a dialect at its path and under each attempt's own URL; its requests are counted. What it remembers can be
-    looked up by those who have a key, and so can the lengths of prompts where `count` is given."""
+    """Serve a dialect at its path and under each attempt's own URL, and beside it what it remembers and, where
+    `count` is given, the lengths of prompts. All of these come in by the admission, and are counted."""
 
     def refused(error: HttpError) -> Response:
-        return json_response(dialect.refusal(error), error.status, error.headers())
+        return json_response(dialect.refusal(error), error.status, error.headers)
 
-    name = dialect.path.rpartition("/v1/")[2]
-    admitted = AdmittedEndpoint(name, endpoint, admission, metrics, refused)
-    for prefix in ("", ROLLOUT_PREFIX):
-        app.router.routes.append(Route(prefix + dialect.path, admitted, methods=["POST"]))
-        for lookup in dialect.lookups:
-            found = guarded(_lookup_endpoint(lookup, admission), refused)
-            app.router.routes.append(Route(prefix + lookup.path, found, methods=[lookup.method]))
-        if count is not None and dialect.counting is not None:
-            counted = guarded(_counting_endpoint(dialect.counting, count, admission), refused)
-            app.router.routes.append(Route(prefix + dialect.counting.path, counted, methods=["POST"]))
+    def serve(method: str, path: str, endpoint: Endpoint) -> None:
+        admitted = AdmittedEndpoint(path.rpartition("/v1/")[2], endpoint, admission, metrics, refused)
+        for prefix in ("", ROLLOUT_PREFIX):
+            app.router.routes.append(Route(prefix + path, admitted, methods=[method]))
+
+    serve("POST", dialect.path, endpoint)
+    for lookup in dialect.lookups:
+        serve(lookup.method, lookup.path, _lookup_endpoint(lookup, admission, records))
+    if count is not None and dialect.counting is not None:
+        serve("POST", dialect.counting.path, _counting_endpoint(dialect.counting, count, admission, records))
 
 
 def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
@@ -87,8 +89,14 @@ def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
         app.router.routes.append(Route(prefix + path, guarded(endpoint, openai_response), methods=["GET"]))
 
 
-def add_models(app: Starlette, admission: Admission, names: Callable[[], Sequence[str]], about: dict[str, Any]) -> None:
-    """Serve the list of models, and each by its name, to those who have a key.
+def add_models(
+    app: Starlette,
+    admission: Admission,
+    metrics: RequestMetrics,
+    names: Callable[[], Sequence[str]],
+    about: dict[str, Any],
+) -> None:
+    """Serve the list of models, and each by its name, to those whom the admission lets in.
 
     Args:
         names: returns what may be asked for.
@@ -99,18 +107,18 @@ def add_models(app: Starlette, admission: Admission, names: Callable[[], Sequenc
         return {"id": name, "object": "model", "created": 0, **about}
 
     async def models(request: Request) -> Response:
-        admission.keys.check(request.headers)
         return json_response({"object": "list", "data": [row(name) for name in names()]})
 
     async def model(request: Request) -> Response:
-        admission.keys.check(request.headers)
         name, known = request.path_params["model"], names()
         if name not in known:
             raise UnknownModelError(name, known)
         return json_response(row(name))
 
-    add_information(app, "/v1/models", models)
-    add_information(app, "/v1/models/{model:path}", model)
+    for path, endpoint in (("/v1/models", models), ("/v1/models/{model:path}", model)):
+        admitted = AdmittedEndpoint("models", endpoint, admission, metrics, openai_response)
+        for prefix in ("", ROLLOUT_PREFIX):
+            app.router.routes.append(Route(prefix + path, admitted, methods=["GET"]))
 
 
 def add_health(
@@ -130,24 +138,17 @@ def add_health(
     add_information(app, "/metrics", scrape)
 
 
-def scope_of(request: Request) -> tuple[str, str] | None:
-    """Return (rollout id, attempt id) of the URL; None under the plain one."""
-    rollout_id = request.path_params.get("rollout_id")
-    return None if rollout_id is None else (rollout_id, request.path_params["attempt_id"])
-
-
-def _lookup_endpoint(lookup: Lookup, admission: Admission) -> Endpoint:
+def _lookup_endpoint(lookup: Lookup, admission: Admission, records: Records) -> Endpoint:
     async def answer(request: Request) -> Response:
-        admission.keys.check(request.headers)
-        return json_response(lookup.answer(request.path_params["id"], scope_of(request)))
+        key = admission.keys.check(request.headers)
+        return json_response(lookup.answer(request.path_params["id"], caller_of(request, records()).scope, key))
 
     return answer
 
 
-def _counting_endpoint(counting: Counting, count: TokenCount, admission: Admission) -> Endpoint:
+def _counting_endpoint(counting: Counting, count: TokenCount, admission: Admission, records: Records) -> Endpoint:
     async def answer(request: Request) -> Response:
-        admission.keys.check(request.headers)
-        body = json_object(await read_body(request, admission.limits.max_body_bytes))
-        return json_response(counting.answer(count(counting.chat(body, scope_of(request)))))
+        key, scope = admission.keys.check(request.headers), caller_of(request, records()).scope
+        return json_response(counting.answer(await count(request, lambda body: counting.chat(body, scope, key))))
 
     return answer

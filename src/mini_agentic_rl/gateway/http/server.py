@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
 from ...store import LightningStore
 from ...types import ProxyLLM
@@ -60,7 +61,9 @@ class MiniLLMServer(AdmittingServer):
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
-        self.service = ChatService(backend, self.renderer, model_name, default_adapter, store, budgets=budgets)
+        self.service = ChatService(
+            backend, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
+        )
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         super().__init__(create_app(self.service, admission), admission, host, port, "gateway server")
@@ -71,7 +74,14 @@ class MiniLLMServer(AdmittingServer):
         return f"{self.root}/v1"
 
     def announce(self) -> None:
+        gateway_started(self.endpoint)
         logger.info("serving %s at %s", self.model_name, self.endpoint)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        if self.running:
+            gateway_stopped(self.endpoint)
+        super().stop(timeout)
+        self.service.close()
 
     def as_resource(self, sampling_parameters: Mapping[str, Any] | None = None) -> ProxyLLM:
         """Return the endpoint as a resource for rollouts.

@@ -1,5 +1,6 @@
 """The gateway over servers of others."""
 
 from .llm_proxy import LLMProxy
+from .upstream import ModelConfig
 
-__all__ = ["LLMProxy"]
+__all__ = ["LLMProxy", "ModelConfig"]

@@ -19,23 +19,29 @@ from ...http import (
     EventStream,
     HttpError,
     MetricFamily,
-    client_gone,
-    json_object,
     json_response,
     new_app,
     openai_response,
-    read_body,
+    read_json,
     unless_disconnected,
 )
 from ...store import LightningStore
+from ..caller import caller_of
+from ..completion import KnownAttempts
 from ..dialects import Dialect, all_dialects
 from ..errors import NotFoundError
-from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics, scope_of
+from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
 from .call import ProxiedCall
 from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
+
+_ABOUT = (
+    "An OpenAI-compatible endpoint that passes calls on to other servers: set a client's base_url to this address with "
+    "/v1. Calls under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry "
+    "'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+)
 
 
 def create_proxy_app(
@@ -55,71 +61,69 @@ def create_proxy_app(
         yield
         await upstreams.close()
 
-    app = new_app(openai_response, lifespan=lifespan)
+    app = new_app(openai_response, admission.keys, title="mini-agentic-rl proxy", about=_ABOUT, lifespan=lifespan)
+    limits = admission.limits
     tokens: Counter[str] = Counter()
     metrics = gateway_metrics(admission, lambda: _counted(upstreams, tokens), lambda: _measured(upstreams))
 
+    attempts: list[KnownAttempts] = []
+
+    def known_to(recorder: LightningStore) -> KnownAttempts:
+        if not attempts or attempts[0].store is not recorder:  # the proxy was given another one
+            attempts[:] = [KnownAttempts(recorder)]
+        return attempts[0]
+
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
-            scope = scope_of(request)
-            exchange = dialect.open(json_object(await read_body(request, admission.limits.max_body_bytes)), scope)
             recorder = store()
-            if scope is not None and recorder is None:
+            key, caller = admission.keys.check(request.headers), caller_of(request, recorder is not None)
+            exchange = await read_json(
+                request,
+                limits.max_body_bytes,
+                lambda body: dialect.open(body, caller.scope, key),
+                within_seconds=limits.max_body_seconds,
+            )
+            if caller.scope is not None and recorder is None:
                 raise NotFoundError(
                     "this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store"
                 )
-            call = ProxiedCall(exchange, scope, request.headers.get("traceparent"), recorder, budgets)
-            if admission.paused and not await unless_disconnected(admission.opened(), request.receive):
-                return client_gone()
-            finished = _Finished(call, tokens)
+            if recorder is not None:
+                await known_to(recorder).check(caller.scope)
+            call = ProxiedCall(exchange, caller, recorder, budgets, tokens)
+            if admission.paused:
+                await unless_disconnected(admission.opened(), request.receive)
             if call.streams:
                 try:
-                    sent = await unless_disconnected(call.send(upstreams), request.receive)
+                    await unless_disconnected(call.send(upstreams), request.receive)
                 except HttpError:
-                    await finished()
+                    await call.end()
                     raise
-                return ProxiedStream(call, finished) if sent else client_gone()
-            answers = []
+                return ProxiedStream(call)
 
-            async def ask() -> None:
+            async def ask() -> Response:
                 await call.send(upstreams)
-                answers.append(exchange.answer(await call.whole()))
+                return json_response(exchange.answer(await call.whole()))
 
             try:
-                done = await unless_disconnected(ask(), request.receive)
+                return await unless_disconnected(ask(), request.receive)
             finally:
-                await finished()
-            return json_response(answers[0]) if done else client_gone()
+                await call.end()
 
         return serve
 
     for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), admission, metrics)
-    add_models(app, admission, lambda: upstreams.names, {"owned_by": "upstream"})
+        add_dialect(app, dialect, serving(dialect), admission, metrics, lambda: store() is not None)
+    add_models(app, admission, metrics, lambda: upstreams.names, {"owned_by": "upstream"})
     add_health(app, admission, metrics, lambda: {"models": upstreams.names})
     return app
-
-
-class _Finished:
-    """Ends a call once: what is left of its answer is closed, its tokens are counted."""
-
-    def __init__(self, call: ProxiedCall, tokens: Counter[str]) -> None:
-        self._call = call
-        self._tokens = tokens
-
-    async def __call__(self) -> None:
-        await self._call.end()
-        prompt, cached, sampled = self._call.answer.tokens
-        self._tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
 
 
 class ProxiedStream(EventStream):
     """The events of one call as a response; when the client goes away, the upstream's answer is closed."""
 
-    def __init__(self, call: ProxiedCall, finished: _Finished) -> None:
+    def __init__(self, call: ProxiedCall) -> None:
         super().__init__()
         self._call = call
-        self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await StreamingResponse(self._events(), media_type="text/event-stream")(scope, receive, send)
@@ -137,7 +141,7 @@ class ProxiedStream(EventStream):
             self.failed = True
             yield self._call.exchange.failed(HttpError("the proxy failed to answer; its log says why"))
         finally:
-            await asyncio.shield(self._finished())
+            await asyncio.shield(self._call.end())
 
 
 def _counted(upstreams: Upstreams, tokens: Counter[str]) -> Iterable[MetricFamily]:

@@ -6,21 +6,25 @@ are part of the record and the call can be trained; where it does not, the recor
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import httpx
 
-from ...http import BadRequestError, HttpError, json_object
+from ...http import BadRequestError, HttpError
 from ...store import LightningStore
-from ..completion import CallContext, RecordedAnswer, Recorder
+from ..caller import Caller
+from ..completion import CallContext, RecordedAnswer, record_answer
 from ..dialects import Exchange
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer
-from .upstream import Upstream, UpstreamBrokenError, UpstreamRefusedError
-from .upstreams import Upstreams, events, silent
+from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
+from .upstream import MOST_REFUSAL_BYTES, Upstream, UpstreamBrokenError, UpstreamRefusedError
+from .upstreams import Upstreams, silent
 
 
 class ProxiedCall:
@@ -28,10 +32,10 @@ class ProxiedCall:
 
     Args:
         exchange: the request in the agent's dialect.
-        scope: the attempt that it belongs to.
-        traceparent: W3C trace context of the request.
+        caller: whose it is.
         store: where it is recorded.
         budgets: how much the attempt may ask for.
+        tokens: counts those of prompts, those found in a cache, and those sampled, once the call has ended.
 
     Raises:
         BadRequestError: a field that the record needs has a bad value.
@@ -40,26 +44,28 @@ class ProxiedCall:
     def __init__(
         self,
         exchange: Exchange,
-        scope: tuple[str, str] | None,
-        traceparent: str | None,
+        caller: Caller,
         store: LightningStore | None,
         budgets: RolloutBudgets,
+        tokens: Counter[str],
     ) -> None:
         body = exchange.chat
         if not isinstance(body.get("messages"), list):
             raise BadRequestError("messages: expected a list", param="messages")
-        if isinstance(body.get("temperature"), bool) or not isinstance(body.get("temperature"), int | float | None):
-            raise BadRequestError("temperature: expected a number", param="temperature")
+        temperature = body.get("temperature")
+        if temperature is not None and (isinstance(temperature, bool) or not _is_temperature(temperature)):
+            raise BadRequestError("temperature: expected a number, 0 or more", param="temperature")
         if not isinstance(body.get("stream_options"), dict | None):
             raise BadRequestError("stream_options: expected an object", param="stream_options")
         self.exchange = exchange
         self.body = body
-        self.scope = scope
-        self.traceparent = traceparent
+        self.caller = caller
+        self.scope = caller.scope
         self.start_time = time.time()
         self.answer = UpstreamAnswer()
         self._store = store
         self._budgets = budgets
+        self._tokens = tokens
         self._recorded = False
         self._upstream: Upstream | None = None
         self._response: httpx.Response | None = None
@@ -98,15 +104,13 @@ class ProxiedCall:
         """
         upstream, response = self._sent()
         try:
-            content = await response.aread()
+            completion = await read_whole(response)
         except httpx.ReadTimeout as error:
             raise silent(upstream, self._silence) from error
         except httpx.RequestError as error:
             raise self._broken_off(upstream, error) from error
-        try:
-            completion = json_object(content)
-        except BadRequestError as error:
-            raise UpstreamBrokenError(f"{upstream.base_url} answered what is no JSON object") from error
+        except UnreadableAnswerError as error:
+            raise UpstreamBrokenError(f"{upstream.shown_url} {error}") from error
         self._take(upstream, completion)
         await self._record(upstream)
         return completion
@@ -119,14 +123,18 @@ class ProxiedCall:
         """
         upstream, response = self._sent()
         try:
-            async for chunk in events(response):
-                self._take(upstream, chunk)
+            async for chunk, weight in read_events(response):
+                self._take(upstream, chunk, weight)
                 if not self._is_unasked_usage(chunk):
                     yield self.exchange.events(chunk)
         except httpx.ReadTimeout as error:
             raise silent(upstream, self._silence) from error
         except httpx.RequestError as error:
             raise self._broken_off(upstream, error) from error
+        except UnreadableAnswerError as error:
+            raise UpstreamBrokenError(f"{upstream.shown_url} {error}") from error
+        if not self.answer.choices:
+            raise UpstreamBrokenError(f"{upstream.shown_url} ended a stream in which there was no answer")
         await self._record(upstream)
         yield self.exchange.end()
 
@@ -140,7 +148,8 @@ class ProxiedCall:
                 choice.finish_reason = choice.finish_reason or "cancelled"
             with suppress(HttpError):  # logged already, and nobody is left to be told
                 await self._record(self._upstream)
-        prompt, _, sampled = self.answer.tokens
+        prompt, cached, sampled = self.answer.tokens
+        self._tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
         self._budgets.spend(self.scope, prompt + sampled)
 
     def _onward(self, upstream: Upstream) -> dict[str, Any]:
@@ -164,22 +173,20 @@ class ProxiedCall:
             raise RuntimeError("the request has not been sent")
         return self._upstream, self._response
 
-    def _take(self, upstream: Upstream, part: dict[str, Any]) -> None:
+    def _take(self, upstream: Upstream, part: dict[str, Any], weight: int = 0) -> None:
         try:
-            self.answer.take(part)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise UpstreamBrokenError(f"{upstream.base_url} answered what is no chat completion: {error}") from error
+            self.answer.take(part, weight)
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+            raise UpstreamBrokenError(f"{upstream.shown_url} answered what is no chat completion: {error}") from error
 
     def _broken_off(self, upstream: Upstream, error: httpx.RequestError) -> UpstreamBrokenError:
         return UpstreamBrokenError(
-            f"{upstream.base_url} broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}",
+            f"{upstream.shown_url} broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}",
             code="upstream_broken",
         )
 
     async def _refusal(self, upstream: Upstream, response: httpx.Response) -> UpstreamRefusedError:
-        content = b""
-        with suppress(httpx.RequestError):
-            content = await response.aread()
+        content = await read_beginning(response, MOST_REFUSAL_BYTES)
         await response.aclose()
         return UpstreamRefusedError(upstream, response, content)
 
@@ -198,7 +205,8 @@ class ProxiedCall:
             prompt_ids=answer.prompt_ids,
             temperature=1.0 if asked is None else float(asked),
             start_time=self.start_time,
-            traceparent=self.traceparent,
+            agent=self.caller.agent,
+            traceparent=self.caller.traceparent,
         )
         for index, choice in answer.choices.items():
             told = RecordedAnswer(
@@ -208,4 +216,8 @@ class ProxiedCall:
                 token_ids=choice.token_ids,
                 logprobs=choice.logprobs,
             )
-            await Recorder(self._store).record(context, told, time.time())
+            await record_answer(self._store, context, told, time.time())
+
+
+def _is_temperature(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max

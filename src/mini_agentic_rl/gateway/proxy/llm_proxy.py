@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
+from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
@@ -17,6 +18,11 @@ from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 
+_ALWAYS_DONE: Final = frozenset(
+    {"rollout_attempt", "stream_conversion", "message_inspection", "return_token_ids", "logprobs", "opentelemetry"}
+)
+"""Middlewares and callbacks of agent-lightning whose work this proxy does by itself."""
+
 
 class LLMProxy:
     """Hands chat requests on by model name, and records those made under a rollout's URL.
@@ -24,7 +30,8 @@ class LLMProxy:
     Args:
         port: port to listen on; None and 0 take a free one.
         model_list: what is served where: `{"model_name": …, "base_url": …, "api_key": …, "model": …, "token_ids": …}`
-            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`. Several
+            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`, where
+            `openai/…` without `api_base` stands at OPENAI_BASE_URL, or at OpenAI with OPENAI_API_KEY. Several
             entries of one name are servers of one model: the calls of a rollout go to the same one as long as it is
             there. `token_ids` is "vllm" or "sglang" where the server tells token ids; without it calls are recorded
             with their messages alone. `timeout` and `connect_timeout` may be given for each.
@@ -33,6 +40,10 @@ class LLMProxy:
         num_retries: how often a request is sent again after a failed connection or an answer of 408, 429 or 5xx.
         timeout: seconds that an upstream may be silent.
         connect_timeout: seconds within which a connection to an upstream has to be made.
+        litellm_config, num_workers, launch_mode, launcher_args, middlewares, callbacks: agent-lightning's settings of
+            its LiteLLM server. Host and port of `launcher_args` count where none are given; the rest has no effect,
+            since there is no LiteLLM here. What its own middlewares and callbacks do (paths of rollouts, spans, tokens,
+            streams) is always done.
         api_key: bearer token that agents must send; without one, and without `api_keys`, none is asked for.
         api_keys: further bearer tokens that are accepted.
         limits: what is let in, and how much each rollout may use.
@@ -45,20 +56,29 @@ class LLMProxy:
     def __init__(
         self,
         port: int | None = None,
-        model_list: Iterable[Upstream | Mapping[str, Any]] = (),
+        model_list: Iterable[Upstream | Mapping[str, Any]] | None = None,
         store: LightningStore | None = None,
-        host: str = "127.0.0.1",
-        *,
+        host: str | None = None,
+        litellm_config: Mapping[str, Any] | None = None,
         num_retries: int = 2,
+        num_workers: int = 1,
+        launch_mode: Literal["asyncio", "thread", "mp"] = "thread",
+        launcher_args: Any = None,
+        middlewares: Sequence[Any] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        *,
         timeout: float = 600.0,
         connect_timeout: float = 5.0,
         api_key: str | None = None,
         api_keys: Sequence[str] = (),
         limits: GatewayLimits | None = None,
     ) -> None:
+        _warn_of_unused(litellm_config=litellm_config, middlewares=middlewares, callbacks=callbacks)
+        host = host or getattr(launcher_args, "host", None) or "127.0.0.1"
+        port = port or getattr(launcher_args, "port", None)
         self._store = store
         self._upstreams = Upstreams(
-            model_list, num_retries=num_retries, timeout=timeout, connect_timeout=connect_timeout
+            model_list or (), num_retries=num_retries, timeout=timeout, connect_timeout=connect_timeout
         )
         limits = limits or GatewayLimits()
         keys = [*([] if api_key is None else [api_key]), *api_keys]
@@ -105,6 +125,7 @@ class LLMProxy:
         """
         if not self.is_running():
             await asyncio.to_thread(self._server.start)
+            gateway_started(self.endpoint)
             logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
 
     def pause(self) -> None:
@@ -118,6 +139,8 @@ class LLMProxy:
     async def stop(self, timeout: float = 5.0) -> None:
         """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
         them."""
+        if self.is_running():
+            gateway_stopped(self.endpoint)
         await asyncio.to_thread(self._server.stop, timeout)
 
     async def restart(self) -> None:
@@ -156,3 +179,10 @@ class LLMProxy:
         if rollout_id is None or attempt_id is None:
             raise ValueError("as_resource needs both rollout_id and attempt_id, or neither")
         return resource.for_rollout(rollout_id, attempt_id)
+
+
+def _warn_of_unused(**settings: Any) -> None:
+    for name, value in settings.items():
+        unknown = [one for one in value or () if not (isinstance(one, str) and one in _ALWAYS_DONE)]
+        if unknown:
+            logger.warning("LLMProxy(%s=%r) has no effect: there is no LiteLLM here", name, unknown)

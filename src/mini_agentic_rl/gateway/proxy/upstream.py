@@ -5,22 +5,35 @@ An upstream speaks OpenAI's chat completions: vLLM, SGLang, Ollama, DeepSeek, Op
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import httpx
 
 from ...errors import UserError
 from ...http import BadRequestError, HttpError, json_object
+from ...redaction import without_secrets
+from ...types import LLM
 
 TokenIdFormat = Literal["vllm", "sglang"]
 """The way to ask a server for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
 tells ids in an extension of the answer (`sglext`), and older ones in the `meta_info` of a whole answer."""
 
 _FORMATS: Final = {True: "vllm", False: None, None: None, "vllm": "vllm", "sglang": "sglang"}
+_OF_VARIABLE: Final = "os.environ/"
 _EXTENSIONS: Final = frozenset({"return_token_ids"})
 """Fields that agents may send to MiniLLMServer and that other servers need not know."""
+
+
+class ModelConfig(TypedDict):
+    """One entry of a model list in LiteLLM's form."""
+
+    model_name: str
+    """The name that agents ask for."""
+    litellm_params: dict[str, Any]
+    """Place and name of the model: `model`, `api_base`, `api_key`, and what else an `Upstream` has."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +42,8 @@ class Upstream:
 
     name: str
     """The name that agents ask for."""
-    base_url: str
-    """URL of the server, ending in /v1 as a rule."""
+    base_url: str = field(repr=False)
+    """URL of the server, ending in /v1 as a rule; it may hold a user and a password."""
     model: str
     """The name that the server knows the model by."""
     api_key: str | None = field(default=None, repr=False)
@@ -63,6 +76,9 @@ class Upstream:
         name = entry.get("model_name", entry.get("name"))
         fields = dict(entry.get("litellm_params") or entry)
         base_url = fields.get("api_base") or fields.get("base_url") or fields.get("endpoint")
+        if not base_url and str(fields.get("model", "")).startswith("openai/"):
+            base_url = os.environ.get("OPENAI_BASE_URL") or LLM.model_fields["endpoint"].default
+            fields = {"api_key": os.environ.get("OPENAI_API_KEY"), **fields}
         if not name or not base_url:
             raise UserError(
                 f"{sorted(entry)} needs model_name and the server's URL (base_url, or api_base inside litellm_params)",
@@ -80,11 +96,16 @@ class Upstream:
             name=str(name),
             base_url=str(base_url).rstrip("/"),
             model=model,
-            api_key=fields.get("api_key"),
+            api_key=_key(fields.get("api_key")),
             token_ids=_FORMATS[token_ids],
             timeout=fields.get("timeout"),
             connect_timeout=fields.get("connect_timeout"),
         )
+
+    @property
+    def shown_url(self) -> str:
+        """Its URL as anybody may see it."""
+        return without_secrets(self.base_url)
 
     def body(self, chat: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
         """Return a chat request as this server gets it: its own model name, and only fields that it knows.
@@ -104,8 +125,17 @@ class Upstream:
         return body
 
 
+def _key(text: str | None) -> str | None:
+    """Return an API key; LiteLLM writes `os.environ/NAME` for that of a variable."""
+    return os.environ.get(text.removeprefix(_OF_VARIABLE)) if text and text.startswith(_OF_VARIABLE) else text
+
+
 _OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
 _SHOWN_CHARACTERS: Final = 500
+_LONGEST_MESSAGE: Final = 16_000
+_LONGEST_NAME: Final = 200
+MOST_REFUSAL_BYTES: Final = 64 * 1024
+"""Most bytes that are read of an answer that refuses."""
 
 
 class UpstreamUnreachableError(HttpError):
@@ -148,21 +178,20 @@ class UpstreamRefusedError(HttpError):
         if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
             text = message if isinstance(message, str) else content.decode("utf-8", "replace")[:_SHOWN_CHARACTERS]
             message = (
-                f"{upstream.base_url} refused what it was asked for {upstream.name!r} of the model list with status "
-                f"{answer.status_code}" + (f": {text}" if text else "")
+                f"{upstream.shown_url} refused what it was asked for {upstream.name!r} of the model list with status "
+                f"{answer.status_code}" + (f": {text[:_SHOWN_CHARACTERS]}" if text else "")
             )
         super().__init__(
-            message,
+            message[:_LONGEST_MESSAGE],
             param=_text(error.get("param")),
             code=_text(error.get("code")),
             kind=_text(error.get("type")) or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
         )
         self.status = answer.status_code
-        self._retry_after = answer.headers.get("retry-after")
-
-    def headers(self) -> dict[str, str]:
-        return {} if self._retry_after is None else {"Retry-After": self._retry_after}
+        pause = answer.headers.get("retry-after", "")
+        if pause and len(pause) <= _LONGEST_NAME and pause.isprintable() and pause.isascii():
+            self.headers = {"Retry-After": pause}
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return str(value)[:_LONGEST_NAME] if isinstance(value, str | int | float) else None

@@ -13,16 +13,18 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
 
+from ...attribution import unrecorded
 from ...errors import UserError
-from ...http import BadRequestError, encode, json_object
+from ...http import encode
+from ...redaction import without_secrets
 from ..errors import UnknownModelError
+from .reading import ACCEPTED
 from .upstream import Upstream, UpstreamSilentError, UpstreamUnreachableError
 
 DOWN_SECONDS: Final = 10.0
@@ -50,7 +52,7 @@ class Replicas:
         for upstream in map(Upstream.of, entries):
             servers = self._by_name.setdefault(upstream.name, [])
             if any(known.base_url == upstream.base_url for known in servers):
-                raise UserError(f"{upstream.name!r} stands at {upstream.base_url} twice", setting="model_list")
+                raise UserError(f"{upstream.name!r} stands at {upstream.shown_url} twice", setting="model_list")
             servers.append(upstream)
 
     @property
@@ -88,7 +90,7 @@ class Replicas:
     def up(self) -> dict[str, float]:
         """Return, for each server's URL, 1 if it is taken to be there, else 0."""
         servers = [server for group in self._by_name.values() for server in group]
-        return {server.base_url: float(not self.is_down(server)) for server in servers}
+        return {server.shown_url: float(not self.is_down(server)) for server in servers}
 
 
 def _weight(base_url: str, rollout_id: str) -> bytes:
@@ -137,6 +139,7 @@ class Upstreams:
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._client: httpx.AsyncClient | None = None
+        self._client_loop: asyncio.AbstractEventLoop | None = None
 
     def replace(self, entries: Iterable[Upstream | Mapping[str, Any]]) -> None:
         """Serve these from now on; callable from any thread.
@@ -180,7 +183,7 @@ class Upstreams:
             try:
                 answer = await self._send(server, path, body(server))
             except httpx.TransportError as error:
-                failure = f"{type(error).__name__}: {error}"
+                failure = without_secrets(f"{type(error).__name__}: {error}")
                 replicas.mark_down(server)
             asked_pause = None if answer is None else _asked_pause(answer)
             if answer is not None:
@@ -195,7 +198,7 @@ class Upstreams:
                 if answer is not None:
                     return server, answer
                 raise UpstreamUnreachableError(
-                    f"{server.base_url} does not answer for model {name!r}: {failure}", code="upstream_unavailable"
+                    f"{server.shown_url} does not answer for model {name!r}: {failure}", code="upstream_unavailable"
                 )
             if answer is not None:
                 await answer.aclose()
@@ -204,24 +207,28 @@ class Upstreams:
                 retries += 1
 
     async def _send(self, server: Upstream, path: str, body: dict[str, Any]) -> httpx.Response:
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", "accept-encoding": ACCEPTED}
         if server.api_key is not None:
             headers["authorization"] = f"Bearer {server.api_key}"
         silence = server.timeout or self._timeout
         timeout = httpx.Timeout(silence, connect=server.connect_timeout or self._connect_timeout, pool=None)
         pool = self._pool()
+        url = httpx.URL(f"{server.base_url}{path}")
+        # what httpx logs has no password: it is told beside the URL
+        auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         request = pool.build_request(
-            "POST", f"{server.base_url}{path}", content=encode(body), headers=headers, timeout=timeout
+            "POST", url.copy_with(userinfo=b""), content=encode(body), headers=headers, timeout=timeout
         )
         try:
-            answer = await pool.send(request, stream=True)
+            with unrecorded():  # the call was recorded here, or is of nobody
+                answer = await pool.send(request, stream=True, auth=auth)
         except httpx.ReadTimeout as error:
-            self.sent[server.base_url, "silent"] += 1
+            self.sent[server.shown_url, "silent"] += 1
             raise silent(server, silence) from error
         except httpx.TransportError:
-            self.sent[server.base_url, "unreachable"] += 1
+            self.sent[server.shown_url, "unreachable"] += 1
             raise
-        self.sent[server.base_url, "refused" if answer.is_error else "answered"] += 1
+        self.sent[server.shown_url, "refused" if answer.is_error else "answered"] += 1
         return answer
 
     def silence(self, server: Upstream) -> float:
@@ -235,7 +242,9 @@ class Upstreams:
             self._client = None
 
     def _pool(self) -> httpx.AsyncClient:
-        if self._client is None:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client_loop is not loop:  # connections die with the loop of a server
+            self._client_loop = loop
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             self._client = httpx.AsyncClient(limits=limits)
         return self._client
@@ -244,17 +253,9 @@ class Upstreams:
 def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
     """Return the error for a server that says nothing."""
     return UpstreamSilentError(
-        f"{server.base_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
+        f"{server.shown_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
         code="upstream_timeout",
     )
-
-
-async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON objects in an answer of server-sent events; what else is in there is left out."""
-    async for line in answer.aiter_lines():
-        if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-            with suppress(BadRequestError):
-                yield json_object(data.encode())
 
 
 def _pause(retries: int, asked: float | None) -> float:
@@ -272,6 +273,6 @@ def _asked_pause(answer: httpx.Response) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError, OSError):  # no date, or one that no clock tells
             return None
     return min(_LONGEST_PAUSE_SECONDS, max(0.0, seconds))

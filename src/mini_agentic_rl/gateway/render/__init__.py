@@ -5,27 +5,6 @@ do), and continues one that goes on from its recorded ids. `Detokenizer` and `An
 become text, and the text becomes a thought, content and tool calls.
 """
 
-from .messages import Message, plain_messages, squashed, without_thought
-from .renderer import ChatRenderer, has_thought
-from .template import ChatTemplate
-from .thinking import AnswerPart, AnswerReader, ThinkingName, ThinkTags, Thought, ThoughtScanner
-from .tokenizer import Decoder, Detokenizer, Tokenizer
+import lazy_loader
 
-__all__ = [
-    "AnswerPart",
-    "AnswerReader",
-    "ChatRenderer",
-    "ChatTemplate",
-    "Decoder",
-    "Detokenizer",
-    "Message",
-    "ThinkTags",
-    "ThinkingName",
-    "Thought",
-    "ThoughtScanner",
-    "Tokenizer",
-    "has_thought",
-    "plain_messages",
-    "squashed",
-    "without_thought",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -168,6 +168,7 @@ def system_into_user(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any]]:
     """Join tool results in a row into one turn, and user turns in a row where the template wants them to alternate."""
     result: list[dict[str, Any]] = []
+    contents: list[list[str]] = []
     for turn in turns:
         last = result[-1] if result else None
         both_results = last is not None and bool(last.get("result")) and bool(turn.get("result"))
@@ -177,10 +178,14 @@ def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any
             and turn["role"] != "assistant"
             and (both_results or (alternating and turn["role"] == "user"))
         ):
-            last["content"] = f"{last['content']}\n{turn['content']}"
+            contents[-1].append(turn["content"])
         else:
             result.append(dict(turn))
-    return [{key: value for key, value in turn.items() if key != "result"} for turn in result]
+            contents.append([turn["content"]])
+    return [
+        {**{key: value for key, value in turn.items() if key != "result"}, "content": "\n".join(texts)}
+        for turn, texts in zip(result, contents, strict=True)
+    ]
 
 
 def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from ...http import BadRequestError
 from ...tokens import CompletionRecord
 from ..tool_formats import Tool, ToolFormatName
+from .content import Content
 from .messages import (
     Message,
     assistant_text,
@@ -29,7 +30,7 @@ from .messages import (
     without_thought,
 )
 from .template import ChatTemplate
-from .thinking import AnswerReader, ThinkingName, ThoughtScanner
+from .thinking import AnswerReader, ThinkingName, ThoughtScanner, all_tags
 from .tokenizer import Decoder, Tokenizer
 
 
@@ -56,6 +57,7 @@ class ChatRenderer:
         _check("thinking", thinking, get_args(ThinkingName))
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer, tool_format, thinking)
+        self._content = Content(tokenizer, self.template.turns, all_tags())
         self.tool_format = self.template.tool_format
         """Writes and reads tool calls."""
         self.thinking: ThinkingName = thinking
@@ -74,7 +76,7 @@ class ChatRenderer:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Return the token ids of the whole conversation.
+        """Return the token ids of the whole conversation. Names of special tokens in what is said are ordinary text.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
@@ -82,11 +84,16 @@ class ChatRenderer:
         plain = self.plain(messages)
         if self.thinking == "drop":
             plain = [without_thought(message) for message in plain]
-        return self.encode(self._text(plain, tools, add_generation_prompt))
+        return self.encode(self._text(self._marked(plain), self._content.mark_all(tools), add_generation_prompt))
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`; the names of special tokens become those tokens."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return self._content.encode(text)
+
+    def encode_answer(self, message: Message) -> list[int]:
+        """Return the ids that the model would have to sample to say `message`, without the end-of-turn token. Names of
+        special tokens in what it says are ordinary text."""
+        return self.encode(self._assistant_text(*self._marked(self.plain([message]))))
 
     def decoder(self, calls: bool) -> Decoder:
         """Return what turns sampled ids into the text that `reader(calls)` reads."""
@@ -110,6 +117,10 @@ class ChatRenderer:
         tags = self.template.tags
         prefix = self.tool_format.forced_prefix(name)
         return prefix if tags is None or not self.template.thought_begun else f"{tags.close}\n\n{prefix}"
+
+    def forced_ids(self, name: str | None) -> list[int]:
+        """Return the token ids of `forced_prefix(name)`."""
+        return self.encode(self.forced_prefix(None if name is None else self._content.mark(name)))
 
     def plain(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Return the messages in plain shape; thoughts are `reasoning_content`, or part of the text with thinking off.
@@ -153,6 +164,7 @@ class ChatRenderer:
             if has_thought(previous):
                 return None
             new = [without_thought(message) for message in new]
+        previous, new, tools = self._marked(previous), self._marked(new), self._content.mark_all(tools)
         if self.thinking == "keep":
             # The template is asked for what surrounds the answers only: their thoughts stand in the recorded ids.
             previous = [without_thought(message) for message in previous]
@@ -173,6 +185,9 @@ class ChatRenderer:
     def assistant_text(self, message: Message) -> str:
         """Return what the model would have to sample to say `message`, without the end-of-turn token."""
         (plain,) = self.plain([message])
+        return self._assistant_text(plain)
+
+    def _assistant_text(self, plain: Mapping[str, Any]) -> str:
         text = assistant_text(plain, self.tool_format, self.template.call_lead)
         tags, lead = self.template.tags, self.template.lead if plain["content"] else self.template.lead_of_calls
         thought = plain.get("reasoning_content")
@@ -207,7 +222,7 @@ class ChatRenderer:
                     prompt_ids = [*records[-1].prompt_ids.tolist(), *records[-1].output_ids.tolist(), *added]
             if prompt_ids is None:
                 prompt_ids = self.render(messages[:index], tools)
-            output_ids = self.encode(self.assistant_text(message)) + end
+            output_ids = self.encode_answer(message) + end
             records.append(
                 CompletionRecord(
                     prompt_ids=np.asarray(prompt_ids, dtype=np.int64),
@@ -239,6 +254,9 @@ class ChatRenderer:
             return template.apply(turns, tools if native else None, add_generation_prompt)
         except Exception as error:  # a chat template is foreign code and may raise anything
             raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
+
+    def _marked(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        return [self._content.mark_message(message) for message in messages]
 
     def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a plain message as the template is given it."""

@@ -70,9 +70,9 @@ class ChatTemplate:
         told = [_USER, {"role": "assistant", "content": "a"}, _result(), {"role": "assistant", "content": "b"}]
         self.calls_as_text = _RESULT in self.try_(told, [_PROBE_TOOL])
         """True if a tool's result may follow an answer whose calls stand in its content."""
-        self.short_ids = not self.try_(
-            [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)], [_PROBE_TOOL]
-        ) and self._takes([_USER, _calling(_call()), _result()])
+        long = [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)]
+        short = [_USER, _calling(_call()), _result()]
+        self.short_ids = not self.try_(long, [_PROBE_TOOL]) and bool(self.try_(short, [_PROBE_TOOL]))
         """True if call ids have to be nine letters and digits."""
         self.generation_prompt = self._generation_prompt()
         """Text that opens an answer."""
@@ -95,6 +95,13 @@ class ChatTemplate:
         """The same before an answer of nothing but calls."""
         self.end_text, self.end_id = self._end_of_turn()
         """The text from the end of an answer through the first special token after it, and that token's id."""
+
+    @property
+    def turns(self) -> str:
+        """A rendered conversation, with everything that the template writes around content."""
+        answered = [_USER, {"role": "assistant", "content": _MARK}, _USER]
+        whole = [{"role": "system", "content": _MARK}, *answered]
+        return self.try_(whole, None, True) + self.try_(answered, None, True)
 
     def apply(
         self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
@@ -131,9 +138,6 @@ class ChatTemplate:
             return plain
         opening = "" if self.thought_closed_only else f"{self.tags.open}\n"
         return {**plain, "content": f"{opening}{thought}\n{self.tags.close}\n\n{plain['content']}"}
-
-    def _takes(self, turns: Sequence[Mapping[str, Any]]) -> bool:
-        return bool(self.try_(turns, [_PROBE_TOOL]))
 
     def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
         return _MARK in self.try_(turns)

@@ -51,6 +51,11 @@ def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
     return None
 
 
+def all_tags() -> frozenset[str]:
+    """Return the texts of all think tags that are known."""
+    return frozenset(text for tags in _KNOWN for text in (tags.open, tags.close))
+
+
 def default_tags() -> ThinkTags:
     """Return the tags to look for where nothing names any."""
     return _KNOWN[0]

@@ -58,11 +58,9 @@ class Scanner(Protocol):
 
     def feed(self, text: str) -> list[TextOrCall]:
         """Return the parts that are certain once `text` has been added."""
-        ...
 
     def finish(self) -> list[TextOrCall]:
         """Return the rest, when the text has ended."""
-        ...
 
 
 class ToolFormat(Protocol):
@@ -71,46 +69,37 @@ class ToolFormat(Protocol):
     @property
     def name(self) -> str:
         """As it is chosen by `tool_format`."""
-        ...
 
     @property
     def markers(self) -> Sequence[str]:
         """Texts that must be seen when calls are read, also where the vocabulary has them as special tokens."""
-        ...
 
     def section(self, tools: Sequence[Tool]) -> str:
         """Return what tells a model about its tools when its chat template cannot."""
-        ...
 
     def format_call(self, name: str, arguments: Any) -> str:
         """Return the text that makes a call; `arguments` is an object, or text to be kept as it is."""
-        ...
 
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
         """Return the text that makes several calls at once, each a name and its arguments."""
-        ...
 
     def format_result(self, content: str) -> str:
         """Return the text that hands a tool's result to the model when its chat template cannot."""
-        ...
 
     def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
         """Return how a call of the tool `name` is written, `parameters` being the schema of its arguments.
 
         None where arguments are not JSON.
         """
-        ...
 
     def forced_prefix(self, name: str | None) -> str:
         """Return the start of an answer that must call the tool `name`, or any tool when None.
 
         It ends where a tokenizer would start a new token, so that the continuation tokenises as usual.
         """
-        ...
 
     def scanner(self) -> Scanner:
         """Return a new reader of one answer."""
-        ...
 
 
 def tools_section(tools: Sequence[Tool], example: str) -> str:

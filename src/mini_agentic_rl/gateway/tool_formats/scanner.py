@@ -31,7 +31,6 @@ class CallBlock(Protocol):
 
     def step(self, char: str) -> Step:
         """Take the next character after the opening. A block refuses only near its beginning: that is read twice."""
-        ...
 
 
 @dataclass(frozen=True)

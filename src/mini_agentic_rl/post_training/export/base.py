@@ -6,7 +6,6 @@ that was merely loaded in 4 bits for training has its original weights on disk, 
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -16,10 +15,12 @@ from typing import Any
 
 import psutil
 import torch
-from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from peft import PeftModel, get_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from ...atomic_files import read_json
+from ...damaged_files import DamagedFileError, damage, reading
 from ...errors import UserError
 from ...policy import (
     ADAPTER_CONFIG,
@@ -27,9 +28,10 @@ from ...policy import (
     ModelNotFoundError,
     adapter_folder,
     base_model_of,
+    refuse_non_finite,
     resolve_model,
 )
-from ..models import only_errors, task_of
+from ..models import adapter_weights, only_errors, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +135,7 @@ def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
     try:
         with only_errors():  # a head that is new is the adapter's
             model: Any = architecture.from_pretrained(source.path, dtype=saved, **options)
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # of the damaged file of a model it may be any
         raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
     if quantised:
         model = _turned_back(model, source)
@@ -149,6 +151,8 @@ def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
     wrapped: Any = None
     names = [f"adapter{number}" for number in range(len(source.adapters))]
     for name, folder in zip(names, source.adapters, strict=True):
+        weights = adapter_weights(folder)
+        refuse_non_finite(weights, folder, setting="adapter")
         try:
             if wrapped is None:
                 wrapped = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
@@ -156,8 +160,10 @@ def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
                 wrapped.load_adapter(str(folder), adapter_name=name)
         except (RuntimeError, ValueError) as error:
             raise _mismatch(folder, source, _first_line(error)) from error
+        except Exception as error:  # peft trusts the configuration
+            raise DamagedFileError(damage(folder, error), setting="adapter") from error
         expected = set(get_peft_model_state_dict(wrapped, adapter_name=name))
-        found = set(load_peft_weights(str(folder), device="cpu"))
+        found = set(weights)
         if expected != found:
             raise _mismatch(folder, source, f"{len(expected ^ found)} of its matrices belong elsewhere")
     heads = [folder for folder in source.adapters if _config_of(folder).get("modules_to_save")]
@@ -188,7 +194,7 @@ def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
 def _config(source: Source) -> Any:
     try:
         return AutoConfig.from_pretrained(source.path)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged file it may be any
         raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
 
 
@@ -230,15 +236,15 @@ def _prepared(model: Any, device: torch.device) -> Any:
 def _labels(source: Source) -> int:
     """Return the number of outputs of the adapter's own score head."""
     for folder in source.adapters:
-        for name, tensor in load_peft_weights(str(folder), device="cpu").items():
+        for name, tensor in adapter_weights(folder).items():
             if name.endswith(("score.weight", "classifier.weight")):
                 return int(tensor.shape[0])
     raise UserError(f"{source.adapters[0]} is a reward model without its score head: train it again", setting="adapter")
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    return config
+    with reading(folder / ADAPTER_CONFIG, setting="adapter"):
+        return read_json(folder / ADAPTER_CONFIG)
 
 
 def _mismatch(folder: Path, source: Source, detail: str) -> AdapterMismatchError:

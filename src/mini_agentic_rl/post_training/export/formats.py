@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import load_peft_weights
 from safetensors.torch import save_file
 
+from ...atomic_files import read_json
+from ...damaged_files import reading
 from ...errors import UserError
 from ...metrics import ConsoleLogger
-from ...policy import ADAPTER_CONFIG, resolve_model
+from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
+from ..models import adapter_weights
 from .base import find_source, found_adapter, portable_name
 from .gguf import convert, find_converter
 from .merged_model import carry_run_file, merge_into
@@ -36,8 +38,8 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if settings.wanted == "gguf":
         return _export_gguf(settings)
     source = find_source(settings.model, settings.adapters, _ADAPTERS)
-    target = target_folder(settings.output_dir, settings.adapters[-1], "-merged", overwrite=settings.overwrite)
-    return merge_into(source, target, settings)
+    with target_folder(settings.output_dir, settings.adapters[-1], "-merged", overwrite=settings.overwrite) as target:
+        return merge_into(source, target, settings)
 
 
 def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
@@ -51,7 +53,6 @@ def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
         raise UserError(
             f"two adapters have folders of one name, {names[-1]}: export them one by one", setting=_ADAPTERS
         )
-    target = target_folder(settings.output_dir, settings.adapters[-1], "-adapter", overwrite=settings.overwrite)
     written: list[dict[str, Any]] = []
 
     def write(folder: Path) -> None:
@@ -60,7 +61,8 @@ def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
             own.mkdir(exist_ok=True)
             written.append({"name": name, **write_adapter(source, own, settings)})
 
-    publish(target, write)
+    with target_folder(settings.output_dir, settings.adapters[-1], "-adapter", overwrite=settings.overwrite) as target:
+        publish(target, write)
     return {
         "output_dir": str(target),
         "format": "adapter",
@@ -77,11 +79,10 @@ def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
         raise UserError("give a trained adapter, or a whole model as `model`", setting=_ADAPTERS)
     named = settings.adapters[-1] if settings.adapters else Path(settings.model or "")
     beside = named.expanduser().absolute()
-    target = target_folder(settings.output_dir, beside, "-gguf", overwrite=settings.overwrite)
     summary: dict[str, Any] = {}
 
     def write(folder: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix=".merge-", dir=target.parent) as work:
+        with tempfile.TemporaryDirectory(prefix=".merge-", dir=folder.parent) as work:
             if settings.adapters:
                 merged = Path(work) / beside.name
                 source = find_source(settings.model, settings.adapters, _ADAPTERS)
@@ -92,7 +93,8 @@ def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
                 progress.phase("converting to GGUF")
                 summary.update(convert(converter, merged, folder, beside.name, settings.outtype))
 
-    publish(target, write)
+    with target_folder(settings.output_dir, beside, "-gguf", overwrite=settings.overwrite) as target:
+        publish(target, write)
     return {
         "output_dir": str(target),
         "format": "gguf",
@@ -118,12 +120,14 @@ _TOKENIZER_FILES = (
 
 def write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
     """Write the adapter in `source` into an empty folder; tell what it calls its base, and its size."""
-    config = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    with reading(source / ADAPTER_CONFIG, setting="adapter"):
+        config = read_json(source / ADAPTER_CONFIG)
     config["base_model_name_or_path"] = portable_name(
         settings.base_name or settings.model or config.get("base_model_name_or_path") or ""
     )
     config["inference_mode"] = True
-    weights = load_peft_weights(str(source), device="cpu")
+    weights = adapter_weights(source)
+    refuse_non_finite(weights, source, setting="adapter")
     if settings.dtype != "auto":
         dtype = getattr(torch, settings.dtype)
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}

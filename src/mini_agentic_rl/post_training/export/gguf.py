@@ -16,6 +16,7 @@ from typing import Any
 
 from gguf import GGUFReader
 
+from ...child_processes import start_child
 from ...errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def convert(converter: list[str], model: Path, folder: Path, name: str, outtype:
     command = [*converter, str(model), "--outfile", str(folder / f"{name}-{{ftype}}.gguf"), "--outtype", outtype]
     said: deque[str] = deque(maxlen=_LINES)
     try:
-        with subprocess.Popen(
+        with start_child(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None

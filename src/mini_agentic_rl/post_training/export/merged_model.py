@@ -42,8 +42,8 @@ def merge(settings: MergeSettings) -> dict[str, Any]:
         UserError: a setting cannot work, the adapter does not fit, or the merged model is not the same model.
     """
     source = find_source(settings.model, settings.adapter, "adapter")
-    target = target_folder(settings.output_dir, settings.adapter[-1], "-merged", overwrite=settings.overwrite)
-    return merge_into(source, target, settings)
+    with target_folder(settings.output_dir, settings.adapter[-1], "-merged", overwrite=settings.overwrite) as target:
+        return merge_into(source, target, settings)
 
 
 def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[str, Any]:

@@ -18,7 +18,6 @@ ExportFormat = Literal["merged", "adapter", "gguf"]
 class ResultSettings(JsonSettings):
     """The settings that merging and exporting have in common."""
 
-    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the summary as JSON on standard output."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("model", "device"),
         "Result": ("output_dir", "dtype", "max_shard_size", "overwrite"),

@@ -4,30 +4,6 @@
 loaded when they are asked for; the settings are not.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from .settings import BatchSettings, ScoreServerSettings, TextLimits
-
-if TYPE_CHECKING:
-    from .reward_model import RewardModel, load_scorer
-    from .server import ScoreServer
-
-__all__ = [
-    "BatchSettings",
-    "RewardModel",
-    "ScoreServer",
-    "ScoreServerSettings",
-    "TextLimits",
-    "load_scorer",
-]
-
-_LATER = {"RewardModel": "reward_model", "ScoreServer": "server", "load_scorer": "reward_model"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,17 +1,21 @@
 """Dynamic batching: texts of all clients wait together, and go through the model in batches.
 
 While the model is idle a text waits a moment for others; while it computes, whatever arrives waits anyway. What waits
-is then taken as one round and planned into batches, so that like texts go together; the next round holds what has
-arrived since, and nobody is overtaken by more than a round. A text whose client has gone away is dropped before its
-batch.
+is then taken as one round and planned into batches, so that like texts go together.
+
+A round of one request alone may be many batches, and ends early when another request arrives. A round of several is one
+batch's worth, shared out among them by tokens: however much one asks for, another waits for the batch under way and for
+its own share. A text whose client has gone away is dropped before its batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +44,8 @@ class _Waiting:
     text: Rendered
     score: asyncio.Future[float]
     since: float
+    request: int
+    """Number of the request that it is of."""
 
 
 class Batcher:
@@ -65,6 +71,9 @@ class Batcher:
         self._computed: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._texts_per_second = 0.0
+        self._requests = 0
+        self._served: dict[int, int] = {}
+        """Tokens that each request that waits has had computed, beside those of others."""
 
     @property
     def computing(self) -> int:
@@ -90,7 +99,8 @@ class Batcher:
         if ahead + len(texts) > bound:
             raise OverloadedError(f"{ahead} texts wait already (max_queue={bound})", retry_after=self._retry_after())
         loop = asyncio.get_running_loop()
-        mine = [_Waiting(text, loop.create_future(), loop.time()) for text in texts]
+        self._requests += 1
+        mine = [_Waiting(text, loop.create_future(), loop.time(), self._requests) for text in texts]
         self._queue.extend(mine)
         self._arrived.set()
         try:
@@ -104,18 +114,53 @@ class Batcher:
         while True:
             await self._arrived.wait()
             await self._company()
-            count = _ROUND * self._settings.batch_size
-            self._round, self._queue = self._queue[:count], self._queue[count:]
+            self._take_round()
+            members, left = self._round, set(range(len(self._round)))
+            for batch in await self._planned():
+                if len(left) < len(members) and self._others_wait(members):
+                    break
+                self._computed = [members[item] for item in batch.items if not members[item].score.done()]
+                left.difference_update(batch.items)
+                if self._computed:
+                    await self._compute(batch)
+            self._queue = [*(members[item] for item in sorted(left)), *self._queue]
+            self._round = self._computed = []
             if self._queue:
                 self._arrived.set()
             else:
                 self._arrived.clear()
-            self._round = [waiting for waiting in self._round if not waiting.score.done()]
-            for batch in await self._planned():
-                self._computed = [self._round[item] for item in batch.items if not self._round[item].score.done()]
-                if self._computed:
-                    await self._compute(batch)
-            self._round = self._computed = []
+
+    def _take_round(self) -> None:
+        """Move the texts of the next round out of the queue."""
+        waiting = [each for each in self._queue if not each.score.done()]
+        by_request: dict[int, deque[_Waiting]] = {}
+        for each in waiting:
+            by_request.setdefault(each.request, deque()).append(each)
+        if len(by_request) < 2:
+            count = _ROUND * self._settings.batch_size
+            self._round, self._queue, self._served = waiting[:count], waiting[count:], {}
+            return
+        known = [self._served[request] for request in by_request if request in self._served]
+        least = min(known, default=0)  # who comes later has missed nothing
+        self._served = {request: self._served.get(request, least) for request in by_request}
+        turns = [(tokens, request) for request, tokens in self._served.items()]
+        heapq.heapify(turns)
+        taken: list[_Waiting] = []
+        tokens = 0
+        while turns and len(taken) < self._settings.batch_size and tokens < self._batch_tokens:
+            _, request = heapq.heappop(turns)
+            taken.append(by_request[request].popleft())
+            tokens += len(taken[-1].text.ids)
+            self._served[request] += len(taken[-1].text.ids)
+            if by_request[request]:
+                heapq.heappush(turns, (self._served[request], request))
+        chosen = {id(each) for each in taken}
+        self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
+
+    def _others_wait(self, members: Sequence[_Waiting]) -> bool:
+        """Return True if a request has arrived that has no text in this round, which is then cut short."""
+        requests = {each.request for each in members}
+        return any(each.request not in requests and not each.score.done() for each in self._queue)
 
     async def _company(self) -> None:
         """Wait for others, for as long as the oldest text may wait and no batch is full."""

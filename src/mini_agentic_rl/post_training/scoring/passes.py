@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...policy import ATTENTION_NAME, KeptKeys, TreeTables
+from ...policy import ATTENTION_NAME, KeptKeys, ThreadCount, TreeTables
 from ...tokens import CompletionRecord, TokenTree, cut, pack
 from .rendering import Rendered
 
@@ -38,11 +38,9 @@ class ScoringPass(Protocol):
     def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[ScoringBatch]:
         """Put `texts` into batches of at most `batch_size` texts and `batch_tokens` tokens. A text with more tokens
         than that is alone in its batch."""
-        ...
 
     def scores(self, texts: Sequence[Rendered]) -> list[float]:
         """Score one batch."""
-        ...
 
 
 class PaddedPass:
@@ -57,6 +55,7 @@ class PaddedPass:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._threads = ThreadCount()
         config = model.config.get_text_config()
         self._pad_id: int | None = config.pad_token_id
         self._vocabulary: int = config.vocab_size
@@ -77,6 +76,7 @@ class PaddedPass:
     @torch.no_grad()
     def scores(self, texts: Sequence[Rendered]) -> list[float]:
         """Return the scores, in order."""
+        self._threads.adapt()
         width = max(len(text.ids) for text in texts)
         pad_id = _unused(texts, self._vocabulary) if self._pad_id is None else self._pad_id
         inputs: dict[str, Any] = {
@@ -136,6 +136,7 @@ class PackedPass:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._threads = ThreadCount()
         self._backbone: nn.Module = getattr(model, model.base_model_prefix)
         self._head: nn.Module = model.get_submodule("score")
         self._pad_id: int | None = model.config.get_text_config().pad_token_id
@@ -171,6 +172,7 @@ class PackedPass:
         found_B = np.empty(len(texts), np.float32)
         path: list[KeptKeys] = []
         for chunk in cut(packed, self._chunk_tokens):
+            self._threads.adapt()
             while path and path[-1].chunk.reach <= chunk.start:  # no later chunk descends from it
                 path.pop()
             own = slice(chunk.start, chunk.stop)

@@ -93,13 +93,18 @@ class Renderer:
                 param="messages",
             )
         texts = [message["content"] for message in messages]
-        encoded = self._tokenizer(*texts, return_token_type_ids=True)
+        # What a text spells is no special token: it could end the prompt, and begin the response, in another's name.
+        encoded = self._tokenizer(*texts, return_token_type_ids=True, split_special_tokens=True)
         truncated = len(encoded["input_ids"]) > self._max_length
         if truncated:
             self._refuse_if_asked(len(encoded["input_ids"]))
             self._tokenizer.truncation_side = self._truncation
             encoded = self._tokenizer(
-                *texts, return_token_type_ids=True, truncation="longest_first", max_length=self._max_length
+                *texts,
+                return_token_type_ids=True,
+                split_special_tokens=True,
+                truncation="longest_first",
+                max_length=self._max_length,
             )
         return Rendered(tuple(encoded["input_ids"]), tuple(encoded["token_type_ids"]), truncated)
 

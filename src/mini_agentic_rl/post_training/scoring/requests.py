@@ -7,17 +7,43 @@ is: `prompt` or `question`, `response` or `answer` or `completion`, `response_a`
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, model_validator
 from pydantic.json_schema import models_json_schema
 
 from ...http import SCHEMA_REFERENCE, Body, document, json_content
 
-Messages: TypeAlias = list[dict[str, Any]]
-Text: TypeAlias = str | dict[str, Any] | Messages
+_MOST_FIELDS: Final = 100
+
+
+def _check_fields(text: Any) -> Any:
+    """Check that what may be a message does not have more fields than any has: each would be checked."""
+    if isinstance(text, dict) and len(text) > _MOST_FIELDS:
+        raise ValueError(f"a message has at most {_MOST_FIELDS} fields")
+    return text
+
+
+Messages: TypeAlias = Annotated[
+    list[dict[str, Any]], Field(fail_fast=True)
+]  # else each of a million items makes an error
+Text: TypeAlias = Annotated[str | dict[str, Any] | Messages, BeforeValidator(_check_fields)]
 
 _PROMPT = AliasChoices("prompt", "question", "query", "instruction")
+
+
+def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Check the fields of a function that templates and formats read; whatever else it has is left to the template."""
+    function = tool.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a tool needs function.name")
+    for name, kind in (("description", str), ("parameters", dict)):
+        if not isinstance(function.get(name), kind | None):
+            raise ValueError(f"function.{name}: expected {'text' if kind is str else 'an object'}")
+    return tool
+
+
+SomeTool: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_tool)]
 
 
 class ScoreRequest(Body):
@@ -29,7 +55,7 @@ class ScoreRequest(Body):
     """What was answered: text, or messages."""
     messages: Messages | None = Field(default=None, min_length=1)
     """The whole conversation, in place of both."""
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[SomeTool], Field(fail_fast=True)] | None = None
     """The tools that the prompt offers, as OpenAI describes functions."""
 
     @model_validator(mode="after")
@@ -54,7 +80,7 @@ class PairRequest(Body):
     """The one answer."""
     response_b: Text = Field(validation_alias=AliasChoices("response_b", "rejected", "answer_b"))
     """The other answer."""
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[SomeTool], Field(fail_fast=True)] | None = None
     """The tools that the prompt offers, as OpenAI describes functions."""
 
     @model_validator(mode="after")
@@ -71,14 +97,16 @@ class PairRequest(Body):
 class ScoreBatchRequest(Body):
     """Texts to score."""
 
-    items: list[ScoreRequest] = Field(min_length=1)
+    items: Annotated[list[ScoreRequest], Field(fail_fast=True)] = Field(min_length=1)
     """The texts."""
 
 
 class PairBatchRequest(Body):
     """Pairs to compare."""
 
-    items: list[PairRequest] = Field(min_length=1, validation_alias=AliasChoices("items", "pairs"))
+    items: Annotated[list[PairRequest], Field(fail_fast=True)] = Field(
+        min_length=1, validation_alias=AliasChoices("items", "pairs")
+    )
     """The pairs."""
 
 

@@ -154,7 +154,7 @@ def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimit
     try:
         with only_errors():
             found = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged file it may be any
         raise _not_loaded(model, error) from error
     return RewardModel(found.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
 
@@ -162,7 +162,7 @@ def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimit
 def _config(path: str, model: str) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged file it may be any
         raise _not_loaded(model, error) from error
 
 

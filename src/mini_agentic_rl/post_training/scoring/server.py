@@ -28,12 +28,10 @@ from ...http import (
     RequestLimits,
     RequestMetrics,
     checked,
-    client_gone,
-    json_object,
     json_response,
     new_app,
     openai_response,
-    read_body,
+    read_json,
     unless_disconnected,
 )
 from ...policy import TorchThread
@@ -86,7 +84,7 @@ class ScoreServer(AdmittingServer):
         return self.root
 
     def announce(self) -> None:
-        logger.info("scoring by %s at %s", self.model.name, self.url)
+        logger.info("serving the scores of %s at %s", self.model.name, self.url)
 
     def stop(self, timeout: float = 10.0) -> None:
         """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
@@ -94,6 +92,11 @@ class ScoreServer(AdmittingServer):
         super().stop(timeout)
         self._torch.close()
 
+
+_ABOUT = (
+    "A reward model that scores and compares answers; /openapi.json has every request with an example. Where keys are "
+    "set, requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+)
 
 BodyT = TypeVar("BodyT", bound=Body)
 
@@ -117,15 +120,14 @@ def create_app(
         async def serve(request: Request) -> Response:
             if request.method != "POST":
                 raise NotServedError(request.method, request.url.path, 405, {"Allow": "POST"})
-            body = checked(kind, json_object(await read_body(request, limit)))
-            found: list[BaseModel] = []
-
-            async def work() -> None:
-                found.append(await answer(body))
-
-            if not await unless_disconnected(work(), request.receive):
-                return client_gone()
-            return json_response(found[0].model_dump())
+            body = await read_json(
+                request,
+                limit,
+                lambda fields: checked(kind, fields),
+                within_seconds=admission.limits.max_body_seconds,
+            )
+            found = await unless_disconnected(answer(body), request.receive)
+            return json_response(found.model_dump())
 
         return serve
 
@@ -143,6 +145,9 @@ def create_app(
     }
     return new_app(
         openai_response,
+        admission.keys,
+        title="mini-agentic-rl reward service",
+        about=_ABOUT,
         routes=[
             *(
                 # of any method: who has no key learns nothing, not even which methods there are

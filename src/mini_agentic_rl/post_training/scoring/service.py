@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ...http import BadRequestError
@@ -23,6 +24,12 @@ from .requests import (
 )
 from .reward_model import RewardModel
 
+_STEP: Final = 8
+"""Texts that are rendered in one go."""
+_CHARACTERS_PER_TOKEN: Final = 16
+_CHARACTERS_BESIDE: Final = 64 * 1024
+"""A text with more characters than so many for each token that is read, and these, is refused and not cut: most of
+the work would be for what is cut off."""
 _TIE: Final = 1e-6
 """Scores that differ by less, relative to their size, are equal but for rounding."""
 
@@ -95,20 +102,49 @@ class ScoringService:
     async def _scored(self, texts: list[_Text]) -> list[tuple[float, Rendered]]:
         """Return the score and the rendered text of each."""
         loop = asyncio.get_running_loop()
-        rendered = await loop.run_in_executor(self._renderer_thread, self._render, texts)
+        rendered: list[Rendered] = []
+        for start in range(0, len(texts), _STEP):  # a step at a time: requests take turns at the one thread
+            step = partial(_all_rendered, self._model, texts[start : start + _STEP])
+            rendered += await loop.run_in_executor(self._renderer_thread, step)
         return list(zip(await self._batcher.scores(rendered), rendered, strict=True))
 
-    def _render(self, texts: list[_Text]) -> list[Rendered]:
-        return [_rendered(self._model, text) for text in texts]
+
+def _all_rendered(model: RewardModel, texts: list[_Text]) -> list[Rendered]:
+    return [_rendered(model, text) for text in texts]
 
 
 def _rendered(model: RewardModel, text: _Text) -> Rendered:
     try:
+        _check_length(model, text)
         return model.renderer.render(text.messages, text.tools)
     except BadRequestError as error:
         if not text.where:
             raise
         raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+
+
+def _check_length(model: RewardModel, text: _Text) -> None:
+    bound = model.max_length * _CHARACTERS_PER_TOKEN + _CHARACTERS_BESIDE
+    if _is_longer([text.messages, text.tools], bound):
+        raise BadRequestError(
+            f"the text has more than {bound} characters, of which at most {model.max_length} tokens are read: "
+            "shorten it, or serve with another `max_length`",
+            code="context_length_exceeded",
+        )
+
+
+def _is_longer(value: Any, bound: int) -> bool:
+    """Return True if a JSON value has more characters than the bound, about; looks at no more of it than that."""
+    size, left = 0, [value]
+    while left and size <= bound:
+        part = left.pop()
+        if isinstance(part, dict | list):
+            size += len(part)
+            if size <= bound:
+                left += [*part, *part.values()] if isinstance(part, dict) else part
+        else:
+            size += len(part) if isinstance(part, str) else 1
+    return size > bound
 
 
 def _compared(one: tuple[float, Rendered], other: tuple[float, Rendered]) -> PairAnswer:

@@ -59,7 +59,5 @@ class ScoreServerSettings(RequestLimits, BatchSettings, TextLimits, ServerSettin
         "Reward model: the output folder of `reward`, a sequence-classification checkpoint with one label, or a "
         "Hugging Face id.",
     )
-    dtype: Dtype = restated(
-        ModelSettings, "dtype", "auto", "Number format of the weights; auto takes what the device is best at."
-    )
+    dtype: Dtype = restated(ModelSettings, "dtype", "auto")
     device: str = restated(ModelSettings, "device", "auto")

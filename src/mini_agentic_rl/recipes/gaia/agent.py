@@ -54,16 +54,20 @@ class GaiaAgent(LitAgent[Any]):
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
-            ImportError: the file is a spreadsheet, and openpyxl is not installed.
+            MissingPackageError: the file is a spreadsheet, and openpyxl is not installed.
             openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
                 the model's context has no answer instead.
         """
         llm = find_llm(resources)
         client = rollout_client(llm, rollout)
-        toolbox = self._toolbox(task)
+        question = str(task["question"])
+        toolbox = Toolbox(self.tools)
+        if task.get("file"):
+            question += f"\n\nAttached file: {task['file_name']}"
+            toolbox = Toolbox([*self.tools, read_file_tool(task["file"], task["file_name"])])
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": self.system_prompt},
-            {"role": "user", "content": _question(task)},
+            {"role": "user", "content": question},
         ]
         answer, turns = None, 0
         for turn in range(self.max_turns):
@@ -91,14 +95,3 @@ class GaiaAgent(LitAgent[Any]):
         rollout.output = answer
         rewards = {"reward": float(is_right(answer, task["answer"])), "answered": float(answer is not None)}
         emit_reward({**rewards, "turns": float(turns)}, primary_key="reward", final=True)
-
-    def _toolbox(self, task: Any) -> Toolbox:
-        if not task.get("file"):
-            return Toolbox(self.tools)
-        return Toolbox([*self.tools, read_file_tool(task["file"], task["file_name"])])
-
-
-def _question(task: Any) -> str:
-    """Return the question, and the file's name where it has one."""
-    question = str(task["question"])
-    return f"{question}\n\nAttached file: {task['file_name']}" if task.get("file") else question

@@ -9,33 +9,78 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, TypeAlias, cast
 
-from openai.types.chat import (
-    ChatCompletionFunctionToolParam,
-    ChatCompletionMessageParam,
-)
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 
+from ...datasets import can_be_shown, demonstration, opening, tools_for
 from ...litagent import LitAgent
 from ...rewards import has_answer_line, is_correct, weighted_sum
 from ...semconv import CompletionSpanAttributes
-from ...types import Hook, NamedResources, Rollout, Span
+from ...types import LLM, Hook, NamedResources, Rollout, Span
 from ..endpoint import find_llm, rollout_client
 from ..recipe import Demonstrations, Recipe
-from .conversation import SYSTEM_PROMPT, TOOLS, demonstration, opening, use_tool
+from .conversation import use_tool
+
+Message: TypeAlias = dict[str, Any]
+
+MAX_TURNS: Final = 10
+"""Model calls of a conversation: most problems of GSM8K take two to eight calculations, and the answer."""
+
+GENERATED_TURNS: Final = 4
+"""Model calls on generated arithmetic, of one or two calculations as a rule. Early in a training some rollouts call on
+and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
 
 
-def math_recipe() -> Recipe:
+def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
     """Return the agent, its reward, and its conversations to imitate (without the thought in words)."""
-    demonstrations = Demonstrations(partial(demonstration, think=False), TOOLS, needs="expression")
-    return Recipe(MathAgent(), [MathRewardHook()], demonstrations)
+    demonstrations = Demonstrations(partial(demonstration, think=False), tools_for, can_be_shown)
+    return Recipe(MathAgent(max_turns=max_turns), [MathRewardHook()], demonstrations)
+
+
+async def converse(
+    client: AsyncOpenAI, llm: LLM, messages: list[Message], tools: Sequence[Message], max_turns: int, **sampling: Any
+) -> Choice:
+    """Let the model talk until it answers without calling the calculator, and return its last choice.
+
+    Args:
+        messages: what was said so far; what is said is added.
+        tools: offered with every call; none makes one call.
+        max_turns: the most model calls.
+        sampling: arguments of every call besides those of `llm`.
+
+    Raises:
+        openai.OpenAIError: the endpoint refused a call or could not be reached.
+    """
+    offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
+    turn = 0
+    while True:
+        turn += 1
+        completion: ChatCompletion = await client.chat.completions.create(
+            model=llm.model, messages=cast(Any, messages), **{**offered, **llm.sampling_parameters, **sampling}
+        )
+        choice = completion.choices[0]
+        reply = choice.message
+        messages.append(reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
+        for call in reply.tool_calls or ():
+            if call.type == "function":  # the only kind that was offered
+                result = use_tool(call.function.name, call.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        if not reply.tool_calls or not tools or turn >= max_turns:
+            return choice
 
 
 class MathAgent(LitAgent[Any]):
-    """Answers `task["question"]`, calling the calculator as often as the model asks for it."""
+    """Answers `task["question"]`, calling the calculator as often as the model asks for it.
 
-    def __init__(self, *, max_turns: int = 4, system_prompt: str = SYSTEM_PROMPT) -> None:
-        """`max_turns` is the most model calls of a rollout; the last one may end without an answer.
+    A task of the style "text" (`load_task_dataset("text:…")`) is answered in words, without the calculator.
+    """
+
+    def __init__(self, *, max_turns: int = MAX_TURNS, system_prompt: str | None = None) -> None:
+        """`max_turns` is the most model calls of a rollout; the last one may end without an answer. Without a
+        `system_prompt` the task's style decides.
 
         Raises:
             ValueError: `max_turns` is below 1.
@@ -55,22 +100,7 @@ class MathAgent(LitAgent[Any]):
         """
         llm = find_llm(resources)
         client = rollout_client(llm, rollout)
-        messages = opening(task, self.system_prompt)
-        for _ in range(self.max_turns):
-            completion = await client.chat.completions.create(
-                model=llm.model,
-                messages=cast(list[ChatCompletionMessageParam], messages),
-                tools=cast(list[ChatCompletionFunctionToolParam], TOOLS),
-                **llm.sampling_parameters,
-            )
-            reply = completion.choices[0].message
-            messages.append(reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
-            if not reply.tool_calls:
-                return
-            for call in reply.tool_calls:
-                if call.type == "function":  # the only kind that was offered
-                    result = use_tool(call.function.name, call.function.arguments)
-                    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        await converse(client, llm, opening(task, self.system_prompt), tools_for(task), self.max_turns)
 
 
 class MathRewardHook(Hook):
@@ -91,7 +121,8 @@ class MathRewardHook(Hook):
         Raises:
             ValueError: the task has no answer.
         """
-        calls = sorted((span for span in spans if _is_completion(span)), key=lambda span: span.sequence_id)
+        completions = (span for span in spans if CompletionSpanAttributes.OUTPUT_MESSAGES in span.attributes)
+        calls = sorted(completions, key=lambda span: span.sequence_id)
         if not calls:
             return None
         task = rollout.input
@@ -115,10 +146,6 @@ def final_text(span: Span) -> str | None:
         return None
     content = message.get("content")
     return content if isinstance(content, str) and content.strip() else None
-
-
-def _is_completion(span: Span) -> bool:
-    return CompletionSpanAttributes.OUTPUT_MESSAGES in span.attributes
 
 
 def _output_message(span: Span) -> dict[str, Any]:

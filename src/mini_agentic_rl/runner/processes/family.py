@@ -62,6 +62,19 @@ def end_family(pid: int, mark: str, *, grace: float) -> None:
         _wait(members, _KILL_SECONDS)
 
 
+def end_orphans(pid: int, create_time: float | None, mark: str, seconds: float) -> None:
+    """Kill a family whose starter is gone, if its first process still runs `seconds` from now.
+
+    Its number may be another's by then, so it counts only with the time at which it was created.
+    """
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(pid)
+        if first.create_time() == create_time:
+            _wait([first], seconds)
+            if _runs(first):
+                end_family(pid, mark, grace=0)
+
+
 def _is_below(mark: str, ancestor: str) -> bool:
     return mark == ancestor or mark.startswith(f"{ancestor}/")
 

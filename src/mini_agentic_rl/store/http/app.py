@@ -10,19 +10,18 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...http import ApiKeys, ForbiddenError, HttpError, is_from_web_page, new_app, read_body
+from ...http import PAGES, ApiKeys, HttpError, is_json, new_app, off_loop, read_body
 from ...types import AttemptedRollout
 from ..base import LightningStore, LightningStoreError
 from . import wire
 from .openapi import store_document
-from .otlp import PROTOBUF, export_response, status_message
+from .otlp import PROTOBUF, OtlpIntake, status_message
+from .otlp_wire import TooMuchError
 from .responses import LongPolls, RememberedResponses, StoreResponse, error_response, failure, http_response
 from .route import Route
 from .wire_json import encode
@@ -30,11 +29,20 @@ from .wire_json import encode
 logger = logging.getLogger(__name__)
 
 _LONGEST_KEY: Final = 200
+_ABOUT: Final = (
+    "The rollouts, attempts and spans of a training, for an algorithm and runners elsewhere; agl rollouts list --store "
+    "ADDRESS looks into it, and /openapi.json describes it. Where a key is set (AGL_API_KEY), requests carry "
+    "'Authorization: Bearer KEY'."
+)
 _MANY: Final = 500
+_BODY_SECONDS: Final = 60.0
+"""A request's body has to arrive within this time."""
 _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
-def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, max_body_bytes: int) -> Starlette:
+def create_app(
+    store: LightningStore, polls: LongPolls, *, api_key: str | None, max_body_bytes: int, origins: Sequence[str] = ()
+) -> Starlette:
     """Return the application.
 
     Args:
@@ -42,8 +50,12 @@ def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, 
         polls: Holds the requests that wait.
         api_key: Bearer token that every request but the one for the health must carry; None lets everybody in.
         max_body_bytes: Larger request bodies are refused with status 413.
+        origins: Web pages that may use the store from a browser; `*` means every page.
     """
     remembered = RememberedResponses()
+    hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
+    keys = ApiKeys([] if api_key is None else [api_key], bearer_only=True, hint=hint)
+    intake = OtlpIntake(store)
 
     async def serve(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{wire.PREFIX}/")[2]
@@ -53,8 +65,10 @@ def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, 
         if found is None:
             raise HTTPException(404)
         route, ids = found
-        body = await read_body(request, max_body_bytes, gzip=True) if request.method == "POST" else b""
-        if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        body = b""
+        if request.method == "POST":
+            body = await read_body(request, max_body_bytes, gzip=True, within_seconds=_BODY_SECONDS)
+        if body and not is_json(request.headers):
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
         work = partial(_answer, store, route, ids, request, body)
         key = request.headers.get(wire.KEY_HEADER, "") if route.changes else ""
@@ -70,49 +84,30 @@ def create_app(store: LightningStore, polls: LongPolls, *, api_key: str | None, 
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
             return _protobuf(415, status_message(f"send traces as Content-Type: {PROTOBUF}"))
         try:
-            body = await read_body(request, max_body_bytes, gzip=True)
-            return _protobuf(200, await export_response(store, body))
+            body = await read_body(request, max_body_bytes, gzip=True, within_seconds=_BODY_SECONDS)
+            return _protobuf(200, await intake.export_response(body))
         except HttpError as error:
             return _protobuf(error.status, status_message(str(error)))
         except LightningStoreError as error:
             return _protobuf(503, status_message(str(error)))
+        except TooMuchError as error:
+            return _protobuf(413, status_message(str(error)))
         except ValueError as error:
             return _protobuf(400, status_message(str(error)))
 
-    app = new_app(
+    return new_app(
         error_response,
+        keys,
+        title="mini-agentic-rl store",
+        about=_ABOUT,
         routes=[
             HttpRoute(f"{wire.PREFIX}/{{path:path}}", serve, methods=["GET", "POST"]),
             HttpRoute(wire.TRACES, traces, methods=["POST"]),
         ],
         openapi=lambda: store_document(max_body_bytes),
+        open_paths=(*PAGES, wire.HEALTH),
+        origins=origins,
     )
-    hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
-    app.add_middleware(_AccessCheck, keys=ApiKeys([] if api_key is None else [api_key], bearer_only=True, hint=hint))
-    return app
-
-
-class _AccessCheck:
-    """Let a request through if it carries the key; asking for the health needs none. A server without a key listens on
-    the loopback only, and there takes no request that a web page of another site may have sent."""
-
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != wire.HEALTH:
-            headers = Headers(scope=scope)
-            try:
-                self._keys.check(headers)
-                if self._keys.first is None and is_from_web_page(headers):
-                    raise ForbiddenError(
-                        "without an API key, only requests to localhost or an IP address and from no web page are taken"
-                    )
-            except HttpError as error:
-                await error_response(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 async def _answer(
@@ -120,11 +115,13 @@ async def _answer(
 ) -> StoreResponse:
     """Carry out a request; whatever goes wrong becomes a response."""
     try:
-        arguments = route.arguments_from(ids, request.query_params.multi_items(), body)
+        query = request.query_params.multi_items()
+        arguments = await off_loop(len(body), lambda: route.arguments_from(ids, query, body))
         if route.waits:
             arguments = route.held(arguments)
     except ValidationError as error:
-        return failure(422, _told(error), "ValueError")
+        is_null = any(fault["input"] is None for fault in error.errors(include_url=False))
+        return failure(400 if is_null else 422, _told(error), "ValueError")
     except ValueError as error:
         return failure(422, str(error), "ValueError")
     try:

@@ -38,11 +38,12 @@ class LightningStoreClient(ForwardingStore):
     A call that is cancelled may have been carried out; rollouts that it has claimed are given back.
 
     Args:
-        server_address: http://host:port of the server.
+        server_address: http://host:port of the server; what follows it, `/v1/agl`, may stand there too.
         api_key: Bearer token to send; without one, that of the environment variable AGL_API_KEY.
         retry_seconds: For how long a call is tried again when the server cannot be reached.
         request_timeout: Most seconds for an answer that does not wait for anything.
         connection_timeout: Most seconds to connect.
+        retry_delays, health_retry_delays: Agent-lightning's way to say `retry_seconds`: pauses, which are added up.
 
     Raises:
         UserError: `server_address` is no address.
@@ -57,8 +58,15 @@ class LightningStoreClient(ForwardingStore):
         retry_seconds: float = 60.0,
         request_timeout: float = 60.0,
         connection_timeout: float = 5.0,
+        retry_delays: Sequence[float] | None = None,
+        health_retry_delays: Sequence[float] | None = None,
     ) -> None:
-        self.server_address = _checked(server_address)
+        if retry_delays is not None or health_retry_delays is not None:
+            retry_seconds = float(sum((*(retry_delays or ()), *(health_retry_delays or ()))))
+        self.server_address_root = _checked(server_address)
+        """http://host:port of the server."""
+        self.server_address = f"{self.server_address_root}{wire.PREFIX}"
+        """URL that the routes of the store stand below."""
         self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
         self._settings: dict[str, Any] = {
             "api_key": self._api_key,
@@ -66,19 +74,19 @@ class LightningStoreClient(ForwardingStore):
             "request_timeout": request_timeout,
             "connection_timeout": connection_timeout,
         }
-        self._connection = Connection(self.server_address, **self._settings)
+        self._connection = Connection(self.server_address_root, **self._settings)
         self._not_served: set[Route] = set()
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
-        return partial(LightningStoreClient, **self._settings), (self.server_address,)
+        return partial(LightningStoreClient, **self._settings), (self.server_address_root,)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=True)
 
     def otlp_traces_endpoint(self) -> str:
-        return f"{self.server_address}{wire.TRACES}"
+        return f"{self.server_address_root}{wire.TRACES}"
 
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None
@@ -167,7 +175,7 @@ class LightningStoreClient(ForwardingStore):
             return route.result_of(answer, arguments)
         except ValueError as error:
             raise LightningStoreError(
-                f"what answers at {self.server_address} is no store server, or one of another version: {error}"
+                f"what answers at {self.server_address_root} is no store server, or one of another version: {error}"
             ) from error
 
     async def _claim(self, arguments: Mapping[str, Any], body: bytes) -> Sequence[AttemptedRollout]:
@@ -198,18 +206,18 @@ class LightningStoreClient(ForwardingStore):
         detail, error_type = _told(answer)
         if status == 401:
             return LightningStoreError(
-                f"the store server at {self.server_address} asks for an API key, and this one is missing or wrong: "
-                "set AGL_API_KEY, or api_key"
+                f"the store server at {self.server_address_root} asks for an API key, and this one is missing or "
+                "wrong: set AGL_API_KEY, or api_key"
             )
         if status in (404, 405):
-            return _NotServedError(f"the store server at {self.server_address} does not serve this: {detail}")
+            return _NotServedError(f"the store server at {self.server_address_root} does not serve this: {detail}")
         if status < 500 or error_type == "ValueError":
             return ValueError(detail)
         if error_type == "NotImplementedError":
             return NotImplementedError(detail)
         if error_type == "LightningStoreError":
             return LightningStoreError(detail)
-        return LightningStoreError(f"the store server at {self.server_address} failed ({status}): {detail}")
+        return LightningStoreError(f"the store server at {self.server_address_root} failed ({status}): {detail}")
 
 
 class _NotServedError(LightningStoreError):
@@ -225,7 +233,7 @@ def _checked(address: str) -> str:
         known = False
     if not known:
         raise UserError(f"store server {address!r}: expected an address like http://127.0.0.1:4747")
-    return url.rstrip("/")
+    return url.rstrip("/").removesuffix(wire.PREFIX)
 
 
 def _told(answer: bytes) -> tuple[str, str]:

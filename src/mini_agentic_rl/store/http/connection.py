@@ -104,6 +104,7 @@ class Connection:
 
         Raises:
             LightningStoreError: the server cannot be reached, or refused for too long.
+            ValueError: an id makes the path too long for a URL.
         """
         headers = dict(self._headers)
         if body:
@@ -168,9 +169,12 @@ class Connection:
 
     def _request(self, method: str, path: str, headers: dict[str, str], body: bytes, seconds: float) -> httpx.Request:
         timeout = {"connect": self._connection_timeout, "read": seconds, "write": seconds, "pool": seconds}
-        return httpx.Request(
-            method, self._address + path, headers=headers, content=body, extensions={"timeout": timeout}
-        )
+        try:
+            return httpx.Request(
+                method, self._address + path, headers=headers, content=body, extensions={"timeout": timeout}
+            )
+        except httpx.InvalidURL as error:
+            raise ValueError(f"no store server can be asked for {path[:60]}…: {error}") from None
 
     async def _exchange(self, request: httpx.Request) -> tuple[int, bytes]:
         _, transport = self._opened()

@@ -4,28 +4,28 @@ A span belongs to the attempt that `agentlightning.rollout_id` and `agentlightni
 the span or else of its resource. `agentlightning.span_sequence_id`, if it is there, is its place in the order of the
 attempt; else the store gives it the next one. Spans that name no known attempt, or are not well formed, are refused in
 the answer's `partial_success`, which says why, and logged; the others of the same request are stored. A span that is
-sent again is stored once.
+sent again is stored once. What a request may hold at most stands in `otlp_wire`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 from ...semconv import LightningResourceAttributes
 from ...types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from ..base import LightningStore
+from .otlp_wire import FoundSpan, ResourceGroup, TooMuchError, find_spans, header_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,66 +39,159 @@ _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _TO_BE_NUMBERED: Final = 0
 _REASONS_TOLD: Final = 5
+_REASONS_KEPT: Final = 100
+_LONGEST_REASON: Final = 300
+_LONGEST_NAME_TOLD: Final = 100
+_SPANS_A_SLICE: Final = 500
+_FIELDS_A_SLICE: Final = 20_000
+_MOST_TRACE_STATE: Final = 32
+"""Members of a trace state, as W3C's Trace Context has it."""
 
 
-async def export_response(store: LightningStore, body: bytes) -> bytes:
-    """Store the spans of an `ExportTraceServiceRequest`; return the encoded `ExportTraceServiceResponse`.
+class OtlpIntake:
+    """Store what exporters send, in slices, each decoded in one thread that all requests take turns in.
 
-    Raises:
-        ValueError: the body is no such message.
-        LightningStoreError: the store cannot take the spans now; send them again.
+    A large request so delays others by one slice: some hundredths of a second.
+
+    Args:
+        store: takes the spans; called from the event loop that serves.
     """
-    request = ExportTraceServiceRequest()
-    try:
-        request.ParseFromString(body)
-    except DecodeError as error:
-        raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
-    refused = await ingest(store, request)
-    response = ExportTraceServiceResponse()
-    if refused:
-        reasons = list(dict.fromkeys(refused))
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, "otlp-intake")
+
+    async def export_response(self, body: bytes) -> bytes:
+        """Store the spans of an `ExportTraceServiceRequest`; return the encoded `ExportTraceServiceResponse`.
+
+        Raises:
+            TooMuchError: the request holds more than one may; nothing of it is stored.
+            ValueError: the body is no such message; nothing of it is stored.
+            LightningStoreError: the store cannot take the spans now; send them again.
+        """
+        run = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        finder, found = find_spans(body), None
+        try:
+            while found is None:
+                found = await run(_stepped, finder)
+        except TooMuchError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
+        refused = Refusals()
+        decoder = _Decoder(body, refused)
+        for part in _slices(found):
+            spans = await run(decoder.spans_of, part)
+            await _store_spans(self._store, spans, refused)
+        response = ExportTraceServiceResponse()
+        if refused.count:
+            told = refused.told()
+            response.partial_success.rejected_spans = refused.count
+            response.partial_success.error_message = told
+            logger.warning("%d spans that came over OTLP were refused: %s", refused.count, told)
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+
+class Refusals:
+    """Why spans were refused: how many, and the first different reasons."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._reasons: dict[str, None] = {}
+
+    def add(self, reason: str, spans: int = 1) -> None:
+        """Count spans that were refused for one reason."""
+        self.count += spans
+        if len(self._reasons) < _REASONS_KEPT:
+            self._reasons.setdefault(reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…")
+
+    def told(self) -> str:
+        """Return the reasons as one line."""
+        reasons = list(self._reasons)
         told = "; ".join(reasons[:_REASONS_TOLD])
         if len(reasons) > _REASONS_TOLD:
             told += f"; and {len(reasons) - _REASONS_TOLD} more reasons"
-        response.partial_success.rejected_spans = len(refused)
-        response.partial_success.error_message = told
-        logger.warning("%d spans that came over OTLP were refused: %s", len(refused), told)
-    encoded: bytes = response.SerializeToString()
-    return encoded
+        return told
 
 
-async def ingest(store: LightningStore, request: ExportTraceServiceRequest) -> list[str]:
-    """Store the spans of a request.
+class _Decoder:
+    """Decode the spans of one request, and the resource of each group once."""
 
-    Returns:
-        Why spans were refused: one reason for each.
+    def __init__(self, body: bytes, refused: Refusals) -> None:
+        self._body = body
+        self._refused = refused
+        self._group: ResourceGroup | None = None
+        self._resource: OtelResource | DecodeError = OtelResource()
+
+    def spans_of(self, part: Sequence[FoundSpan]) -> list[Span]:
+        """Return the spans of a slice that name an attempt and are well formed; the others are counted as refused."""
+        spans = []
+        for one in part:
+            try:
+                spans.append(span_of(ProtoSpan.FromString(self._body[one.start : one.end]), self._resource_of(one)))
+            except DecodeError as error:
+                self._refused.add(f"a span is not well formed: {error}")
+            except ValueError as error:
+                self._refused.add(str(error))
+        return spans
+
+    def _resource_of(self, span: FoundSpan) -> OtelResource:
+        if span.group is not self._group:
+            self._group, self._resource = span.group, self._decoded(span.group)
+        if isinstance(self._resource, DecodeError):
+            raise self._resource
+        return self._resource
+
+    def _decoded(self, group: ResourceGroup) -> OtelResource | DecodeError:
+        try:
+            header = header_of(self._body, group)
+        except DecodeError as error:
+            return error
+        return OtelResource(attributes=_attributes(header.resource.attributes), schema_url=header.schema_url)
+
+
+def _stepped(finder: Generator[None, None, list[FoundSpan]]) -> list[FoundSpan] | None:
+    """Go on by one step; return the spans when all are found."""
+    try:
+        next(finder)
+    except StopIteration as end:
+        found: list[FoundSpan] = end.value
+        return found
+    return None
+
+
+def _slices(found: Sequence[FoundSpan]) -> Iterator[Sequence[FoundSpan]]:
+    """Cut the spans into slices of a bounded number of spans and, but for a large span, of fields."""
+    start = fields = 0
+    for index, span in enumerate(found):
+        if index > start and (index - start == _SPANS_A_SLICE or fields + span.fields > _FIELDS_A_SLICE):
+            yield found[start:index]
+            start, fields = index, 0
+        fields += span.fields
+    if start < len(found):
+        yield found[start:]
+
+
+async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
+    """Store spans, numbered where they are not.
 
     Raises:
-        LightningStoreError: the store cannot take the spans now.
+        LightningStoreError: the store cannot take them now.
     """
-    refused: list[str] = []
     by_attempt: dict[tuple[str, str], list[Span]] = {}
-    for of_resource in request.resource_spans:
-        resource = _resource(of_resource.resource, of_resource.schema_url)
-        for of_scope in of_resource.scope_spans:
-            for proto in of_scope.spans:
-                try:
-                    span = span_of(proto, resource)
-                except ValueError as error:
-                    refused.append(str(error))
-                else:
-                    by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-    for ids, spans in by_attempt.items():
+    for span in spans:
+        by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+    for ids, of_attempt in by_attempt.items():
         try:
-            unnumbered = [span for span in spans if span.sequence_id == _TO_BE_NUMBERED]
+            unnumbered = [span for span in of_attempt if span.sequence_id == _TO_BE_NUMBERED]
             if unnumbered:
                 numbers = await store.get_many_span_sequence_ids([ids] * len(unnumbered))
                 for span, number in zip(unnumbered, numbers, strict=True):
                     span.sequence_id = number
-            await store.add_many_spans(spans)
+            await store.add_many_spans(of_attempt)
         except ValueError as error:
-            refused += [str(error)] * len(spans)
-    return refused
+            refused.add(str(error), len(of_attempt))
 
 
 def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
@@ -108,12 +201,13 @@ def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
         ValueError: the span names no attempt, or its ids are not well formed.
     """
     attributes = _attributes(proto.attributes)
+    name = repr(proto.name[:_LONGEST_NAME_TOLD])
     rollout_id = attributes.get(_ROLLOUT, resource.attributes.get(_ROLLOUT))
     attempt_id = attributes.get(_ATTEMPT, resource.attributes.get(_ATTEMPT))
     if not rollout_id or not attempt_id:
-        raise ValueError(f"span {proto.name!r} names no attempt: set {_ROLLOUT} and {_ATTEMPT} on it or its resource")
-    trace_id = _hexadecimal(proto.trace_id, 16, f"trace id of span {proto.name!r}")
-    span_id = _hexadecimal(proto.span_id, 8, f"span id of span {proto.name!r}")
+        raise ValueError(f"span {name} names no attempt: set {_ROLLOUT} and {_ATTEMPT} on it or its resource")
+    trace_id = _hexadecimal(proto.trace_id, 16, f"trace id of span {name}")
+    span_id = _hexadecimal(proto.span_id, 8, f"span id of span {name}")
     parent_id = _hexadecimal(proto.parent_span_id, 8, "parent span id") if any(proto.parent_span_id) else None
     from_elsewhere = bool(proto.flags & _HAS_IS_REMOTE and proto.flags & _IS_REMOTE)
     return Span(
@@ -164,10 +258,6 @@ def status_message(text: str) -> bytes:
     return b"\x12" + bytes(length) + told
 
 
-def _resource(proto: Resource, schema_url: str) -> OtelResource:
-    return OtelResource(attributes=_attributes(proto.attributes), schema_url=schema_url)
-
-
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     return {pair.key: _value(pair.value) for pair in pairs}
 
@@ -188,7 +278,8 @@ def _value(proto: AnyValue) -> Any:
 
 def _hexadecimal(identity: bytes, size: int, what: str) -> str:
     if len(identity) != size or not any(identity):
-        raise ValueError(f"the {what} is {identity.hex() or 'empty'}: expected {size} bytes that are not all zero")
+        given = identity[: 2 * size].hex() or "empty"
+        raise ValueError(f"the {what} is {given}: expected {size} bytes that are not all zero")
     return identity.hex()
 
 
@@ -204,5 +295,6 @@ def _seconds(nanoseconds: int) -> float | None:
 
 
 def _trace_state(header: str) -> dict[str, str]:
-    pairs = (member.strip().partition("=") for member in header.split(",") if "=" in member)
+    members = header.split(",", _MOST_TRACE_STATE)[:_MOST_TRACE_STATE]
+    pairs = (member.strip().partition("=") for member in members if "=" in member)
     return {key: value for key, _, value in pairs}

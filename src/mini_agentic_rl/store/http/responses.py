@@ -53,7 +53,7 @@ def http_response(response: StoreResponse) -> Response:
 
 def error_response(error: HttpError) -> Response:
     """Return the response that tells of an error, as `failure` does."""
-    headers = error.headers()
+    headers = error.headers
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     kind = _ERROR_TYPES.get(type(error), "ValueError" if error.status < 500 else "InternalError")

@@ -21,11 +21,15 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from ...types import AttemptedRollout, PaginatedResult, Rollout
 from ..base import UNSET, LightningStore, Unset
-from .wire_json import decode, encode, encode_list
+from .wire_json import decode, encode, encode_list, read_json
 
 HOLD_SECONDS: Final = 25.0
 """A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
 
+_AT_ONCE: Final = 256 * 1024
+"""Bytes of a body that are read in one call."""
+_STEP_BYTES: Final = 64 * 1024
+"""Bytes of a larger body that are checked in one call, about."""
 _OLDER_NAMES: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 _OF_64_BITS: Final = Field(ge=-(2**63), lt=2**63)
 
@@ -155,7 +159,7 @@ class Route:
         if self.body is not None:
             return encode(arguments[self.body], self.body)
         fields = {name: value for name, value in arguments.items() if name not in self.in_path}
-        return encode(fields, "") if fields else b""
+        return encode(fields, "")
 
     def result_of(self, answer: bytes, arguments: Mapping[str, Any]) -> Any:
         """Return the result of the method, from the body of the response.
@@ -190,14 +194,40 @@ class Route:
             pydantic.ValidationError: the request carries something else than the method takes.
         """
         arguments: dict[str, Any] = dict(ids)
+        large = len(body) > _AT_ONCE
         if self.body is not None:
-            arguments[self.body] = decode(body, self.whole_body)
+            adapter = self.whole_body
+            arguments[self.body] = adapter.validate_python(read_json(body)) if large else decode(body, adapter)
         elif self.request is not None:
             if self.method == "GET":
                 request = self.request.model_validate(self._gathered(query))
+            elif large:
+                return {**arguments, **self._read_in_pieces(body)}
             else:
                 request = decode(b"{}" if body in (b"", b"null") else body, self.fields)
-            arguments.update((name, getattr(request, name)) for name in request.model_fields_set)
+            arguments.update(_given(request))
+        return arguments
+
+    def _read_in_pieces(self, body: bytes) -> dict[str, Any]:
+        """Return the arguments in a large body. Its lists are checked a step at a time, between which other threads
+        get their turn."""
+        sent = read_json(body)
+        known = self.repeated if isinstance(sent, dict) else frozenset[str]()
+        lists = {name: sent[name] for name in known if isinstance(sent.get(name), list)}
+        if not lists:
+            return _given(self.fields.validate_python(sent))
+        rest = {**sent, **dict.fromkeys(lists, ())}
+        arguments = _given(self.fields.validate_python(rest))
+        for name, items in lists.items():
+            step = max(1, _STEP_BYTES * len(items) // len(body))
+            found: list[Any] = []
+            for start in range(0, len(items), step):
+                try:
+                    request = self.fields.validate_python({**rest, name: items[start : start + step]})
+                except ValidationError as error:
+                    raise ValueError(_told(error, name, start)) from None
+                found.extend(getattr(request, name))
+            arguments[name] = found
         return arguments
 
     def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -236,6 +266,20 @@ class Route:
             else:
                 values[name] = value
         return values
+
+
+def _given(request: BaseModel) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in request.model_fields_set}
+
+
+def _told(error: ValidationError, name: str, start: int) -> str:
+    """Return what is wrong with items of a list, which are those from `start` on."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [
+        [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]
+        for fault in faults
+    ]
+    return "; ".join(f"{'.'.join(map(str, path))}: {fault['msg']}" for path, fault in zip(paths, faults, strict=True))
 
 
 def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import inspect
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import ServerStartError, ServerThread, is_loopback
@@ -24,6 +24,8 @@ from .wire_json import encode
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 4747
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_many_rollouts", "update_rollout"})
 _ALIVE_CHECK_SECONDS: Final = 1.0
@@ -38,11 +40,15 @@ class LightningStoreServer(ForwardingStore):
 
     Args:
         store: The store to share.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one, which `endpoint` then tells.
+        host: Address to listen on; this computer alone by default.
+        port: Port to listen on, 4747 by default; 0 takes a free one, which `endpoint` then tells.
         api_key: Bearer token to ask for; without one, that of the environment variable AGL_API_KEY. Needed where `host`
             is not this computer's loopback.
         max_body_bytes: Larger requests are refused.
+        cors_allow_origins: Web pages that may use the server from a browser: their origins, or "*" for every page.
+        launch_mode, launcher_args, n_workers, tracker: Agent-lightning's ways to run a server. Host and port of
+            `launcher_args` count where none are given; the rest has no effect: the server is one thread of this
+            process.
 
     Raises:
         UserError: other computers could come in, and no key is asked for.
@@ -51,12 +57,25 @@ class LightningStoreServer(ForwardingStore):
     def __init__(
         self,
         store: LightningStore,
-        host: str = "127.0.0.1",
-        port: int = 4747,
+        host: str | None = None,
+        port: int | None = None,
         *,
         api_key: str | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        cors_allow_origins: Sequence[str] | str | None = None,
+        launch_mode: Literal["asyncio", "thread", "mp"] = "thread",
+        launcher_args: Any = None,
+        n_workers: int = 1,
+        tracker: Any = None,
     ) -> None:
+        host = host or getattr(launcher_args, "host", None) or DEFAULT_HOST
+        port = next((one for one in (port, getattr(launcher_args, "port", None)) if one is not None), DEFAULT_PORT)
+        if launch_mode not in ("asyncio", "thread", "mp"):
+            raise ValueError(f"launch_mode must be 'asyncio', 'thread' or 'mp', not {launch_mode!r}")
+        if n_workers != 1 or tracker is not None:
+            given = f"n_workers={n_workers}" if n_workers != 1 else "tracker"
+            logger.warning("LightningStoreServer(%s) has no effect: one thread of this process serves", given)
+        origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins or ())
         self.store = store if store.capabilities["thread_safe"] else LightningStoreThreaded(store)
         self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
         if self._api_key is None and not is_loopback(host):
@@ -67,7 +86,7 @@ class LightningStoreServer(ForwardingStore):
             )
         self._process = os.getpid()
         self._polls = LongPolls()
-        app = create_app(self.store, self._polls, api_key=self._api_key, max_body_bytes=max_body_bytes)
+        app = create_app(self.store, self._polls, api_key=self._api_key, max_body_bytes=max_body_bytes, origins=origins)
         self._thread = ServerThread(app, host, port, "store server")
         self._client: LightningStoreClient | None = None
 
@@ -109,8 +128,11 @@ class LightningStoreServer(ForwardingStore):
         self._polls.end()
         await asyncio.to_thread(self._thread.stop, timeout)
 
-    async def run_forever(self) -> None:
+    async def run_forever(self, drain_seconds: float = 5.0) -> None:
         """Serve until this task is cancelled or the process is asked to end (SIGINT, SIGTERM), then stop.
+
+        Args:
+            drain_seconds: what requests under way get then; a second signal ends the process at once.
 
         Raises:
             UserError: the address cannot be had.
@@ -133,7 +155,7 @@ class LightningStoreServer(ForwardingStore):
             for number in (signal.SIGINT, signal.SIGTERM):
                 with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                     loop.remove_signal_handler(number)
-            await self.stop()
+            await self.stop(drain_seconds)
 
     async def close(self) -> None:
         if os.getpid() == self._process:

@@ -29,7 +29,7 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from ..base import LightningStoreError
+from ..base import LightningStoreError, StorageFailedError
 from ..storage import Tables
 from ..waiting import Changes
 from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
@@ -39,11 +39,12 @@ from .watch import foreign_news, news_mark
 T = TypeVar("T")
 
 _TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
+_NO_SPACE: Final = 14031
 _ADVICE: Final = {
     13: "the user in the URL may not read and write the database; grant it the role readWrite",
     18: "the user or the password in the URL is wrong",
     8000: "the user or the password in the URL is wrong",
-    14031: "no space is left on the disk of the server; free some",
+    _NO_SPACE: "no space is left on the disk of the server; free some",
 }
 """Advice by error code."""
 
@@ -132,7 +133,8 @@ class MongoConnection:
         if isinstance(error, OverflowError):
             return ValueError(f"the store {self._name}: MongoDB keeps integers of at most 64 bits ({_short(error)})")
         if isinstance(error, PyMongoError):
-            return LightningStoreError(f"the store {self._name}: {self._advice(error)} ({_short(error)})")
+            kind = StorageFailedError if getattr(error, "code", None) == _NO_SPACE else LightningStoreError
+            return kind(f"the store {self._name}: {self._advice(error)} ({_short(error)})")
         return None
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
-from ...errors import UserError
+from ...errors import MissingPackageError
 from ..database import DatabaseStore
 from ..storage import Tables
 from ..waiting import Changes
@@ -95,9 +95,7 @@ def _connection_type() -> type[MongoConnection]:
     except ModuleNotFoundError as error:
         if error.name not in ("pymongo", "bson"):
             raise
-        raise UserError(
-            "a MongoLightningStore needs pymongo, which is not installed: pip install 'mini-agentic-rl[mongo]'"
-        ) from error
+        raise MissingPackageError("a MongoLightningStore", "pymongo", extra="mongo") from error
     return MongoConnection
 
 

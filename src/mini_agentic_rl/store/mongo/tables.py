@@ -128,7 +128,8 @@ class MongoTables:
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         number = self._next(ATTEMPTS)
-        extra = {"_id": number, "last_span_number": 0, "deadline": deadline}
+        reached = self._reached_number(attempt.rollout_id) if attempt.sequence_id > 1 else 0
+        extra = {"_id": number, "last_span_number": reached, "deadline": deadline}
         self._attempts.insert_one(_attempt_document(attempt) | extra, session=self._session)
         self._rollouts.update_one(
             {"rollout_id": attempt.rollout_id}, {"$set": {"latest_attempt": number}}, session=self._session
@@ -158,6 +159,10 @@ class MongoTables:
             session=self._session,
         )
         return None if document is None else int(document["last_span_number"]) - count + 1
+
+    def _reached_number(self, rollout_id: str) -> int:
+        earlier = self._attempts.find({"rollout_id": rollout_id}, {"last_span_number": 1}, session=self._session)
+        return max((int(document["last_span_number"]) for document in earlier), default=0)
 
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
         ids = _ids(rollout_id, attempt_id)

@@ -23,14 +23,12 @@ class StoreDatabase(ABC):
             only read, and see one state.
     """
 
+    alone: bool
+    """True if the database belongs to one store and nobody else."""
+
     def __init__(self, name: str, engine: Engine) -> None:
         self.name = name
         self.engine = engine
-
-    @property
-    @abstractmethod
-    def alone(self) -> bool:
-        """True if the database belongs to one store and nobody else."""
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction on the connection that writes."""

@@ -15,7 +15,8 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from ..base import LightningStoreError, StoreUnreachableError
+from ...errors import MissingPackageError
+from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..database import READERS
 from ..waiting import Changes
 from .database import WRITES, StoreDatabase
@@ -40,8 +41,11 @@ _ADVICE_BY_STATE: Final = {
     "25P03": "this process stood still for longer than busy_timeout_seconds amid a write, which was undone",
     "42501": "the user may not do this there: grant it the right to create and change tables, or name another user",
     "53100": "the server has no space left; free some",
+    "58030": "the server's disk cannot be read or written; mend that",
     "53300": "the server has no connection left; raise its max_connections, or use fewer processes",
 }
+_FAILED: Final = ("53100", "58030")
+_TOO_LONG: Final = "54000"  # a value such as a worker's name is too long for the index that finds it again
 _ADVICE_BY_REASON: Final = (
     (("starting up", "shutting down", "not yet accepting"), "the server is not ready; try again in a moment"),
     (("too many clients", "too many connections"), _ADVICE_BY_STATE["53300"]),
@@ -57,6 +61,8 @@ class PostgresDatabase(StoreDatabase):
     Raises:
         LightningStoreError: the driver is not installed.
     """
+
+    alone = False
 
     def __init__(self, url: URL, busy_timeout_seconds: float) -> None:
         name = url.set(query={}).render_as_string(hide_password=True)
@@ -76,9 +82,7 @@ class PostgresDatabase(StoreDatabase):
                 pool_pre_ping=True,  # the server may have been restarted in the meantime
             )
         except ImportError as error:
-            raise LightningStoreError(
-                f"the store {name} needs a PostgreSQL driver: pip install 'mini-agentic-rl[postgres]' ({error})"
-            ) from error
+            raise MissingPackageError(f"the store {name}", "psycopg", extra="postgres") from error
         milliseconds = max(1, round(busy_timeout_seconds * 1000))
 
         def configure(connection: psycopg.Connection[Any], _: ConnectionPoolEntry) -> None:
@@ -89,10 +93,6 @@ class PostgresDatabase(StoreDatabase):
         event.listen(engine, "connect", configure)
         event.listen(engine, "begin", _begin)
         super().__init__(name, engine)
-
-    @property
-    def alone(self) -> bool:
-        return False
 
     def publish(self, connection: Connection, changes: Changes) -> None:
         if changes:
@@ -125,10 +125,12 @@ class PostgresDatabase(StoreDatabase):
         if not isinstance(cause, self._error):
             return None
         reason = str(cause).strip().replace("\n", " ")
-        if isinstance(cause, self._value_error):
+        if isinstance(cause, self._value_error) or getattr(cause, "sqlstate", None) == _TOO_LONG:
             return ValueError(f"PostgreSQL cannot keep this: {reason}")
         advice = self._advice(cause, reason)
         kind = StoreUnreachableError if advice is _AWAY else LightningStoreError
+        if getattr(cause, "sqlstate", None) in _FAILED:
+            kind = StorageFailedError
         return kind(f"the store {self.name}: {advice} ({reason})")
 
     def _advice(self, error: Any, reason: str) -> str:

@@ -32,6 +32,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from ..base import LightningStoreError
@@ -45,10 +46,13 @@ METADATA: Final = MetaData()
 
 VERSION: Final = Table("agl_schema", METADATA, Column("version", Integer, primary_key=True))
 
-ROLLOUTS: Final = Table(
+
+def _table(name: str, *parts: SchemaItem) -> Table:
+    return Table(name, METADATA, Column("number", Count, primary_key=True), *parts)
+
+
+ROLLOUTS: Final = _table(
     "agl_rollouts",
-    METADATA,
-    Column("number", Count, primary_key=True),
     Column("rollout_id", ExactText, nullable=False, unique=True),
     Column("status", ExactText, nullable=False),
     Column("mode", ExactText),
@@ -64,10 +68,8 @@ ROLLOUTS: Final = Table(
 Index("agl_rollouts_by_status", ROLLOUTS.c.status, ROLLOUTS.c.number)
 Index("agl_rollouts_by_start", ROLLOUTS.c.start_time, ROLLOUTS.c.number)
 
-ATTEMPTS: Final = Table(
+ATTEMPTS: Final = _table(
     "agl_attempts",
-    METADATA,
-    Column("number", Count, primary_key=True),
     Column("rollout_id", ExactText, nullable=False),
     Column("attempt_id", ExactText, nullable=False),
     Column("sequence_id", Count, nullable=False),
@@ -83,10 +85,8 @@ ATTEMPTS: Final = Table(
     UniqueConstraint("rollout_id", "attempt_id"),
 )
 
-SPANS: Final = Table(
+SPANS: Final = _table(
     "agl_spans",
-    METADATA,
-    Column("number", Count, primary_key=True),
     Column("rollout_id", ExactText, nullable=False),
     Column("attempt_id", ExactText, nullable=False),
     Column("sequence_id", Count, nullable=False),
@@ -100,10 +100,8 @@ SPANS: Final = Table(
     UniqueConstraint("rollout_id", "attempt_id", "span_id"),
 )
 
-RESOURCES: Final = Table(
+RESOURCES: Final = _table(
     "agl_resources",
-    METADATA,
-    Column("number", Count, primary_key=True),
     Column("resources_id", ExactText, nullable=False, unique=True),
     Column("create_time", Float, nullable=False),
     Column("update_time", Float, nullable=False),
@@ -112,10 +110,8 @@ RESOURCES: Final = Table(
     Column("write_number", Count, nullable=False, index=True),
 )
 
-WORKERS: Final = Table(
+WORKERS: Final = _table(
     "agl_workers",
-    METADATA,
-    Column("number", Count, primary_key=True),
     Column("worker_id", ExactText, nullable=False, unique=True),
     Column("status", ExactText, nullable=False),
     Column("heartbeat_stats_json", Text, nullable=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Generator
@@ -12,7 +13,8 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from ..base import LightningStoreError
+from ...private_files import make_private_file, make_private_folder
+from ..base import LightningStoreError, StorageFailedError
 from ..database import READERS
 from ..waiting import Changes
 from .database import WRITES, StoreDatabase
@@ -37,11 +39,17 @@ class SqliteDatabase(StoreDatabase):
         LightningStoreError: the folder cannot be made.
     """
 
+    alone = True
+
     def __init__(self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
         except OSError as error:
             raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
+        # It keeps conversations, and the keys that agents need. SQLite gives its log the rights of the file.
+        for one in (path, *(log for end in ("-wal", "-shm") if (log := path.with_name(path.name + end)).exists())):
+            with contextlib.suppress(OSError):  # another's file, or none: SQLite says which
+                make_private_file(one)
         self._busy_timeout_seconds = busy_timeout_seconds
         engine = create_engine(
             URL.create("sqlite", database=str(path)),
@@ -59,10 +67,6 @@ class SqliteDatabase(StoreDatabase):
         event.listen(engine, "connect", configure)
         event.listen(engine, "begin", _begin)
         super().__init__(str(path), engine)
-
-    @property
-    def alone(self) -> bool:
-        return True
 
     def begin(self, connection: Connection) -> None:
         """Begin on the driver's own connection: SQLAlchemy's transaction objects cost as much as the transaction."""
@@ -108,13 +112,16 @@ class SqliteDatabase(StoreDatabase):
             )
         elif "full" in reason:
             advice = "no space is left to write to (`output_dir`); free some, then go on with `resume`"
+        elif "disk I/O" in reason:
+            advice = "its disk is full or damaged (`output_dir`); mend that, then go on with `resume`"
         elif "not a database" in reason or "malformed" in reason:
             advice = "it is not a SQLite file, or damaged; choose another store path"
         elif "unable to open" in reason or "readonly" in reason:
             advice = "it cannot be opened for writing; check its permissions, or choose another store path"
         else:
             advice = "SQLite refused"
-        return LightningStoreError(f"the store {self.name}: {advice} ({reason})")
+        kind = StorageFailedError if "full" in reason or "disk I/O" in reason else LightningStoreError
+        return kind(f"the store {self.name}: {advice} ({reason})")
 
 
 def _begin(connection: Connection) -> None:

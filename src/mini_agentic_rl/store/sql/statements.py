@@ -9,8 +9,8 @@ plain columns and plain values, so what SQLAlchemy adds to running it (conversio
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     ClauseElement,
@@ -116,45 +116,36 @@ class Session:
         self._cursor.execute(text, values | constants if constants else values)
 
 
-_UNTYPED: Final[TypeEngine[Any]] = NullType()  # a Boolean is written `… = 1` for SQLite, which then uses no index
+class _Test(FunctionElement[bool]):
+    """Test of a column against a value, written as each kind of database has it."""
+
+    type: TypeEngine[Any] = NullType()  # a Boolean is written `… = 1` for SQLite, which then uses no index
+    inherit_cache = True
+    texts: ClassVar[Mapping[str, str]]
+    """SQL by the name of the dialect, with braces for the column and for the value."""
 
 
-class any_of(FunctionElement[bool]):
+class any_of(_Test):
     """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter, however long."""
 
-    type = _UNTYPED
     inherit_cache = True
+    texts: ClassVar[Mapping[str, str]] = {
+        "sqlite": "{} IN (SELECT value FROM json_each({}))",
+        "postgresql": "{} IN (SELECT json_array_elements_text(CAST({} AS json)))",
+    }
 
 
-class contains(FunctionElement[bool]):
+class contains(_Test):
     """SQL test `contains(column, text)`: the column contains the text exactly as it is written."""
 
-    type = _UNTYPED
     inherit_cache = True
+    texts: ClassVar[Mapping[str, str]] = {"sqlite": "instr({}, {}) > 0", "postgresql": "strpos({}, {}) > 0"}
 
 
-@compiles(any_of, "sqlite")
-def _any_of_sqlite(element: any_of, compiler: SQLCompiler, **options: Any) -> str:
-    column, values = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({values}))"
-
-
-@compiles(any_of, "postgresql")
-def _any_of_postgres(element: any_of, compiler: SQLCompiler, **options: Any) -> str:
-    column, values = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"{column} IN (SELECT json_array_elements_text(CAST({values} AS json)))"
-
-
-@compiles(contains, "sqlite")
-def _contains_sqlite(element: contains, compiler: SQLCompiler, **options: Any) -> str:
-    column, sought = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"instr({column}, {sought}) > 0"
-
-
-@compiles(contains, "postgresql")
-def _contains_postgres(element: contains, compiler: SQLCompiler, **options: Any) -> str:
-    column, sought = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"strpos({column}, {sought}) > 0"
+@compiles(_Test)
+def _compiled(element: _Test, compiler: SQLCompiler, **options: Any) -> str:
+    sides = (compiler.process(clause, **options) for clause in element.clauses)
+    return element.texts[compiler.dialect.name].format(*sides)
 
 
 def insert_or_replace(table: Table, key: str) -> TextClause:

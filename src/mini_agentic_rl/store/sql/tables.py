@@ -83,6 +83,9 @@ _OVERDUE: Final = Statement(
     select(ATTEMPTS.c.rollout_id, ATTEMPTS.c.attempt_id).where(_HAS_DEADLINE, ATTEMPTS.c.deadline <= bindparam("now"))
 )
 _NEXT_DEADLINE: Final = Statement(select(func.min(ATTEMPTS.c.deadline)).where(_HAS_DEADLINE))
+_REACHED_NUMBER: Final = Statement(
+    select(func.max(ATTEMPTS.c.last_span_number)).where(ATTEMPTS.c.rollout_id == bindparam("the_rollout"))
+)
 _TAKE_NUMBERS: Final = Statement(
     update(ATTEMPTS)
     .where(_THE_ATTEMPT)
@@ -176,7 +179,11 @@ class SqlTables:
         return None if row is None else attempt_of(row)
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
-        self._session.run(_INSERT_ATTEMPT, attempt_columns(attempt) | {"last_span_number": 0, "deadline": deadline})
+        reached = 0
+        if attempt.sequence_id > 1:
+            reached = self._session.scalar(_REACHED_NUMBER, {"the_rollout": attempt.rollout_id}) or 0
+        extra = {"last_span_number": reached, "deadline": deadline}
+        self._session.run(_INSERT_ATTEMPT, attempt_columns(attempt) | extra)
         self._session.run(_COUNT_ATTEMPT, {"the_rollout": attempt.rollout_id, "attempts": attempt.sequence_id})
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:

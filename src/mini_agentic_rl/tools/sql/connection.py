@@ -39,6 +39,8 @@ class ReadOnlyConnection:
     def __init__(self, path: Path, limits: QueryLimits, *, immutable: bool = False) -> None:
         self._limits = limits
         self._deadline = 0.0
+        self.was_late = False
+        """True if the latest query was ended because its time was over."""
         uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
         try:
             # A statement from a cache would not be shown to the authorizer again.
@@ -54,15 +56,16 @@ class ReadOnlyConnection:
         self._connection.set_authorizer(self._authorizer)
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
-    def run(self, sql: str) -> QueryResult:
-        """Return the rows of a query.
+    def run(self, sql: str, seconds: float | None = None) -> QueryResult:
+        """Return the rows of a query, which may take so many seconds; None takes those of the limits.
 
         Raises:
             QueryError: it is refused, or fails.
         """
         check_statement(sql, self._limits)
         self._authorizer.begin()
-        self._deadline = time.monotonic() + self._limits.timeout_seconds
+        self.was_late = False
+        self._deadline = time.monotonic() + (self._limits.timeout_seconds if seconds is None else seconds)
         try:
             cursor = self._connection.execute(sql)
             try:
@@ -93,7 +96,8 @@ class ReadOnlyConnection:
         return tuple(rows), False
 
     def _is_late(self) -> int:
-        return int(time.monotonic() > self._deadline)
+        self.was_late = time.monotonic() > self._deadline
+        return int(self.was_late)
 
     def _explain(self, error: Exception) -> str:
         text = str(error)

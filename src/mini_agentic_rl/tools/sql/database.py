@@ -9,11 +9,13 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from ...datasets.sql import quoted, schema_text, table_names
 from ...deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
+from .lanes import QUICK, QUICK_SECONDS, SLOW, BusyError, Lane
 from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 from .statement import check_text
 
@@ -68,12 +70,16 @@ logger = logging.getLogger(__name__)
 
 GRACE: Final = 2.0
 """Seconds beyond its time limit until a query's process is killed: SQLite ends almost every query by itself."""
+MOST_WAIT: Final = 60.0
+"""Seconds that a query waits for its turn."""
 
 
 class SqlDatabase:
-    """A SQLite file behind a process of its own, which is started by the first query and again after each death.
+    """A SQLite file behind processes of its own: one, unless several ask at once; it is started by the first query, and
+    again after each death.
 
-    Threads may share it; their queries take turns. Sent to another process, it starts a process of its own there.
+    Threads may share it: a slow query delays slow ones alone (see `lanes`). Sent to another process, it starts
+    processes of its own there.
 
     Args:
         path: the file.
@@ -85,21 +91,37 @@ class SqlDatabase:
         self.path = Path(path)
         self.limits = limits or QueryLimits()
         self.immutable = immutable
-        self._process = DeadlineProcess(
-            f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable))
-        )
+        arguments = (f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable)))
+        make = partial(DeadlineProcess, *arguments)
+        self._quick, self._slow = Lane(make, QUICK), Lane(make, SLOW)
 
     def query(self, sql: str) -> QueryResult:
-        """Return the rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come.
+        """Return the rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come; for a
+        turn, at most `MOST_WAIT`.
 
         Raises:
-            QueryError: it is refused or fails; the text is for whoever wrote it.
+            QueryError: it is refused or fails, or its turn did not come; the text is for whoever wrote it.
             SqlToolError: the file is no database, or its process does not start.
         """
         check_text(sql, self.limits)
         limit = self.limits.timeout_seconds
+        reply = self._asked(self._quick, sql, min(limit, QUICK_SECONDS))
+        if reply.get("late") and limit > QUICK_SECONDS:
+            reply = self._asked(self._slow, sql, limit)
+        if "error" in reply:
+            raise QueryError(reply["error"])
+        return QueryResult(
+            tuple(reply["columns"]), tuple(map(tuple, reply["rows"])), reply["truncated"], frozenset(reply["tables"])
+        )
+
+    def _asked(self, lane: Lane, sql: str, seconds: float) -> dict[str, Any]:
+        limit = self.limits.timeout_seconds
         try:
-            reply = self._process.ask(sql, limit + GRACE)
+            with lane.process(MOST_WAIT) as process:
+                # A query in the quick lane that does not look at the clock is late in the end, wherever it runs.
+                reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, seconds + GRACE)
+        except BusyError:
+            raise QueryError("the database is busy with the queries of others; ask again") from None
         except NotReadyError as error:
             raise SqlToolError(str(error)) from error
         except LateError:
@@ -107,11 +129,7 @@ class SqlDatabase:
         except EndedError as error:
             logger.warning("%s: %s on %.200s", self.path, error, sql)
             raise QueryError("the query was too much for the database; write it in a simpler way") from None
-        if "error" in reply:
-            raise QueryError(reply["error"])
-        return QueryResult(
-            tuple(reply["columns"]), tuple(map(tuple, reply["rows"])), reply["truncated"], frozenset(reply["tables"])
-        )
+        return reply
 
     def answer(self, sql: str) -> str:
         """Return the result of a query as text for a model: its rows, or "error: …"."""
@@ -129,8 +147,9 @@ class SqlDatabase:
         return compact_schema(self.path, leave_out)
 
     def close(self) -> None:
-        """End the process; the next query starts one again."""
-        self._process.close()
+        """End the processes; the next query starts one again."""
+        self._quick.close()
+        self._slow.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.path, self.limits, self.immutable)

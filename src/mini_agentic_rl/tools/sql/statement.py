@@ -8,9 +8,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import ParseError, SqlglotError
+from ...errors import MissingPackageError
+
+try:
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import ParseError, SqlglotError
+except ImportError as error:
+    raise MissingPackageError("reading SQL", "sqlglot", extra="sql") from error
 
 from .query import QueryError, QueryLimits
 

@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...deadline_process import NotReadyError, serve_answers
+from ...deadline_process import NotReadyError, confine, serve_answers
 from .connection import ReadOnlyConnection
 from .query import QueryError, QueryLimits, SqlToolError
 
 
-def answer(connection: ReadOnlyConnection, sql: str) -> dict[str, Any]:
-    """Run a query and return its rows or its refusal, as JSON."""
+def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:
+    """Run a query for at most so many seconds, and return its rows or its refusal, as JSON."""
     try:
-        found = connection.run(sql)
+        found = connection.run(question["sql"], question["seconds"])
     except QueryError as error:
-        return {"error": str(error)}
+        return {"error": str(error), "late": connection.was_late}
     except (MemoryError, RecursionError):
         return {"error": "the query is too large; write it in a simpler way"}
     return {
@@ -32,21 +32,6 @@ def answer(connection: ReadOnlyConnection, sql: str) -> dict[str, Any]:
         "truncated": found.truncated,
         "tables": sorted(found.tables),
     }
-
-
-def confine(limits: QueryLimits) -> None:
-    """From here on this process writes no file and, on Linux, takes at most so much more memory."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        import psutil
-
-        allowed = psutil.Process().memory_info().vms + (limits.max_memory_mib << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
 
 
 def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[Any], dict[str, Any]]:
@@ -59,8 +44,10 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[An
         connection = ReadOnlyConnection(path, limits, immutable=immutable)
     except SqlToolError as error:
         raise NotReadyError(str(error)) from error
-    answer(connection, "SELECT 1")  # what is imported on first use is imported now
-    confine(limits)
+    answer(
+        connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds}
+    )  # what is imported on first use is imported now
+    confine(limits.max_memory_mib)
     return partial(answer, connection)
 
 

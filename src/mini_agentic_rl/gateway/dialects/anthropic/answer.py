@@ -8,8 +8,9 @@ from collections.abc import Collection
 from typing import Final
 
 from ...errors import UnavailableError
+from ...growing_text import GrowingText
 from ...tool_formats import parse_arguments
-from ..base import Json
+from ..base import MOST_ITEMS, Json
 from ..chat_reader import CallDelta, ChatReader
 from .request import INVALID_JSON
 
@@ -27,22 +28,22 @@ class _Block:
 
     def __init__(self, kind: str, call: CallDelta | None = None) -> None:
         self.kind = kind
-        self.text = ""
+        self.said = GrowingText()
         self.call_id = (call.id or f"toolu_{uuid.uuid4().hex[:24]}") if call is not None else ""
         self.name = call.name if call is not None else ""
 
     @property
-    def signature(self) -> str:
-        """A digest: some clients drop thinking that is not signed. Nothing here checks it."""
-        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()
+    def text(self) -> str:
+        """Text that it says so far."""
+        return str(self.said)
 
-    def empty(self) -> Json:
-        """Return the block as it begins."""
-        if self.kind == "text":
-            return {"type": "text", "text": ""}
-        if self.kind == "thinking":
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": {}}
+    @property
+    def signature(self) -> str:
+        """A digest: some clients drop thinking that is not signed. Nothing here checks it.
+
+        Empty as long as there is no text.
+        """
+        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest() if self.text else ""
 
     def body(self) -> Json:
         """Return the block as it stands."""
@@ -180,15 +181,17 @@ class MessageAnswer:
         if not text:
             return []
         block = self._blocks[-1]
-        block.text += text
+        block.said.add(text)
         kind, name = _DELTAS[block.kind]
         return [self._told("content_block_delta", delta={"type": kind, name: text})]
 
     def _add(self, block: _Block) -> list[Json]:
+        if len(self._blocks) == MOST_ITEMS:
+            raise UnavailableError(f"the model's server went back and forth between more than {MOST_ITEMS} parts")
         events = self._close()
         self._blocks.append(block)
         self._open = True
-        return [*events, self._told("content_block_start", content_block=block.empty())]
+        return [*events, self._told("content_block_start", content_block=block.body())]
 
     def _close(self) -> list[Json]:
         if not self._open:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from ....http import HttpError, checked
-from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
+from ....http import ANYBODY, HttpError, checked
+from ..base import Counting, Json, Lookup, Scope, renamed, sent, server_sent
 from .answer import MessageAnswer
 from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
 
@@ -35,10 +34,10 @@ class MessagesExchange:
         return self._answer.body()
 
     def events(self, chunk: Json) -> bytes:
-        return _sent(self._answer.take(chunk))
+        return sent(self._answer.take(chunk))
 
     def end(self) -> bytes:
-        return _sent(self._answer.finish())
+        return sent(self._answer.finish())
 
     def failed(self, error: HttpError) -> bytes:
         return server_sent(_refusal(error), "error")
@@ -53,22 +52,18 @@ class AnthropicDialect:
     def __init__(self) -> None:
         self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
 
-    def open(self, body: Json, scope: Scope) -> MessagesExchange:
+    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)
         return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
 
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
 
-    def _to_count(self, body: Json, scope: Scope) -> Json:
+    def _to_count(self, body: Json, scope: Scope, key: str) -> Json:
         """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
-        return self.open({**body, "max_tokens": 1}, scope).chat
+        return self.open({**body, "max_tokens": 1}, scope, key).chat
 
 
 def _refusal(error: HttpError) -> Json:
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": renamed(error, CHAT_FIELDS).message}}
-
-
-def _sent(events: Sequence[Json]) -> bytes:
-    return b"".join(server_sent(event, event["type"]) for event in events)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ....http import BadRequestError, Body
-from ..base import Json
+from ..base import Json, assistant_message
 
 # Sampling options of chat completions that the messages API lacks; they pass as they are.
 _EXTENSIONS: Final = ("seed", "min_p", "logit_bias", "ignore_eos", "return_token_ids")
@@ -26,7 +26,7 @@ class GivenMessage(Body):
     """One message: text or blocks."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]]
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 
 class ToolChoice(Body):
@@ -54,7 +54,7 @@ class MessagesRequest(Body):
     """`POST /v1/messages`. None stands for the default."""
 
     model: str
-    messages: list[GivenMessage] = Field(min_length=1)
+    messages: list[GivenMessage] = Field(min_length=1, fail_fast=True)
     max_tokens: int = Field(ge=1)
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -206,12 +206,7 @@ def _from_assistant(given: GivenMessage, where: str) -> Json:
             reasoning += block["thinking"]
         elif kind != "redacted_thinking":
             text += _text_of(block, at)
-    message: Json = {"role": "assistant", "content": text or (None if calls else "")}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    return message
+    return assistant_message(text, reasoning or None, calls)
 
 
 def _call(block: Mapping[str, Any], where: str) -> Json:

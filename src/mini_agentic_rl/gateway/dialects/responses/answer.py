@@ -6,165 +6,159 @@ An item begins, grows by stretches of text, and ends. The events are OpenAI's.
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from ....http import HttpError
 from ...errors import UnavailableError
-from ..base import Json
+from ...growing_text import GrowingText
+from ..base import MOST_ITEMS, Json, assistant_message
 from ..chat_reader import CallDelta, ChatReader
 from .request import ResponsesRequest
 
 
-class OutputItem(Protocol):
+class OutputItem(ABC):
     """One item of the output."""
 
-    text: str
-    """The text so far; a call's arguments."""
+    kind: ClassVar[str]
+    prefix: ClassVar[str]
+    """Beginning of its id."""
+
+    def __init__(self, item_id: str, index: int) -> None:
+        self._said = GrowingText()
+        self._place: Json = {"item_id": item_id, "output_index": index}
+        self._status = "in_progress"
+
+    @property
+    def text(self) -> str:
+        """The text so far; a call's arguments."""
+        return str(self._said)
 
     def begin(self) -> list[Json]:
         """Return the events that open it."""
-        ...
+        return [self._whole("added", self.body())]
 
+    @abstractmethod
     def grow(self, text: str) -> list[Json]:
         """Add text; return the events that tell of it."""
-        ...
 
     def end(self, status: str) -> list[Json]:
         """Return the events that close it, with the status that it ends in."""
-        ...
+        self._status = status
+        return [*self._last(), self._whole("done", self.body())]
 
     def body(self) -> Json:
         """Return the item as it stands."""
-        ...
+        return {"id": self._place["item_id"], "type": self.kind, "status": self._status, **self._fields()}
+
+    @abstractmethod
+    def _last(self) -> list[Json]:
+        """Return the events that tell its text once more, whole."""
+
+    @abstractmethod
+    def _fields(self) -> Json:
+        """Return what items of this kind have beside id, type and status."""
+
+    def _told(self, event: str, **fields: object) -> Json:
+        return {"type": f"response.{event}", **self._place, **fields}
+
+    def _whole(self, event: str, item: Json) -> Json:
+        return {"type": f"response.output_item.{event}", "output_index": self._place["output_index"], "item": item}
 
 
-class _Item:
-    """Common to all kinds: an id, a place in the output, text, a status."""
+class TextItem(OutputItem):
+    """Item whose content is one part of text."""
 
-    def __init__(self, item_id: str, index: int) -> None:
-        self.text = ""
-        self._place: Json = {"item_id": item_id, "output_index": index}
-        self._id = item_id
-        self._status = "in_progress"
+    part_kind: ClassVar[str]
 
-    def _told(self, kind: str, **fields: object) -> Json:
-        return {"type": f"response.{kind}", **self._place, **fields}
+    def begin(self) -> list[Json]:
+        added = self._whole("added", {**self.body(), "content": []})
+        return [added, self._told("content_part.added", content_index=0, part=self._part())]
 
-    def _whole(self, kind: str, item: Json) -> Json:
-        return {"type": f"response.output_item.{kind}", "output_index": self._place["output_index"], "item": item}
+    def grow(self, text: str) -> list[Json]:
+        self._said.add(text)
+        return [self._told(f"{self.part_kind}.delta", content_index=0, delta=text)]
+
+    def _last(self) -> list[Json]:
+        return [
+            self._told(f"{self.part_kind}.done", content_index=0, text=self.text),
+            self._told("content_part.done", content_index=0, part=self._part()),
+        ]
+
+    def _part(self) -> Json:
+        return {"type": self.part_kind, "text": self.text}
 
 
-class MessageItem(_Item):
+class MessageItem(TextItem):
     """Text of the answer: one message with one part."""
+
+    kind = "message"
+    prefix = "msg"
+    part_kind = "output_text"
 
     def __init__(self, item_id: str, index: int) -> None:
         super().__init__(item_id, index)
         self._logprobs: list[Json] = []
         self._told_logprobs = 0
 
-    def begin(self) -> list[Json]:
-        added = self._whole("added", {**self.body(), "content": []})
-        return [added, self._told("content_part.added", content_index=0, part=self._part())]
-
     def add_logprobs(self, entries: Sequence[Json]) -> None:
         """Add entries of chat's `logprobs.content`; those that are new go out with the next text."""
         self._logprobs += [_logprob(entry) for entry in entries]
 
     def grow(self, text: str) -> list[Json]:
-        self.text += text
         new, self._told_logprobs = self._logprobs[self._told_logprobs :], len(self._logprobs)
-        return [self._told("output_text.delta", content_index=0, delta=text, logprobs=new)]
+        return [{**event, "logprobs": new} for event in super().grow(text)]
 
-    def end(self, status: str) -> list[Json]:
-        self._status = status
-        return [
-            self._told("output_text.done", content_index=0, text=self.text, logprobs=self._logprobs),
-            self._told("content_part.done", content_index=0, part=self._part()),
-            self._whole("done", self.body()),
-        ]
+    def _last(self) -> list[Json]:
+        text, part = super()._last()
+        return [{**text, "logprobs": self._logprobs}, part]
 
-    def body(self) -> Json:
-        return {
-            "id": self._id,
-            "type": "message",
-            "status": self._status,
-            "role": "assistant",
-            "content": [self._part()],
-        }
+    def _fields(self) -> Json:
+        return {"role": "assistant", "content": [self._part()]}
 
     def _part(self) -> Json:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self._logprobs)}
+        return {**super()._part(), "annotations": [], "logprobs": list(self._logprobs)}
 
 
-class ReasoningItem(_Item):
+class ReasoningItem(TextItem):
     """The model's thinking, told in full."""
 
-    def begin(self) -> list[Json]:
-        added = self._whole("added", {**self.body(), "content": []})
-        return [added, self._told("content_part.added", content_index=0, part=self._part())]
+    kind = "reasoning"
+    prefix = "rs"
+    part_kind = "reasoning_text"
 
-    def grow(self, text: str) -> list[Json]:
-        self.text += text
-        return [self._told("reasoning_text.delta", content_index=0, delta=text)]
-
-    def end(self, status: str) -> list[Json]:
-        self._status = status
-        return [
-            self._told("reasoning_text.done", content_index=0, text=self.text),
-            self._told("content_part.done", content_index=0, part=self._part()),
-            self._whole("done", self.body()),
-        ]
-
-    def body(self) -> Json:
-        return {
-            "id": self._id,
-            "type": "reasoning",
-            "status": self._status,
-            "summary": [],
-            "content": [self._part()],
-        }
-
-    def _part(self) -> Json:
-        return {"type": "reasoning_text", "text": self.text}
+    def _fields(self) -> Json:
+        return {"summary": [], "content": [self._part()]}
 
 
-class CallItem(_Item):
+class CallItem(OutputItem):
     """A function call."""
+
+    kind = "function_call"
+    prefix = "fc"
 
     def __init__(self, item_id: str, index: int, call_id: str, name: str) -> None:
         super().__init__(item_id, index)
         self.call_id = call_id
         self.name = name
 
-    def begin(self) -> list[Json]:
-        return [self._whole("added", self.body())]
-
     def grow(self, text: str) -> list[Json]:
-        self.text += text
+        self._said.add(text)
         return [self._told("function_call_arguments.delta", delta=text)] if text else []
 
-    def end(self, status: str) -> list[Json]:
-        self._status = status
-        return [
-            self._told("function_call_arguments.done", name=self.name, arguments=self.text),
-            self._whole("done", self.body()),
-        ]
+    def _last(self) -> list[Json]:
+        return [self._told("function_call_arguments.done", name=self.name, arguments=self.text)]
 
-    def body(self) -> Json:
-        return {
-            "id": self._id,
-            "type": "function_call",
-            "status": self._status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self.text,
-        }
+    def _fields(self) -> Json:
+        return {"call_id": self.call_id, "name": self.name, "arguments": self.text}
 
 
 def _logprob(entry: Json) -> Json:
     """Return one entry of chat's log-probabilities; `bytes` may not be null here."""
-    top = [{**item, "bytes": item.get("bytes") or []} for item in entry.get("top_logprobs") or ()]
+    told = entry.get("top_logprobs")
+    items = [item for item in told if isinstance(item, dict)] if isinstance(told, list) else []
+    top = [{**item, "bytes": item.get("bytes") or []} for item in items]
     return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
 
 
@@ -195,11 +189,11 @@ class ResponseAnswer:
         part = self._completion.take(body)
         events = self._begin()
         if part.reasoning:
-            events += self._grow_text(ReasoningItem, "rs", part.reasoning)
+            events += self._grow_text(ReasoningItem, part.reasoning)
         if self._request.wants_logprobs:
             self._logprobs += part.logprobs
         if part.text:
-            events += self._grow_text(MessageItem, "msg", part.text)
+            events += self._grow_text(MessageItem, part.text)
         for call in part.calls:
             events += self._grow_call(call)
         return self._numbered(events)
@@ -208,7 +202,7 @@ class ResponseAnswer:
         """End the answer; return its last events."""
         events = self._begin()
         if not self._calls and not any(isinstance(item, MessageItem) for item in self._items):
-            events += self._add(MessageItem(self._item_id("msg"), len(self._items)))
+            events += self._add(MessageItem(*self._place(MessageItem)))
         incomplete = self._completion.finish_reason in _INCOMPLETE
         events += self._close("incomplete" if incomplete else "completed")
         self._status = "incomplete" if incomplete else "completed"
@@ -268,15 +262,11 @@ class ResponseAnswer:
         """Return the answer as the chat message that was recorded."""
         text = "".join(item.text for item in self._items if isinstance(item, MessageItem))
         reasoning = "".join(item.text for item in self._items if isinstance(item, ReasoningItem))
-        message: Json = {"role": "assistant", "content": text or (None if self._calls else "")}
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        if self._calls:
-            message["tool_calls"] = [
-                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-                for call in self._calls.values()
-            ]
-        return message
+        calls = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in self._calls.values()
+        ]
+        return assistant_message(text, reasoning or None, calls)
 
     def _usage(self) -> Json:
         told = self._completion
@@ -294,11 +284,11 @@ class ResponseAnswer:
             return []
         return [{"type": f"response.{kind}", "response": self.body()} for kind in ("created", "in_progress")]
 
-    def _grow_text(self, kind: type[MessageItem] | type[ReasoningItem], prefix: str, text: str) -> list[Json]:
+    def _grow_text(self, kind: type[TextItem], text: str) -> list[Json]:
         item = self._open
         events = []
         if not isinstance(item, kind):
-            item = kind(self._item_id(prefix), len(self._items))
+            item = kind(*self._place(kind))
             events = self._add(item)
         if isinstance(item, MessageItem):
             self._hand_over_logprobs(item)
@@ -313,13 +303,15 @@ class ResponseAnswer:
         call = self._calls.get(part.index)
         if call is None:
             call_id = part.id or f"call_{uuid.uuid4().hex[:24]}"
-            call = self._calls[part.index] = CallItem(self._item_id("fc"), len(self._items), call_id, part.name)
+            call = self._calls[part.index] = CallItem(*self._place(CallItem), call_id, part.name)
             return self._add(call) + call.grow(part.arguments)
         if call is not self._open:
             raise UnavailableError("the model's server mixed the parts of several tool calls")
         return call.grow(part.arguments)
 
     def _add(self, item: OutputItem) -> list[Json]:
+        if len(self._items) == MOST_ITEMS:
+            raise UnavailableError(f"the model's server went back and forth between more than {MOST_ITEMS} parts")
         events = self._close("completed")
         self._items.append(item)
         self._open = item
@@ -331,8 +323,10 @@ class ResponseAnswer:
             self._hand_over_logprobs(item)
         return [] if item is None else item.end(status)
 
-    def _item_id(self, prefix: str) -> str:
-        return f"{prefix}_{self.id.removeprefix('resp_')}_{len(self._items)}"
+    def _place(self, kind: type[OutputItem]) -> tuple[str, int]:
+        """Return the id and the place in the output of the next item."""
+        index = len(self._items)
+        return f"{kind.prefix}_{self.id.removeprefix('resp_')}_{index}", index
 
     def _numbered(self, events: list[Json]) -> list[Json]:
         for event in events:

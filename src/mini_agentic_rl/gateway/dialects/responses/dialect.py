@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from ....http import BadRequestError, HttpError, checked, encode
+from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
-from ..base import Counting, Json, Lookup, Scope, renamed, server_sent
+from ..base import Counting, Json, Lookup, Scope, renamed, sent
 from .answer import ResponseAnswer
 from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
 
@@ -23,7 +24,7 @@ class ResponsesExchange:
         request: what was asked.
         conversation: its messages without `instructions`.
         memory: where the response is kept, unless the request says otherwise.
-        scope: whose response it is.
+        owner: whose response it is.
     """
 
     def __init__(
@@ -32,13 +33,13 @@ class ResponsesExchange:
         request: ResponsesRequest,
         conversation: Sequence[Json],
         memory: ResponseMemory,
-        scope: Scope,
+        owner: Hashable,
     ) -> None:
         self.chat = chat
         self._request = request
         self._conversation = conversation
         self._memory = memory
-        self._scope = scope
+        self._owner = owner
         self._answer = ResponseAnswer(request)
 
     def answer(self, completion: Json) -> Json:
@@ -48,20 +49,20 @@ class ResponsesExchange:
         return self._answer.body()
 
     def events(self, chunk: Json) -> bytes:
-        return _sent(self._answer.take(chunk))
+        return sent(self._answer.take(chunk))
 
     def end(self) -> bytes:
         events = self._answer.finish()
         self._keep()
-        return _sent(events)
+        return sent(events)
 
     def failed(self, error: HttpError) -> bytes:
-        return _sent(self._answer.fail(renamed(error, CHAT_FIELDS)))
+        return sent(self._answer.fail(renamed(error, CHAT_FIELDS)))
 
     def _keep(self) -> None:
         if self._request.store is not False:
             self._memory.keep(
-                self._scope,
+                self._owner,
                 self._answer.body(),
                 self._request.previous_response_id,
                 [*self._conversation, self._answer.message()],
@@ -77,38 +78,36 @@ class ResponsesDialect:
         self._memory = memory or ResponseMemory()
         one = f"{self.path}/{{id}}"
         self.lookups = (Lookup("GET", one, self._found), Lookup("DELETE", one, self._deleted))
-        self.counting = Counting(f"{self.path}/input_tokens", lambda body, scope: self.open(body, scope).chat, _counted)
+        self.counting = Counting(
+            f"{self.path}/input_tokens", lambda body, scope, key: self.open(body, scope, key).chat, _counted
+        )
 
-    def open(self, body: Json, scope: Scope) -> ResponsesExchange:
+    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ResponsesExchange:
         refuse_what_is_not_served(body)
         request = checked(ResponsesRequest, body)
         previous = request.previous_response_id
-        earlier = () if previous is None else self._memory.conversation(scope, previous)
+        earlier = () if previous is None else self._memory.conversation((key, scope), previous)
         conversation = [*earlier, *chat_messages(request.input)]
         if not conversation:
             raise BadRequestError("input: there is nothing to answer; give text or items", param="input")
         instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
         chat = chat_body(request, body, [*instructions, *conversation])
-        return ResponsesExchange(chat, request, conversation, self._memory, scope)
+        return ResponsesExchange(chat, request, conversation, self._memory, (key, scope))
 
     def refusal(self, error: HttpError) -> Json:
         return renamed(error, CHAT_FIELDS).body()
 
-    def _found(self, response_id: str, scope: Scope) -> Json:
-        found: Json = json.loads(self._memory.response(scope, response_id))
+    def _found(self, response_id: str, scope: Scope, key: str) -> Json:
+        found: Json = json.loads(self._memory.response((key, scope), response_id))
         return found
 
-    def _deleted(self, response_id: str, scope: Scope) -> Json:
-        self._memory.forget(scope, response_id)
+    def _deleted(self, response_id: str, scope: Scope, key: str) -> Json:
+        self._memory.forget((key, scope), response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
 
 def _counted(tokens: int) -> Json:
     return {"object": "response.input_tokens", "input_tokens": tokens}
-
-
-def _sent(events: Sequence[Json]) -> bytes:
-    return b"".join(server_sent(event, event["type"]) for event in events)
 
 
 @dataclass
@@ -128,7 +127,8 @@ class _Kept:
 
 
 class ResponseMemory:
-    """Conversations by response id. Nobody sees those of another scope. Used from one event loop.
+    """Conversations by owner, which is a key and a scope, and by response id. Nobody sees those of
+    another owner. Used from any thread.
 
     Args:
         max_responses: responses kept; the one used longest ago is forgotten first.
@@ -149,19 +149,20 @@ class ResponseMemory:
         self._max_bytes = max_bytes
         self._max_age = max_age_seconds
         self._clock = clock
-        self._kept: OrderedDict[tuple[Scope, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Hashable, str], _Kept] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def conversation(self, scope: Scope, response_id: str) -> tuple[Json, ...]:
+    def conversation(self, owner: Hashable, response_id: str) -> tuple[Json, ...]:
         """Return the messages that lead up to a response, and its answer.
 
         Raises:
             BadRequestError: it is not kept.
         """
-        kept = self._find(scope, response_id)
+        kept = self._find(owner, response_id)
         if kept is None:
             raise BadRequestError(
                 f"Previous response with id {response_id!r} not found. It may have expired; send the whole "
@@ -171,18 +172,18 @@ class ResponseMemory:
             )
         return kept.messages
 
-    def response(self, scope: Scope, response_id: str) -> bytes:
+    def response(self, owner: Hashable, response_id: str) -> bytes:
         """Return the response object as JSON.
 
         Raises:
             NotFoundError: it is not kept.
         """
-        kept = self._find(scope, response_id)
+        kept = self._find(owner, response_id)
         if kept is None:
             raise _not_found(response_id)
         return kept.response
 
-    def keep(self, scope: Scope, response: Json, previous_id: str | None, messages: Sequence[Json]) -> None:
+    def keep(self, owner: Hashable, response: Json, previous_id: str | None, messages: Sequence[Json]) -> None:
         """Keep a response, unless it alone is beyond the bound.
 
         Args:
@@ -190,37 +191,41 @@ class ResponseMemory:
             previous_id: the response that it continues.
             messages: the conversation up to and with its answer.
         """
-        previous = self._kept.get((scope, previous_id)) if previous_id is not None else None
+        with self._lock:
+            previous = self._kept.get((owner, previous_id)) if previous_id is not None else None
         known = len(previous.messages) if previous is not None else 0
         new_bytes = sum(len(encode(message)) for message in messages[known:])
         message_bytes = new_bytes + (previous.message_bytes if previous is not None else 0)
-        self._forget((scope, response["id"]))
         kept = _Kept(encode(response), tuple(messages), message_bytes, self._clock())
-        if kept.size > self._max_bytes:
-            return
-        self._kept[scope, response["id"]] = kept
-        self._bytes += kept.size
-        while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
-            self._forget(next(iter(self._kept)))
-        self._expire()
+        with self._lock:
+            self._forget((owner, response["id"]))
+            if kept.size > self._max_bytes:
+                return
+            self._kept[owner, response["id"]] = kept
+            self._bytes += kept.size
+            while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
+                self._forget(next(iter(self._kept)))
+            self._expire()
 
-    def forget(self, scope: Scope, response_id: str) -> None:
+    def forget(self, owner: Hashable, response_id: str) -> None:
         """Drop a response.
 
         Raises:
             NotFoundError: it is not kept.
         """
-        if self._find(scope, response_id) is None:
+        if self._find(owner, response_id) is None:
             raise _not_found(response_id)
-        self._forget((scope, response_id))
+        with self._lock:
+            self._forget((owner, response_id))
 
-    def _find(self, scope: Scope, response_id: str) -> _Kept | None:
-        self._expire()
-        kept = self._kept.get((scope, response_id))
-        if kept is not None:
-            kept.used = self._clock()
-            self._kept.move_to_end((scope, response_id))
-        return kept
+    def _find(self, owner: Hashable, response_id: str) -> _Kept | None:
+        with self._lock:
+            self._expire()
+            kept = self._kept.get((owner, response_id))
+            if kept is not None:
+                kept.used = self._clock()
+                self._kept.move_to_end((owner, response_id))
+            return kept
 
     def _expire(self) -> None:
         oldest = self._clock() - self._max_age
@@ -230,7 +235,7 @@ class ResponseMemory:
                 return
             self._forget(key)
 
-    def _forget(self, key: tuple[Scope, str]) -> None:
+    def _forget(self, key: tuple[Hashable, str]) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self._bytes -= kept.size

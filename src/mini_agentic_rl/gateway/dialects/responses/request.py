@@ -7,7 +7,7 @@ again, so that a client which sends the whole history sends the messages that we
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -51,7 +51,7 @@ class ResponsesRequest(Body):
     """`POST /v1/responses`. None stands for the default."""
 
     model: str
-    input: str | list[dict[str, Any]] | None = None
+    input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: list[dict[str, Any]] | None = None

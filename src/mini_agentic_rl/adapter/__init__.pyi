@@ -1,0 +1,15 @@
+from .base import Adapter as Adapter
+from .base import OtelTraceAdapter as OtelTraceAdapter
+from .base import TraceAdapter as TraceAdapter
+from .messages import OpenAIMessages as OpenAIMessages
+from .messages import TraceToMessages as TraceToMessages
+from .messages import parsed_messages as parsed_messages
+from .records import TraceToRecords as TraceToRecords
+from .records import spans_to_records as spans_to_records
+from .selection import Selection as Selection
+from .selection import TraceToTokenTree as TraceToTokenTree
+from .selection import TrainedCalls as TrainedCalls
+from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
+from .triplet import RewardMatchPolicy as RewardMatchPolicy
+from .triplet import TracerTraceToTriplet as TracerTraceToTriplet
+from .triplet import TraceToTripletBase as TraceToTripletBase

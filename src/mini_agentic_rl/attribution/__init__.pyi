@@ -1,0 +1,12 @@
+from .baggage import NamedCall as NamedCall
+from .baggage import read_baggage as read_baggage
+from .caller import agent as agent
+from .caller import gateway_started as gateway_started
+from .caller import gateway_stopped as gateway_stopped
+from .caller import unrecorded as unrecorded
+from .calls import calls_of as calls_of
+from .clients import watch_clients as watch_clients
+from .environment import ATTEMPT_VARIABLE as ATTEMPT_VARIABLE
+from .environment import environment_of_attempt as environment_of_attempt
+from .environment import rollout_environment as rollout_environment
+from .names import is_recorded as is_recorded

@@ -1,0 +1,226 @@
+"""A calculator for models: one arithmetic expression in, one short line of text out.
+
+`calculate` never raises and never runs long: a hand-written parser bounds the length and depth of the expression, the
+size of every intermediate number and of every exponent, and answers "error: …" where it cannot give a number.
+`numbers` does the arithmetic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from .numbers import CONSTANTS, FUNCTIONS, CalculationError, Number, bounded, divide, literal, power, written
+
+MAX_LENGTH: Final = 400
+"""Characters of an expression."""
+MAX_DEPTH: Final = 40
+"""Nested parentheses, function calls and chained powers."""
+
+CALCULATOR_TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluate an arithmetic expression.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+        },
+    },
+}
+
+
+def calculate(expression: str) -> str:
+    """Return the value of `expression` as text, or a line that starts with "error: ".
+
+    Takes + - * / // % ** ^ and parentheses, × ÷ · and Unicode minus signs, decimals, scientific notation, thousands
+    commas (1,234), a dollar sign before a number, percent (15% is 0.15; 15% of 80 is 12; 17 % 5 is 2), the constants
+    pi and e, and the functions of `FUNCTIONS`. Powers bind as in Python: -2**2 is -4 and 2**3**2 is 512. Between the
+    parentheses of a function that takes several arguments a comma separates arguments.
+
+    Integers are exact up to `numbers.MAX_DIGITS` digits; other results are rounded to `numbers.DECIMALS` decimal
+    places, or to significant digits where they are below 0.0001 or come from a root, a logarithm or the like.
+    """
+    try:
+        return written(_Parser(_as_text(expression)).value())
+    except CalculationError as error:
+        return f"error: {error}"
+    except ZeroDivisionError:
+        return "error: division by zero"
+    except OverflowError:
+        return "error: number too large"
+    except ValueError:
+        return "error: no real result"
+    except RecursionError:  # what is no text may be nested, and the caller may stand near the limit himself
+        return "error: nested too deeply"
+
+
+def _as_text(expression: object) -> str:
+    """Return the text of what a model gave for an expression, which may be a number of its own."""
+    try:
+        return str(expression)
+    except ValueError:  # Python writes no integer of thousands of digits
+        raise CalculationError("number too large") from None
+
+
+_SPELLINGS: Final = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "↑"})
+_DIGITS: Final = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_PLAIN_NUMBER: Final = re.compile(_DIGITS, re.ASCII)
+_GROUPED_NUMBER: Final = re.compile(rf"\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|{_DIGITS}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z]+(?:10|2)?", re.ASCII)
+_SPACE: Final = re.compile(r"\s*")
+_OPERAND_NEXT: Final = re.compile(r"\s*[\d.(A-Za-z$]", re.ASCII)
+_OF: Final = re.compile(r"of\b", re.IGNORECASE)
+
+
+class _Parser:
+    """Recursive descent, one method a level of precedence, from the loosest (`_sum`) to the tightest (`_atom`)."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_LENGTH:
+            raise CalculationError(f"expression longer than {MAX_LENGTH} characters")
+        self._text = text.translate(_SPELLINGS).replace("↑", "**").strip().removesuffix("=")
+        self._at = 0
+        self._depth = 0
+        self._number = _GROUPED_NUMBER
+
+    def value(self) -> Number:
+        if not self._text.strip():
+            raise CalculationError("empty expression")
+        result = self._sum()
+        if self._peek():
+            raise self._unexpected()
+        return result
+
+    def _sum(self) -> Number:
+        left = self._product()
+        while True:
+            if self._take("+"):
+                left = bounded(left + self._product())
+            elif self._take("-"):
+                left = bounded(left - self._product())
+            else:
+                return left
+
+    def _product(self) -> Number:
+        left = self._signed()
+        while True:
+            if self._take("//"):
+                left = bounded(left // self._signed())
+            elif self._take("/"):
+                left = bounded(divide(left, self._signed()))
+            elif self._take("*") or self._take_times():
+                left = bounded(left * self._signed())
+            elif self._take("%"):
+                left = bounded(left % self._signed())
+            else:
+                return left
+
+    def _signed(self) -> Number:
+        negative = False
+        while True:
+            if self._take("-"):
+                negative = not negative
+            elif not self._take("+"):
+                value = self._power()
+                return -value if negative else value
+
+    def _power(self) -> Number:
+        base = self._percent()
+        if not self._take("**"):
+            return base
+        self._deeper()
+        exponent = self._signed()
+        self._depth -= 1
+        return bounded(power(base, exponent))
+
+    def _percent(self) -> Number:
+        """Return an atom and its percent sign. Before another operand the sign is the modulo operator instead."""
+        value = self._atom()
+        while self._peek() == "%" and not _OPERAND_NEXT.match(self._text, self._at + 1):
+            self._at += 1
+            value = bounded(divide(value, 100))
+        if self._peek() == "%" and _OF.match(self._text, self._skip(self._at + 1)):
+            self._at += 1
+            value = bounded(divide(value, 100))
+        return value
+
+    def _atom(self) -> Number:
+        self._take("$")
+        if self._take("("):
+            return self._enclosed(_GROUPED_NUMBER, 1)[0]
+        self._peek()
+        if match := self._number.match(self._text, self._at):
+            self._at = match.end()
+            return literal(match.group())
+        if match := _NAME.match(self._text, self._at):
+            name = match.group().lower()
+            if name in CONSTANTS:
+                self._at = match.end()
+                return CONSTANTS[name]
+            if name not in FUNCTIONS:
+                raise CalculationError(f"unknown name {match.group()[:20]}")
+            self._at = match.end()
+            return self._call(name)
+        raise self._unexpected()
+
+    def _call(self, name: str) -> Number:
+        function, fewest, most = FUNCTIONS[name]
+        if not self._take("("):
+            raise CalculationError(f"{name} needs parentheses")
+        if self._peek() == ")":
+            raise CalculationError(f"{name} needs an argument")
+        arguments = self._enclosed(_PLAIN_NUMBER if most > 1 else _GROUPED_NUMBER, MAX_LENGTH)
+        if not fewest <= len(arguments) <= most:
+            count = str(most) if fewest == most else f"{fewest} to {most}"
+            raise CalculationError(f"{name} takes {count} argument{'s' if most > 1 else ''}")
+        return bounded(function(*arguments))
+
+    def _enclosed(self, number: re.Pattern[str], most: int) -> list[Number]:
+        """Return one to `most` values, separated by commas, up to the closing parenthesis."""
+        outer, self._number = self._number, number
+        self._deeper()
+        values = [self._sum()]
+        while len(values) < most and self._take(","):
+            values.append(self._sum())
+        if not self._take(")"):
+            raise self._unexpected() if self._peek() else CalculationError("missing )")
+        self._depth -= 1
+        self._number = outer
+        return values
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise CalculationError("nested too deeply")
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        return match.end() if match else at
+
+    def _peek(self) -> str:
+        """Return the next character that is no space, "" at the end."""
+        self._at = self._skip(self._at)
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, symbol: str) -> bool:
+        self._peek()
+        if not self._text.startswith(symbol, self._at):
+            return False
+        if symbol in "*/" and self._text.startswith(symbol * 2, self._at):
+            return False
+        self._at += len(symbol)
+        return True
+
+    def _take_times(self) -> bool:
+        """Read the words x and of, as in 3 x 4 and 15% of 80."""
+        match = _NAME.match(self._text, self._at)
+        if match is None or match.group().lower() not in ("x", "of"):
+            return False
+        self._at = match.end()
+        return True
+
+    def _unexpected(self) -> CalculationError:
+        found = self._peek()
+        return CalculationError(f"unexpected {found!r} at {self._at + 1}" if found else "incomplete expression")

@@ -1,0 +1,90 @@
+"""`lightning_cli`: objects made from the command line of a script."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_NOTHING = frozenset({"none", "null", "nil", "~"})
+_TRUE, _FALSE = frozenset({"1", "true", "t", "yes", "y"}), frozenset({"0", "false", "f", "no", "n"})
+
+
+def lightning_cli(*classes: type[Any]) -> Any:
+    """Make one object of each class, with the arguments that stand on the command line.
+
+    `--trainer.n-runners 4` is the argument `n_runners` of a class `Trainer`. What is not given keeps the default of the
+    class. Texts, numbers, truth values and lists of them can be given; `none` means None.
+
+    Returns:
+        The object of the one class, or a tuple of the objects of several.
+
+    Raises:
+        SystemExit: the command line is wrong, or asked for `--help`.
+    """
+    parser = argparse.ArgumentParser(description=f"Settings of {', '.join(kind.__name__ for kind in classes)}.")
+    names: dict[str, tuple[type[Any], str]] = {}
+    for kind in classes:
+        hints = _hints(kind)
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            option = f"{kind.__name__.lower()}.{name}"
+            names[option] = (kind, name)
+            required = parameter.default is parameter.empty
+            shown = "" if required else f"default: {parameter.default!r}".replace("%", "%%")
+            parser.add_argument(
+                f"--{option.replace('_', '-')}",
+                dest=option,
+                default=argparse.SUPPRESS,
+                required=required,
+                help=shown,
+                **_reading(hints.get(name, str)),
+            )
+    given = vars(parser.parse_args(sys.argv[1:]))
+    arguments: dict[type[Any], dict[str, Any]] = {kind: {} for kind in classes}
+    for option, value in given.items():
+        kind, name = names[option]
+        arguments[kind][name] = value
+    made = tuple(kind(**arguments[kind]) for kind in classes)
+    return made[0] if len(made) == 1 else made
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind.__init__)
+    except NameError:  # an annotation that only a type checker can read: its argument is a text
+        return {}
+
+
+def _reading(hint: Any) -> dict[str, Any]:
+    """Return how argparse reads a value of this type."""
+    choices = [one for one in get_args(hint) if one is not type(None)] if _is_union(hint) else [hint]
+    optional = _is_union(hint) and type(None) in get_args(hint)
+    for choice in choices:
+        if get_origin(choice) is list or choice is list:
+            item = (*get_args(choice), str)[0]
+            return {"nargs": "*", "type": _reader(item, False)}
+    plain = [choice for choice in choices if choice in (bool, int, float, str) or get_origin(choice) is Literal]
+    return {"type": _reader(plain[0] if plain else str, optional)}
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _reader(kind: Any, optional: bool) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if optional and text.lower() in _NOTHING:
+            return None
+        if kind is bool:
+            if text.lower() in _TRUE | _FALSE:
+                return text.lower() in _TRUE
+            raise argparse.ArgumentTypeError(f"expected true or false, not {text!r}")
+        return kind(text) if kind in (int, float) else text
+
+    read.__name__ = getattr(kind, "__name__", "value")
+    return read

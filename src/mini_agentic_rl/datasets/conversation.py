@@ -1,0 +1,143 @@
+"""The conversation of a model with a calculator: its prompt, its tool, and how it goes when it goes well.
+
+The math agent, the prompts for rewards and the examples to imitate take their words from here, so that what is imitated
+is token by token what the agent then sees. A row with the `style` "text" is a conversation without the tool: the
+worked solution is the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from ..calculator import CALCULATOR_TOOL, calculate
+from .messages import Message, assistant, system, user
+from .rows import Row
+from .worked import worked_solution
+
+SYSTEM_PROMPT: Final = (
+    "Solve the problem. First think what to compute, then call the calculator with one expression, "
+    'then reply "Answer: N" with its result.'
+)
+TEXT_PROMPT: Final = 'Solve the problem step by step. End with a line "Answer: N".'
+"""The system prompt where no tool is offered."""
+TOOLS: Final = [CALCULATOR_TOOL]
+"""Tools to send with every call, and to render into the prompt of an example."""
+
+TEXT: Final = "text"
+"""The style of a row without tools, and the word before the name of a data set that asks for it: "text:gsm8k"."""
+
+_MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
+_EQUATION = re.compile(r"([-+*/×÷x\d.,$%() ]{3,80})=\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
+_BEFORE_EXPRESSION = re.compile(r"^[^\d($.-]+|^[.,\s]+(?!\d)")
+_OPERATOR = re.compile(r"[\d)%]\s*[-+*/×÷x]\s*[$(.\d-]")
+
+
+def split_style(name: str) -> tuple[str, bool]:
+    """Return the name of a data set without "text:" before it, and whether that was there."""
+    prefix, colon, rest = name.partition(":")
+    return (rest, True) if prefix == TEXT and colon and rest else (name, False)
+
+
+def in_text(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows in the style without tools."""
+    return [{**row, "style": TEXT} for row in rows]
+
+
+def tools_for(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tools that are offered with a row."""
+    return [] if row.get("style") == TEXT else list(TOOLS)
+
+
+def opening(row: Mapping[str, Any], system_prompt: str | None = None) -> list[Message]:
+    """Return the messages that a conversation begins with; without a `system_prompt` that of the row's style.
+
+    Raises:
+        ValueError: the row has no question.
+    """
+    question = row.get("question")
+    if not question:
+        raise ValueError('a task of the math agent needs a "question"')
+    usual = TEXT_PROMPT if row.get("style") == TEXT else SYSTEM_PROMPT
+    return [system(usual if system_prompt is None else system_prompt), user(str(question))]
+
+
+def can_be_shown(row: Mapping[str, Any]) -> bool:
+    """Return True if a row says how it is solved: by an `expression`, or by a `solution` that ends in "#### 42"."""
+    return bool(row.get("expression")) or "####" in str(row.get("solution", ""))
+
+
+def demonstration(row: Mapping[str, Any], *, system_prompt: str | None = None, think: bool = True) -> list[Message]:
+    """Return the OpenAI messages of a conversation as it should be.
+
+    An `expression` is one call of the calculator; with `think` the row's `thought` is said with it. A `solution` in the
+    manner of GSM8K is said as it is written, and each mark such as <<48/2=24>> in it, or where there is none each
+    equation such as 48/2 = 24, is a call. Results are what the calculator says, so that the trace is true; what it does
+    not find as it is written stays words. The last line is "Answer: N", and all there is of a row that does not say how
+    it is solved.
+
+    Raises:
+        ValueError: the row lacks a question, or the calculator cannot evaluate its expression.
+    """
+    begun = opening(row, system_prompt)
+    if row.get("style") == TEXT:
+        return [*begun, assistant(worked_solution(row).text)]
+    if row.get("expression") or "answer" not in row:
+        return [*begun, *_one_call(row, think)]
+    return [*begun, *_calls(str(row.get("solution", "")), str(row["answer"]))]
+
+
+def _one_call(row: Mapping[str, Any], think: bool) -> list[Message]:
+    expression = str(row.get("expression", ""))
+    result = calculate(expression)
+    if result.startswith("error:"):
+        raise ValueError(f"row {row.get('id')!r}: the expression {expression!r} gives {result!r}")
+    called = _call("call_1", expression, row.get("thought") if think else None)
+    return [called, _result("call_1", result), assistant(f"Answer: {result}")]
+
+
+def _calls(solution: str, answer: str) -> list[Message]:
+    """Return the words of a worked solution with its calculations as calls between them."""
+    text = solution.rpartition("####")[0].strip()
+    found = list(_MARK.finditer(text)) or list(_EQUATION.finditer(text))
+    messages: list[Message] = []
+    said = 0
+    for mark in found:
+        expression = _BEFORE_EXPRESSION.sub("", mark[1]).strip()
+        result = calculate(expression)
+        if not _OPERATOR.search(expression) or not _is_rounded(mark[2], result):
+            continue
+        name = f"call_{len(messages) // 2 + 1}"
+        end = mark.start() if mark[0].startswith("<<") else mark.end(1)
+        messages += [_call(name, expression, _words(text[said:end]) or None), _result(name, result)]
+        said = mark.end() if mark[0].startswith("<<") else mark.start(2)
+    rest = _MARK.sub("", text[said:]).strip()
+    return [*messages, assistant(f"{rest}\nAnswer: {answer}" if rest else f"Answer: {answer}")]
+
+
+def _call(name: str, expression: str, words: str | None) -> Message:
+    function = {"name": CALCULATOR_TOOL["function"]["name"], "arguments": json.dumps({"expression": expression})}
+    calls = [{"id": name, "type": "function", "function": function}]
+    return {"role": "assistant", "content": words, "tool_calls": calls}
+
+
+def _result(name: str, result: str) -> Message:
+    return {"role": "tool", "tool_call_id": name, "content": result}
+
+
+def _words(text: str) -> str:
+    """Return what is said before a call, without marks that are no calls and the sign that leads to the result."""
+    return _MARK.sub("", text).strip().rstrip("=$ ").rstrip()
+
+
+def _is_rounded(written: str, result: str) -> bool:
+    """Return True if a number that was written is the calculator's result, perhaps with fewer digits."""
+    try:
+        shown, exact = (Fraction(text.replace(",", "").strip(" $")) for text in (written, result))
+    except (ValueError, ZeroDivisionError):
+        return False
+    places = len(written.partition(".")[2].strip())
+    return abs(shown - exact) < Fraction(1, 10**places)

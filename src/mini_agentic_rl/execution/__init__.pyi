@@ -1,0 +1,9 @@
+from .base import AlgorithmBundle as AlgorithmBundle
+from .base import ExecutionStrategy as ExecutionStrategy
+from .base import RunnerBundle as RunnerBundle
+from .client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
+from .client_server import Role as Role
+from .events import ExecutionEvent as ExecutionEvent
+from .events import MultiprocessingEvent as MultiprocessingEvent
+from .events import ThreadingEvent as ThreadingEvent
+from .shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy

@@ -1,0 +1,200 @@
+"""Try in a process of its own whether a grammar can be compiled within bounds, before it is compiled in this one.
+
+No signal or thread could end a compilation in the asker's process, and the library's own limits do not bound it: twenty
+patterns that must hold at once take minutes and all the memory there is. What is compiled here in the end has shown
+there how little it takes; the library computes the same for the same grammar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ...child_processes import start_child
+from ..limits import GrammarLimits
+
+AVAILABLE: Final = hasattr(os, "fork")
+"""False on Windows, where nothing is tried."""
+QUICK_SECONDS: Final = 0.05
+"""Processor time of a first try: usual forms take a fraction of it."""
+MAX_WAITING: Final = 64
+"""Questions that may be open at once."""
+_END_SECONDS: Final = 1.0
+"""Seconds for the process to end when it is told to."""
+
+
+class NoTrialError(RuntimeError):
+    """Report that the process ended, or has too much to do already."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Tell the outcome of a try."""
+
+    seconds: float = 0.0
+    """Processor time that it took."""
+    mib: float = 0.0
+    """Memory that it took."""
+    loosened: tuple[int, ...] = ()
+    """Indices of schemas that cannot be compiled, of those that need not be; the grammar was not compiled then."""
+    refused: tuple[int, str] | None = None
+    """Index of a schema that cannot be compiled, or -1 for the grammar, and the reason."""
+    ended: str = ""
+    """The bound that ended it: `time` or `memory`."""
+
+
+class GrammarTrials:
+    """The process, as its asker sees it: started by the first question, kept, and ended with the object.
+
+    Used from any threads.
+
+    Args:
+        definition: returns the tokenizer, as `Vocabulary.of_definition` takes it.
+        end_ids: ids that end an answer.
+        limits: time and memory of a try.
+    """
+
+    def __init__(self, definition: Callable[[], str], end_ids: Sequence[int], limits: GrammarLimits) -> None:
+        self._definition = definition
+        self._end_ids = list(end_ids)
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._process: _Process | None = None
+
+    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[Verdict]:
+        """Return what a try will show; cancelling it ends the try. Blocks while the process starts.
+
+        Args:
+            schemas: JSON text, and whether it has to be compiled as it is.
+            grammar: what holds all of them.
+
+        Raises:
+            NoTrialError: too many questions are open.
+        """
+        with self._lock:
+            process = self._process
+            if process is None or not process.alive:
+                process = self._process = self._start()
+            return process.ask(next(self._numbers), {"schemas": list(schemas), "grammar": grammar})
+
+    def close(self) -> None:
+        """End the process; the next question starts one again."""
+        with self._lock:
+            if self._process is not None:
+                self._process.close()
+            self._process = None
+
+    def _start(self) -> _Process:
+        process = _Process()
+        limits = self._limits
+        process.send(
+            {
+                "tokenizer": self._definition(),
+                "end_ids": self._end_ids,
+                "seconds": limits.max_grammar_seconds,
+                "mib": limits.max_grammar_mib,
+            }
+        )
+        return process
+
+
+class _Process:
+    """A running process. Whoever asks never waits for it: what is said goes through a thread."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", f"{__package__}.trial_worker"]
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # a fork has one thread
+        process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._process = process
+        self._open: dict[int, Future[Verdict]] = {}
+        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.close = weakref.finalize(self, _end, process, self._said)
+        work = {"said": partial(_write, process, self._said), "heard": partial(_read, process, self._open)}
+        for name, target in work.items():
+            threading.Thread(target=target, name=f"grammar-trials-{name}", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, number: int, question: dict[str, Any]) -> Future[Verdict]:
+        if len(self._open) >= MAX_WAITING:
+            raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
+        future: Future[Verdict] = Future()
+        self._open[number] = future
+        future.add_done_callback(lambda done: self._take_back(number) if done.cancelled() else None)
+        self.send({"id": number, **question})
+        if not self.alive:  # it may have ended after the reader had failed all that was open
+            _fail(self._open)
+        return future
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._said.put(message)
+
+    def _take_back(self, number: int) -> None:
+        self._open.pop(number, None)
+        self.send({"take_back": number})
+
+
+def _write(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    """Send what is said until there is no more. Like `_read`, holds nothing that would keep the process's owner."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin:  # it has ended, which the reader tells
+        while (message := said.get()) is not None:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+
+
+def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[Verdict]]) -> None:
+    """Give each answer to its question until the process ends."""
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            _give(open_, json.loads(line))  # in a frame of its own, so that no question is held until the next answer
+    _fail(open_)
+
+
+def _give(open_: dict[int, Future[Verdict]], answer: dict[str, Any]) -> None:
+    future = open_.pop(answer["id"], None)
+    if future is not None and future.set_running_or_notify_cancel():
+        refused = answer.get("refused")
+        future.set_result(
+            Verdict(
+                seconds=answer.get("seconds", 0.0),
+                mib=answer.get("mib", 0.0),
+                loosened=tuple(answer.get("loosened", ())),
+                refused=None if refused is None else (refused[0], refused[1]),
+                ended=answer.get("ended", ""),
+            )
+        )
+
+
+def _fail(open_: dict[int, Future[Verdict]]) -> None:
+    while open_:
+        with contextlib.suppress(KeyError):  # the other thread took it
+            _, future = open_.popitem()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(NoTrialError("the process that tries grammars has ended"))
+
+
+def _end(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    said.put(None)
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

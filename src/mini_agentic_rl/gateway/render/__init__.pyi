@@ -1,0 +1,16 @@
+from .messages import Message as Message
+from .messages import plain_messages as plain_messages
+from .messages import squashed as squashed
+from .messages import without_thought as without_thought
+from .renderer import ChatRenderer as ChatRenderer
+from .renderer import has_thought as has_thought
+from .template import ChatTemplate as ChatTemplate
+from .thinking import AnswerPart as AnswerPart
+from .thinking import AnswerReader as AnswerReader
+from .thinking import ThinkingName as ThinkingName
+from .thinking import ThinkTags as ThinkTags
+from .thinking import Thought as Thought
+from .thinking import ThoughtScanner as ThoughtScanner
+from .tokenizer import Decoder as Decoder
+from .tokenizer import Detokenizer as Detokenizer
+from .tokenizer import Tokenizer as Tokenizer

@@ -1,0 +1,220 @@
+"""Keep what people, tools and models say apart from what the chat template says around it.
+
+A chat template is text, and its tokenizer turns the names of special tokens in a text into those tokens. The result of
+a tool that spells `<|im_end|>` would end its turn, and begin another one in the name of the system. So the names are
+marked in all content before the template sees it, and what is marked is encoded as the letters it consists of.
+Everything else of the content the template sees as it is: it may trim it, look for tags in it, and write it as JSON.
+
+Names that count are those of special tokens, and of other added tokens with which the template begins or ends turns.
+Where no content holds one, the tokenizer is asked as ever.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Core
+
+_MARK: Final = "\ufdd0"
+"""Begins a mark; the character after it tells which name stood there. Unicode leaves it to programs' own use."""
+_NAME: Final = "\ufdd1"
+"""Begins the private name of a special token, in the same way."""
+_FIRST: Final = 0x100000
+_OWN: Final = {ord(_MARK): "\ufffd", ord(_NAME): "\ufffd"}
+# A program that writes content as JSON or Python source may write the mark as an escape.
+_MARKED = re.compile(
+    f"{_MARK}(.)" + r"|\\ufdd0(?:\\udb(?P<high>[c-f]\w)\\u(?P<low>d[c-f]\w\w)|\\U(?P<long>\w{8}))", re.DOTALL
+)
+
+
+class Content:
+    """Marks names of special tokens in content, and encodes rendered text with marks in it.
+
+    Args:
+        tokenizer: the tokenizer.
+        turns: text of the chat template around content: added tokens in it count though they are not special.
+        tags: texts that assistant turns hold as the model wrote them: think tags.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, turns: str, tags: Collection[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._plain: PlainTokenizer | None = None
+        added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
+        names = {token.content for token in added if token.special}
+        names |= {token.content for token in added if token.content in turns and _is_mark(token.content)} - set(tags)
+        if tokenizer.eos_token:
+            names.add(tokenizer.eos_token)
+        self._names = sorted(names)
+        self._places = {name: index for index, name in enumerate(self._names)}
+        self._all = _Finder(self._names)
+        self._but_tags = _Finder([name for name in self._names if name not in tags])
+        core = getattr(tokenizer, "backend_tokenizer", None)
+        # Where names are looked for in normalized text, content may become one that did not hold one.
+        self._always = getattr(core, "normalizer", None) is not None and any(
+            token.normalized for token in added if token.content in names
+        )
+
+    def mark(self, text: str) -> str:
+        """Return content as the template is given it."""
+        return self._marked(text, self._all)
+
+    def mark_all(self, value: Any) -> Any:
+        """Return JSON values with all the text in them marked, names of fields too."""
+        if isinstance(value, str):
+            return self.mark(value)
+        if isinstance(value, Mapping):
+            return {self.mark(str(name)): self.mark_all(item) for name, item in value.items()}
+        return [self.mark_all(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def mark_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a plain message with everything that was said in it marked. The tags of an assistant's thought stay
+        what they are."""
+        finder = self._but_tags if message["role"] == "assistant" else self._all
+        marked = {name: self.mark_all(value) for name, value in message.items() if name not in ("role", "content")}
+        return {"role": message["role"], "content": self._marked(message["content"], finder), **marked}
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of rendered text: names of special tokens become those tokens, unless they are
+        marked."""
+        if not self._always and _MARKED.search(text) is None:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+        core = getattr(self._tokenizer, "backend_tokenizer", None)
+        ids = None if core is None else self._plain_tokenizer(core).encode(self._pieces(text))
+        return self._in_halves(text) if ids is None else ids
+
+    def _marked(self, text: str, finder: _Finder) -> str:
+        if _MARK in text or _NAME in text:
+            text = text.translate(_OWN)
+        return finder.replace(text, lambda name: _MARK + chr(_FIRST + self._places[name]))
+
+    def _pieces(self, text: str) -> list[tuple[str, bool]]:
+        """Return the text in pieces, and for each whether it was marked."""
+        pieces, start = [], 0
+        for found in _MARKED.finditer(text):
+            pieces += [(text[start : found.start()], False), (self._names[_place(found)], True)]
+            start = found.end()
+        return [*pieces, (text[start:], False)]
+
+    def _plain_tokenizer(self, core: Core) -> PlainTokenizer:
+        with self._lock:
+            if self._plain is None:
+                self._plain = PlainTokenizer(core, self._names)
+            return self._plain
+
+    def _in_halves(self, text: str) -> list[int]:
+        """Encode with a tokenizer that cannot be copied: no half of a name is that name."""
+        parts = [""]
+        for piece, marked in self._pieces(text):
+            if marked:
+                parts[-1] += piece[:1]
+                parts.append(piece[1:])
+            else:
+                parts[-1] += piece
+        ids: list[int] = []
+        for part in parts:
+            ids += self._tokenizer.encode(part, add_special_tokens=False)
+        return ids
+
+
+class PlainTokenizer:
+    """A copy of a tokenizer in which special tokens have private names, so that their own names are ordinary text.
+
+    Args:
+        core: the tokenizer.
+        names: names of its tokens that get private ones.
+    """
+
+    def __init__(self, core: Core, names: Sequence[str]) -> None:
+        from tokenizers import AddedToken, Tokenizer  # whoever made the tokenizer has imported it already
+
+        self._names = _Finder(names)
+        self._private = {name: _NAME + chr(_FIRST + index) for index, name in enumerate(names)}
+        # The model is shared: it is what takes memory, and nobody writes to it.
+        self._core = Tokenizer(core.model)
+        for part in ("normalizer", "pre_tokenizer"):
+            if getattr(core, part) is not None:
+                setattr(self._core, part, getattr(core, part))
+        added = core.get_added_tokens_decoder()
+        contents = {}
+        for token_id, token in sorted(added.items()):
+            contents[token_id] = self._private.get(token.content, token.content)
+            renamed = AddedToken(
+                contents[token_id],
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized,
+            )
+            (self._core.add_special_tokens if token.special else self._core.add_tokens)([renamed])
+        self._ids = {self._core.token_to_id(content): token_id for token_id, content in contents.items()}
+        """Ids of the added tokens by those of the copy."""
+        self._named = frozenset(token_id for token_id, token in added.items() if token.content in self._private)
+
+    def encode(self, pieces: Sequence[tuple[str, bool]]) -> list[int] | None:
+        """Return the token ids of pieces of one text; in those that are marked no name is a special token. None where
+        the model itself makes that token of the letters."""
+        text = "".join(
+            piece if marked else self._names.replace(piece, self._private.__getitem__) for piece, marked in pieces
+        )
+        found = self._core.encode(text, add_special_tokens=False).ids
+        ids = [self._ids.get(token_id, token_id) for token_id in found]
+        written = sum(token_id in self._named for token_id in ids)
+        return ids if written <= text.count(_NAME) else None
+
+
+class _Finder:
+    """Finds names in text, the longest where several begin at one place.
+
+    Args:
+        names: the names.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._starts = sorted({name[:2] for name in names})
+        self._pattern = re.compile(_pattern_of(_trie(names))) if names else None
+
+    def replace(self, text: str, by: Any) -> str:
+        """Return the text with `by(name)` for every name."""
+        if self._pattern is None or not any(start in text for start in self._starts):
+            return text
+        return self._pattern.sub(lambda found: by(found.group()), text)
+
+
+def _trie(names: Collection[str]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for name in names:
+        node = root
+        for character in name:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return root
+
+
+def _pattern_of(node: dict[str, Any]) -> str:
+    """Return an expression for the names below a node. As a tree it costs the same however many names there are."""
+    branches = [re.escape(character) + _pattern_of(child) for character, child in sorted(node.items()) if character]
+    if not branches:
+        return ""
+    joined = branches[0] if len(branches) == 1 and "" not in node else f"(?:{'|'.join(branches)})"
+    return f"{joined}?" if "" in node else joined
+
+
+def _is_mark(name: str) -> bool:
+    """Return True for what looks like a token of a template, as `<|user|>`, and not like a word."""
+    return len(name) > 2 and not name[0].isalnum() and not name[-1].isalnum()
+
+
+def _place(found: re.Match[str]) -> int:
+    if found["long"]:
+        return int(found["long"], 16) - _FIRST
+    if found["high"]:
+        pair = bytes.fromhex(f"db{found['high']}{found['low']}")
+        return ord(pair.decode("utf-16-be")) - _FIRST
+    return ord(found.group(1)) - _FIRST

@@ -1,0 +1,118 @@
+"""Connections within bounds: of their number, of the time that a request's head may take, and of waiting for a reader.
+
+A connection takes a descriptor for as long as it stays open, and descriptors are few. So each has to get on: its
+request's head has to arrive within a time and a size, and whoever reads no more of an answer is cut off. When there are
+too many all the same, a newcomer takes the place of the one that has kept its request to itself for longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import resource
+import time
+from typing import Final
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD_SECONDS: Final = 20.0
+"""The head of a request has to arrive within this time, from the connection's beginning or from the head's."""
+HEAD_BYTES: Final = 64 * 1024
+"""Most bytes of a head."""
+STALLED_SECONDS: Final = 60.0
+"""An answer whose reader takes nothing of it for so long is given up."""
+_MOST: Final = 4096
+_AT_ONCE: Final = 32
+"""One connection in so many is closed when there are too many."""
+_SHARE: Final = 2
+"""One descriptor in so many is for connections: files, stores and upstreams need some too."""
+
+
+def most_connections() -> int:
+    """Return how many connections one server holds open, going by the descriptors that this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if soft == resource.RLIM_INFINITY else max(16, min(_MOST, soft // _SHARE))
+
+
+class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # uvicorn chooses its base when it runs
+    """Uvicorn's own protocol, whichever of its two is installed, within the bounds of this file."""
+
+    most = _MOST
+    head_seconds = HEAD_SECONDS
+    stalled_seconds = STALLED_SECONDS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._head_bytes = 0
+        self._since = time.monotonic()
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stalled_timer: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            self._make_room()
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        fresh = not self._answering()
+        if fresh:
+            self._await_head()
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._answering() or not fresh:
+            self._head_bytes = 0
+            self._drop_head_timer()
+        elif self._head_bytes > HEAD_BYTES:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_head_timer()
+        self._drop_stalled_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled_timer is None:
+            self._stalled_timer = self.loop.call_later(self.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._drop_stalled_timer()
+        super().resume_writing()
+
+    def _drop_stalled_timer(self) -> None:
+        if self._stalled_timer is not None:
+            self._stalled_timer.cancel()
+            self._stalled_timer = None
+
+    def _answering(self) -> bool:
+        """Return True from when a request's head has been read until its answer is complete."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._since = time.monotonic()
+            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _drop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _kept_back(self) -> tuple[int, float] | None:
+        """Return how long this connection has given nothing to answer, as a number that is smaller the longer it is;
+        None if it waits for an answer."""
+        if not self._answering():
+            begun = self._head_timer is not None
+            return (0 if begun else 1, self._since)
+        return (0, self._since) if self.cycle.more_body else None
+
+    def _make_room(self) -> None:
+        """Close connections that have kept their request, or the rest of it, back for longest: several at once, since
+        looking for them costs as much as there are. This one is closed if all the others wait for an answer."""
+        open_ones = [each for each in self.connections if not each.transport.is_closing()]
+        if len(open_ones) <= self.most:
+            return
+        kept = [(back, number) for number, each in enumerate(open_ones) if (back := each._kept_back()) is not None]
+        longest = heapq.nsmallest(max(1, self.most // _AT_ONCE), kept)
+        for _, number in longest:
+            open_ones[number].transport.abort()
+        if not longest:
+            self.transport.abort()

@@ -1,0 +1,203 @@
+"""Guessing the next tokens of a sequence, so that one forward pass may yield several of them.
+
+A draw depends on its sequence's seed and position alone, so a guess is kept exactly when it is what is drawn there:
+guessing changes no token, only the number of passes (prompt look-up and n-gram speculation; Saxena 2023, Fu et al.
+2024, arXiv 2402.02057). Guesses are what followed the same few tokens before: in the prompt, in the answer so far, or
+in what other sequences were asked and have answered, earlier rollouts of the same task among them.
+
+A guessed token is a further row of the pass, which it makes longer. `PassCost` learns by how much, and guesses are made
+only where they are worth it: with many sequences on a processor that is bound by arithmetic, none are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+_LENGTHS = (4, 2)
+"""Numbers of last tokens that are looked up, the surest first."""
+_ENTRIES = 65_536
+"""Entries of one generation of the table; two exist at once, about 30 MB together."""
+_FORGETTING = 0.98
+"""Weight that an observation keeps with each one after it."""
+_UNTRIED = 0.5
+"""Chance given to a guess before any was tried."""
+
+
+@dataclass
+class Indexed:
+    """One sequence in the table of what followed what."""
+
+    tokens: Sequence[int]
+    """Its tokens; more are appended while it is sampled."""
+    count: int = 0
+    """Number of tokens whose successor is in the table."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Tokens that may come next, and the number of last tokens that were found before them; 0 if they are certain."""
+
+    tokens: tuple[int, ...]
+    matched: int
+
+    def first(self, count: int) -> Guess:
+        """Return the guess of its first `count` tokens."""
+        return Guess(self.tokens[: max(count, 0)], self.matched)
+
+    def as_far_as(self, other: Guess) -> Guess:
+        """Return the guess of the tokens that both begin with."""
+        pairs = enumerate(zip(self.tokens, other.tokens, strict=False))
+        return self.first(next((n for n, (one, two) in pairs if one != two), min(len(self.tokens), len(other.tokens))))
+
+
+@dataclass
+class _Rate:
+    """Share of the guesses that were right, of late."""
+
+    right: float = _UNTRIED
+    tried: float = 1.0
+
+    @property
+    def chance(self) -> float:
+        return self.right / self.tried
+
+    def observe(self, right: int, wrong: int) -> None:
+        self.right = _FORGETTING * self.right + right
+        self.tried = _FORGETTING * self.tried + right + wrong
+
+    def fade(self) -> None:
+        """Move a little towards not knowing, so that what did not pay once is tried again at some time."""
+        self.right = _FORGETTING * self.right + (1 - _FORGETTING) * _UNTRIED
+        self.tried = _FORGETTING * self.tried + (1 - _FORGETTING)
+
+
+@dataclass
+class PassCost:
+    """The seconds of a pass by its rows: fixed + each * rows, fitted by least squares to recent passes."""
+
+    _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+    """Weighted sums over passes: 1, rows, rows squared, seconds, rows times seconds."""
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Take note of a pass of so many rows."""
+        if not self._sums[0]:
+            # With a single pass, half of its time is taken to be fixed: two made-up ones say so until real ones do.
+            self._add(1, seconds * (0.5 + 0.5 / rows))
+            self._add(2 * rows, seconds * 1.5)
+        self._sums = [_FORGETTING * value for value in self._sums]
+        self._add(rows, seconds)
+
+    def share_of_row(self, rows: int) -> float | None:
+        """Return what one row costs of a pass of `rows` rows, from 0 to 1 / rows; None before any pass."""
+        weight, first, second, time, mixed = self._sums
+        if not weight:
+            return None
+        spread = weight * second - first * first
+        each = (weight * mixed - first * time) / spread if spread > 1e-9 * weight * second else time / first / 2
+        fixed = (time - each * first) / weight
+        # Noise can give either a wrong sign.
+        each, fixed = max(each, 0.0), max(fixed, 0.0)
+        whole = fixed + each * rows
+        return each / whole if whole > 0 else 0.0
+
+    def _add(self, rows: int, seconds: float) -> None:
+        new = (1.0, float(rows), float(rows * rows), seconds, rows * seconds)
+        self._sums = [old + value for old, value in zip(self._sums, new, strict=True)]
+
+
+class Drafts:
+    """Guesses for sequences that decode. Only the torch thread uses it."""
+
+    def __init__(self, longest: int) -> None:
+        """
+        Args:
+            longest: the most tokens guessed for a sequence in one pass; 0 guesses none.
+        """
+        self._longest = longest
+        self.cost = PassCost()
+        self._rates = {matched: _Rate() for matched in _LENGTHS}
+        # From (number of tokens, their hash) to a sequence and the position after them. Two generations, so that the
+        # older half can be forgotten at once.
+        self._recent: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
+        self._older: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
+
+    def guess(self, sequences: Sequence[Indexed], rooms: Sequence[int], budget: int) -> list[Guess | None]:
+        """Return a guess for each sequence that decodes, as long as it is worth its rows.
+
+        Args:
+            rooms: the most tokens that may be guessed for each.
+            budget: the most for all together.
+        """
+        if not self._longest or not sequences:
+            return [None] * len(sequences)
+        for indexed in sequences:
+            self._index(indexed)
+        found = [self._look_up(one.tokens, room) for one, room in zip(sequences, rooms, strict=True)]
+        lengths = self._worthwhile(found, budget)
+        if not any(lengths):
+            for rate in self._rates.values():
+                rate.fade()
+        return [
+            guess.first(length) if guess is not None and length else None
+            for guess, length in zip(found, lengths, strict=True)
+        ]
+
+    def observe(self, guess: Guess, right: int) -> None:
+        """Take note that the first `right` tokens of a guess were drawn, and the next one, if any, was not."""
+        if guess.matched:
+            self._rates[guess.matched].observe(right, int(right < len(guess.tokens)))
+
+    def _worthwhile(self, found: Sequence[Guess | None], budget: int) -> list[int]:
+        """Return how much of each guess yields the most tokens a second.
+
+        A row is worth it while its chance of being kept is above what the pass yields for the cost of a row; taken in
+        the order of their chances, the first that is not ends it.
+        """
+        lengths = [0] * len(found)
+        rows = len(found)
+        share = self.cost.share_of_row(rows)
+        if share is None:
+            return lengths
+        expected = float(rows)
+        for chance, index in sorted(self._chances(found), reverse=True)[: max(budget, 0)]:
+            if chance <= expected * share:
+                break
+            expected += chance
+            # The pass grows by a row, of which each then costs a smaller share.
+            share /= 1 + share
+            lengths[index] += 1
+        return lengths
+
+    def _chances(self, found: Sequence[Guess | None]) -> Iterator[tuple[float, int]]:
+        """Yield for each guessed token the chance that all up to it are right."""
+        for index, guess in enumerate(found):
+            if guess is not None:
+                chance = self._rates[guess.matched].chance
+                yield from ((chance**depth, index) for depth in range(1, len(guess.tokens) + 1))
+
+    def _look_up(self, tokens: Sequence[int], room: int) -> Guess | None:
+        room = min(room, self._longest)
+        for matched in _LENGTHS:
+            if room < 1 or len(tokens) < matched:
+                continue
+            key = _key(tokens, len(tokens), matched)
+            at = self._recent.get(key) or self._older.get(key)
+            if at is not None:
+                return Guess(tuple(at[0][at[1] : at[1] + room]), matched)
+        return None
+
+    def _index(self, indexed: Indexed) -> None:
+        """Enter what each token of a sequence but the last follows; of equal histories the latest counts."""
+        for end in range(indexed.count + 1, len(indexed.tokens)):
+            for matched in _LENGTHS:
+                if end >= matched:
+                    self._recent[_key(indexed.tokens, end, matched)] = (indexed.tokens, end)
+        indexed.count = max(indexed.count, len(indexed.tokens) - 1)
+        if len(self._recent) > _ENTRIES:
+            self._older, self._recent = self._recent, {}
+
+
+def _key(tokens: Sequence[int], end: int, count: int) -> tuple[int, int]:
+    # The hash alone: a rare collision is one more wrong guess.
+    return count, hash(tuple(tokens[end - count : end]))

@@ -1,0 +1,86 @@
+"""How many threads compute: as many as there are cores that nobody else is using.
+
+A product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core another
+process is using comes late, thousands of times a second, and all others wait. One thread fewer is then faster: it has a
+core of its own. So what others use is measured about twice a second, and the number of threads follows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+
+_WINDOW: Final = 0.5
+"""Seconds over which the use of the cores is measured."""
+_ENOUGH: Final = 0.65
+"""Share of a core that has to be free for a thread to pay."""
+
+
+class ThreadCount:
+    """Keeps torch's number of threads to what the machine gives, and never above what it was at first.
+
+    `adapt` is called where computing could go on with another number: before a forward pass, before a chunk.
+    """
+
+    def __init__(
+        self,
+        *,
+        cores: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        busy: Callable[[], float] | None = None,
+        own: Callable[[], float] = time.process_time,
+    ) -> None:
+        """
+        Args:
+            cores: processors of the machine; None asks the system, as do the others.
+            clock: seconds that go by.
+            busy: seconds that all processors together have computed, for whomever.
+            own: seconds that they have computed for this process.
+        """
+        self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
+        self._clock, self._busy, self._own = clock, busy or busy_seconds, own
+        # Chosen by torch, by OMP_NUM_THREADS or by the program.
+        self._most = min(torch.get_num_threads(), max(1, int(_allowed_cores() + 1 - _ENOUGH)))
+        self._chosen = self._most
+        self._before = (self._clock(), self._busy(), self._own())
+
+    def fix(self) -> None:
+        """Stay with the number that there is: how a sum is cut decides how it is rounded."""
+        self._most = 0
+
+    def adapt(self) -> None:
+        """Set the number of threads for what the calling thread computes next."""
+        if self._most < 2:
+            return
+        at, busy, own = now = (self._clock(), self._busy(), self._own())
+        seconds = at - self._before[0]
+        if seconds >= _WINDOW:
+            others = (busy - self._before[1] - (own - self._before[2])) / seconds
+            free = self._cores - max(others, 0.0)
+            self._chosen = max(1, min(self._most, int(free + 1 - _ENOUGH)))
+            self._before = now
+        if torch.get_num_threads() != self._chosen:
+            torch.set_num_threads(self._chosen)
+
+
+def busy_seconds() -> float:
+    """Return the seconds that all processors have been busy since the start, those taken by a host included."""
+    times = psutil.cpu_times()._asdict()
+    # Linux counts the time of guests in user time already.
+    return float(sum(value for name, value in times.items() if name not in ("idle", "iowait", "guest", "guest_nice")))
+
+
+def _allowed_cores() -> float:
+    """Return the cores that this process may use: by its affinity, and by the quota of its container."""
+    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return min(allowed, int(quota) / int(period))
+    except (OSError, ValueError):  # another system, an older kernel, or "max"
+        return allowed

@@ -1,0 +1,9 @@
+from .endpoint import find_llm as find_llm
+from .endpoint import outgrew_context as outgrew_context
+from .endpoint import rollout_client as rollout_client
+from .endpoint import rollout_url as rollout_url
+from .endpoint import shared_client as shared_client
+from .load import load_recipe as load_recipe
+from .load import load_tasks as load_tasks
+from .recipe import Demonstrations as Demonstrations
+from .recipe import Recipe as Recipe

@@ -1,0 +1,13 @@
+from .agent import GENERATED_TURNS as GENERATED_TURNS
+from .agent import MAX_TURNS as MAX_TURNS
+from .agent import MathAgent as MathAgent
+from .agent import MathRewardHook as MathRewardHook
+from .agent import converse as converse
+from .agent import final_text as final_text
+from .agent import math_recipe as math_recipe
+from .conversation import SYSTEM_PROMPT as SYSTEM_PROMPT
+from .conversation import TOOLS as TOOLS
+from .conversation import calculator as calculator
+from .conversation import demonstration as demonstration
+from .conversation import opening as opening
+from .conversation import use_tool as use_tool

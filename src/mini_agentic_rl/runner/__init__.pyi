@@ -1,0 +1,9 @@
+from .agent_runner import Isolation as Isolation
+from .agent_runner import LitAgentRunner as LitAgentRunner
+from .base import Runner as Runner
+from .base import StopEvent as StopEvent
+from .hooks import LoggingHook as LoggingHook
+from .hooks import RewardHook as RewardHook
+from .workers import give_back_of_worker as give_back_of_worker
+from .workers import set_worker_label as set_worker_label
+from .workers import worker_name as worker_name

@@ -1,0 +1,2 @@
+from .client import LightningStoreClient as LightningStoreClient
+from .server import LightningStoreServer as LightningStoreServer

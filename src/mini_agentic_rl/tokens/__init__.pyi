@@ -1,0 +1,15 @@
+from .chunks import TreeChunk as TreeChunk
+from .chunks import cut as cut
+from .chunks import most_alive as most_alive
+from .packing import PackedTrees as PackedTrees
+from .packing import pack as pack
+from .record import CompletionRecord as CompletionRecord
+from .request import ConstraintError as ConstraintError
+from .request import Delivery as Delivery
+from .request import FinishReason as FinishReason
+from .request import SamplingParams as SamplingParams
+from .request import TokenConstraint as TokenConstraint
+from .request import TokenDelta as TokenDelta
+from .request import TokenRequest as TokenRequest
+from .tree import NodeId as NodeId
+from .tree import TokenTree as TokenTree

@@ -1,0 +1,13 @@
+from .agent_framework import AgentFrameworkTracer as AgentFrameworkTracer
+from .agentops import AgentOpsTracer as AgentOpsTracer
+from .base import Tracer as Tracer
+from .base import clear_active_tracer as clear_active_tracer
+from .base import get_active_tracer as get_active_tracer
+from .base import set_active_tracer as set_active_tracer
+from .dummy import DummyTracer as DummyTracer
+from .open_span import FlatSpan as FlatSpan
+from .open_span import around as around
+from .open_span import exception_facts as exception_facts
+from .otel import OtelTracer as OtelTracer
+from .process import init as init
+from .trace import Trace as Trace

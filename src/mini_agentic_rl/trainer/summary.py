@@ -1,0 +1,106 @@
+"""The results that a run leaves to read: its summary, some conversations, and the versions of what computed."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from ..adapter import TraceToMessages
+from ..algorithm import Algorithm, peak_memory_bytes
+from ..metrics import read_metrics
+from .report import write_report
+from .run_folder import RunFolder
+from .statistics import accuracy_row
+
+if TYPE_CHECKING:
+    from ..algorithm import Evaluation
+
+_PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
+_TRANSCRIPTS = 6
+
+
+def what_next(folder: RunFolder) -> list[str]:
+    """Return what to do after a run, a line each: where it is, and the commands that use what it trained."""
+    lines = [f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts"]
+    if folder.adapter_path.is_dir():
+        adapter = shlex.quote(str(folder.adapter_path))
+        lines.append(f"to use what was trained: mini-agentic-rl chat --adapter {adapter}")
+        lines.append(f"or behind a URL:         mini-agentic-rl serve --adapter {adapter}")
+    return lines
+
+
+def write_results(
+    folder: RunFolder, algorithm: Algorithm, *, seconds: float, about: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write the report of a run that has ended, and return its summary, which is still to be written.
+
+    Args:
+        seconds: that this process took.
+        about: what else belongs into the summary.
+
+    Raises:
+        UserError: the report cannot be written.
+    """
+    summary = {**run_summary(algorithm, seconds=seconds), **(about or {})}
+    with folder.writing(folder.report_path):
+        write_report(
+            folder,
+            summary=summary,
+            metrics_rows=read_metrics(folder.metrics_path),
+            transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
+        )
+    return summary
+
+
+def run_summary(algorithm: Algorithm, *, seconds: float) -> dict[str, Any]:
+    """Return what a run came to, as JSON values: the summary of the algorithm, with intervals of its accuracies, time,
+    memory, versions and the seed."""
+    found: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
+    rows = found.get("accuracy")
+    if isinstance(rows, list):
+        found["accuracy"] = [accuracy_row(row["name"], row["correct"], row["count"]) for row in rows]
+    spent = found.get("seconds")
+    found["seconds"] = {**(spent if isinstance(spent, dict) else {}), "this process": seconds}
+    found |= {"peak_memory_bytes": peak_memory_bytes(), "versions": versions()}
+    seed = getattr(getattr(algorithm, "settings", None), "seed", None)
+    return found if seed is None else {**found, "seed": seed}
+
+
+def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
+    """Return some conversations of a measurement for the report, half of them wrong where there are so many."""
+    if evaluation is None:
+        return []
+    found = []
+    for finished in evaluation.rollouts:
+        rows = TraceToMessages().adapt(finished.spans)
+        if not rows:
+            continue
+        task = finished.rollout.input
+        gold = task.get("answer") if isinstance(task, Mapping) else None
+        found.append(
+            {
+                "title": f"{evaluation.name}: {finished.rollout.rollout_id}",
+                "messages": rows[-1]["messages"],
+                "reward": finished.reward,
+                "note": None if gold is None else f"expected answer: {gold}",
+            }
+        )
+    wrong = [row for row in found if not row["reward"]]
+    right = [row for row in found if row["reward"]]
+    half = count // 2
+    return right[: count - min(half, len(wrong))] + wrong[:half]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,61 @@
+"""Help pages: what is asked for most comes first, and a command with many options shows a few of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.cli.help_pages import SHORT_HELP
+from mini_agentic_rl.cli.options import option_name
+from mini_agentic_rl.jobs import TrainConfig
+
+
+def _page(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _panels(page: str) -> list[str]:
+    return re.findall(r"╭─ (.+?) ─+╮", page)
+
+
+def _options(page: str) -> set[str]:
+    return set(re.findall(r"^│ (--[a-z-]+)", page, re.MULTILINE))
+
+
+def test_commands_come_in_the_order_of_their_use():
+    page = _page("--help")
+    panels = _panels(page)
+    assert [panel for panel in panels if panel != "Options"] == [
+        *("Train", "Measure", "Serve and export", "Data", "Store", "Installed"),
+    ]
+    assert re.findall(r"^│ ([a-z][a-z-]*) ", page, re.MULTILINE)[0] == "train"
+
+
+def test_the_short_help_of_train_begins_with_the_tasks_and_the_long_one_has_every_setting():
+    short, whole = _page("train", "--help"), _page("train", "--help-all")
+    assert _panels(short)[:3] == _panels(whole)[:3] == ["Tasks", "Model", "Run"]
+    of_command = {"--config", "--print-config", "--help-all", "--debug", "--help"}
+    assert 15 <= len(_options(short) - of_command) <= 22
+    assert _options(whole) - of_command == {option_name(setting) for setting in TrainConfig.settings().values()}
+    assert f"Show all {len(TrainConfig.settings())} settings" in short
+
+
+@pytest.mark.parametrize("command", sorted(SHORT_HELP))
+def test_what_a_short_help_names_is_an_option_of_its_command(command):
+    parameters = {parameter.name for parameter in get_command(app).commands[command].params}
+    assert set(SHORT_HELP[command]) <= parameters
+
+
+def test_an_option_that_the_short_help_leaves_out_can_be_given():
+    page = _page(
+        "train", "--kl-coef", "0.5", "--difficulty", "1,3", "--loggers", "console,tensorboard", "--print-config"
+    )
+    assert "kl_coef: 0.5" in page
+    assert "difficulty: [1, 3]" in page
+    assert 'loggers: ["console", "tensorboard"]' in page

@@ -1,0 +1,64 @@
+"""What README.md and docs/your-agent.md show is run as it stands there, with the embedded model, and learns.
+
+It takes minutes on two cores, and so is no part of the ordinary tests: `make test-embedded`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mini_agentic_rl.metrics import read_metrics
+from mini_agentic_rl.policy import load_model
+from pages.snippets import Block, fenced_blocks
+
+FIRST = Block("README.md", "@llm_rollout")
+LISTER = Block("docs/your-agent.md", 'output_dir="outputs/lister"')
+MATH = Block("docs/your-agent.md", "hooks=[MathRewardHook()]")
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def accuracies(run) -> list[float]:
+    """Return the accuracies of a run folder in the order in which they were measured, as shares of 1.
+
+    Raises:
+        AssertionError: the folder is not complete, or its files say different things.
+    """
+    for name in ("config.json", "metrics.jsonl", "summary.json", "report.html"):
+        assert (run / name).stat().st_size > 0, name
+    load_model(str(run / "adapter"))
+    logged = [row["accuracy"] for row in read_metrics(run / "metrics.jsonl") if "accuracy" in row]
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert [row["accuracy"] for row in summary["accuracy"]] == pytest.approx(logged)
+    return logged
+
+
+def test_the_first_agent_of_the_readme_learns(run_as_script, folder):
+    told = run_as_script(FIRST.text)
+    before, after = accuracies(folder / "outputs/reviews")
+    assert before < 0.3, told
+    assert after >= 0.8, told
+    shown = [
+        line for _, block in fenced_blocks("README.md", "text") for line in block.splitlines() if "accuracy" in line
+    ]
+    assert len(shown) == 2
+    for line in shown:
+        beginning = line.partition("accuracy")[0].split()
+        assert re.search(rf"{' '.join(beginning)}\s+accuracy \d+\.\d %", told), f"{line}\n{told}"
+
+
+def test_a_class_learns_to_list(run_as_script, folder):
+    told = run_as_script(LISTER.text)
+    before, after = accuracies(folder / "outputs/lister")
+    assert after > before, told
+
+
+def test_an_agent_with_a_hook_imitates_and_is_then_reinforced(run_as_script, folder):
+    told = run_as_script(MATH.text)
+    before, imitated, after = accuracies(folder / "outputs/math")
+    assert before < 0.1, told
+    assert imitated > 0, told
+    assert after > 0.1, told

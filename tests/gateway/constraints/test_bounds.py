@@ -1,0 +1,227 @@
+"""What a form may cost, and whom it keeps waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mini_agentic_rl.gateway.constraints import ConstraintCompiler
+from mini_agentic_rl.gateway.constraints import compiler as compiler_module
+from mini_agentic_rl.gateway.constraints import grammar as grammar_module
+from mini_agentic_rl.gateway.constraints.rules import MAX_SCHEMA_SIZE
+from mini_agentic_rl.gateway.limits import GrammarLimits
+from mini_agentic_rl.http import BadRequestError, OverloadedError
+from mini_agentic_rl.tokens import ConstraintError
+
+from ..samples import CALCULATOR
+from .test_grammars import END, TOKENIZER, json_schema, rule_of, strict
+from .walks import VOCABULARY, ids_of, walk
+
+
+def patterns(count):
+    """Quick to send; what it takes to compile doubles with each pattern."""
+    return {"type": "string", "allOf": [{"pattern": f".*a{number}.*"} for number in range(count)]}
+
+
+def form(schema):
+    return rule_of(response_format=json_schema(schema))
+
+
+def tool(parameters):
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def small(**limits):
+    return ConstraintCompiler(TOKENIZER, [END], limits=GrammarLimits(**limits))
+
+
+def forks():
+    """Grammars that this process's processes are trying."""
+    return [fork for child in psutil.Process().children() for fork in child.children()]
+
+
+async def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("schema", [patterns(30), {"type": "integer", "multipleOf": 1_000_003}])
+async def test_a_schema_that_takes_too_long_is_refused_by_the_bound_and_leaves_nothing_behind(schema):
+    compiler = small(max_grammar_seconds=0.2)
+    memory = psutil.Process().memory_info().rss
+    with pytest.raises(BadRequestError, match=r"more than 0\.2 s of processor time \(max_grammar_seconds\)") as caught:
+        await compiler.compile(form(schema))
+    assert caught.value.param == "response_format"
+    assert psutil.Process().memory_info().rss - memory < 64 * 2**20
+    assert not forks()
+
+
+async def test_a_schema_that_takes_too_much_memory_is_refused_by_the_bound():
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=16)
+    with pytest.raises(BadRequestError, match=r"more than 16 MiB of memory \(max_grammar_mib\)"):
+        await compiler.compile(form(patterns(30)))
+
+
+async def test_a_refusal_is_repeated_without_another_try(monkeypatch):
+    compiler = small(max_grammar_seconds=0.05)
+    for schema in (patterns(30), {"type": "objekt"}):
+        with pytest.raises(BadRequestError) as first:
+            await compiler.compile(form(schema))
+        with monkeypatch.context() as patched:
+            patched.setattr(compiler_module.GrammarTrials, "ask", None)
+            with pytest.raises(BadRequestError) as second:
+                await compiler.compile(form(schema))
+        assert (second.value.message, second.value.param) == (first.value.message, first.value.param)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+async def test_arguments_of_a_tool_are_bounded_as_answers_are(promised):
+    odd = tool({"properties": {"a": patterns(30)}})
+    with pytest.raises(BadRequestError, match="max_grammar_seconds"):
+        await small(max_grammar_seconds=0.1).compile(
+            rule_of(tools=[strict(odd) if promised else odd], tool_choice="required")
+        )
+
+
+async def test_one_who_leaves_ends_the_try_and_one_who_stays_is_answered():
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
+    await compiler.compile(form({"type": "null"}))
+    leaving = [asyncio.ensure_future(compiler.compile(form(patterns(30)))) for _ in range(2)]
+    await until(forks)
+    leaving[0].cancel()
+    await asyncio.wait([leaving[0]])
+    await asyncio.sleep(0.1)
+    await until(forks)  # between a first and a second try there may be none for a moment
+    assert not leaving[1].done(), "another still waits for it"
+    leaving[1].cancel()
+    coming = asyncio.ensure_future(compiler.compile(form(patterns(30))))
+    await asyncio.wait([leaving[1]])
+    assert not coming.done(), "who comes meanwhile is not sent away with those who left"
+    coming.cancel()
+    await until(lambda: not forks())
+
+
+async def test_quick_schemas_do_not_wait_for_slow_ones():
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=4096)
+    await compiler.compile(form({"type": "null"}))
+    slow = [asyncio.ensure_future(compiler.compile(form(patterns(30 + number)))) for number in range(6)]
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(compiler.compile(form({"type": "boolean"})), 30)
+    assert not any(one.done() for one in slow)
+    for one in slow:
+        one.cancel()
+
+
+async def test_more_forms_at_once_than_may_wait_are_told_to_come_again():
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
+    await compiler.compile(form({"type": "null"}))
+    many = [asyncio.ensure_future(compiler.compile(form(patterns(20 + number)))) for number in range(80)]
+    done, waiting = await asyncio.wait(many, timeout=30, return_when=asyncio.FIRST_EXCEPTION)
+    assert {type(one.exception()) for one in done} == {OverloadedError}
+    for one in waiting:
+        one.cancel()
+
+
+async def test_a_process_that_died_is_replaced():
+    compiler = small()
+    await compiler.compile(form({"type": "null"}))
+    before = {child.pid for child in psutil.Process().children()}
+    compiler.close()
+    await compiler.compile(form({"type": "boolean"}))
+    (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
+    worker.kill()
+    worker.wait()
+    await compiler.compile(form({"type": "integer"}))
+
+
+def test_the_process_ends_with_its_compiler():
+    compiler = small()
+    before = {child.pid for child in psutil.Process().children()}
+    asyncio.run(compiler.compile(form({"type": "null"})))
+    started = [child for child in psutil.Process().children() if child.pid not in before]
+    assert len(started) == 1
+    del compiler
+    gc.collect()
+    assert not started[0].is_running()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a try ends with its processor time")
+async def test_nothing_is_left_of_a_server_that_was_killed_while_it_compiled():
+    program = """
+import asyncio
+from gateway.constraints.test_bounds import form, patterns, small
+asyncio.run(small(max_grammar_seconds=60, max_grammar_mib=2048).compile(form(patterns(30))))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as server:
+        family: list[psutil.Process] = []
+
+        def compiles():
+            family[:] = psutil.Process(server.pid).children(recursive=True)
+            return len(family) >= 2
+
+        try:
+            await until(compiles)
+        finally:
+            server.kill()
+        await until(lambda: not any(process.is_running() for process in family))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": json_schema({"enum": ["x" * MAX_SCHEMA_SIZE]})},
+        {"response_format": json_schema({"type": "object", "required": ["a"] * MAX_SCHEMA_SIZE})},
+        {"tools": [CALCULATOR, tool({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})], "tool_choice": "required"},
+        {"tools": [strict(tool({"allOf": [{}] * MAX_SCHEMA_SIZE}))]},
+    ],
+)
+def test_schemas_that_are_too_large_are_refused_before_anything_is_made_of_them(fields):
+    with pytest.raises(BadRequestError, match="more than 120000 characters") as caught:
+        rule_of(**fields)
+    assert caught.value.param == (
+        "response_format.json_schema.schema"
+        if "response_format" in fields
+        else f"tools[{len(fields['tools']) - 1}].function.parameters"
+    )
+
+
+def test_descriptions_do_not_count_and_schemas_that_bind_nothing_are_not_measured():
+    described = tool({"properties": {"description": {"type": "string", "description": "x" * MAX_SCHEMA_SIZE}}})
+    assert rule_of(tools=[described], tool_choice="required") is not None
+    assert rule_of(tools=[tool({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})]) is None
+
+
+async def test_an_answer_whose_schema_is_slow_to_follow_is_stopped(monkeypatch):
+    compiler = ConstraintCompiler(TOKENIZER, [END])
+    begin = await compiler.compile(form({"type": "array", "items": {"type": "integer"}}))
+    walk(begin(), {END})
+    spent = iter([0.0, 0.2, 0.2, 0.3])
+    monkeypatch.setattr(grammar_module.time, "thread_time", lambda: next(spent))
+    one, other = begin(), begin()
+    one.allowed(VOCABULARY)
+    with pytest.raises(ConstraintError, match="too long to follow"):
+        other.allowed(VOCABULARY)
+    with pytest.raises(ConstraintError, match="too long to follow"):
+        begin().allowed(VOCABULARY)
+
+
+async def test_the_first_token_costs_the_copies_of_a_grammar_nothing():
+    objects = [
+        {"type": "object", "properties": {name: {"const": n} for name in "abc"[: n % 3 + 1]}} for n in range(300)
+    ]
+    begin = await ConstraintCompiler(TOKENIZER, [END]).compile(form({"anyOf": objects}))
+    began = time.thread_time()
+    for _ in range(20):
+        assert ids_of(begin().allowed(VOCABULARY))
+    assert time.thread_time() - began < 0.25

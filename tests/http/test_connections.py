@@ -1,0 +1,109 @@
+"""Connections that keep their request back do not keep others out."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mini_agentic_rl.http import Admission, AdmittingServer, ApiKeys, RequestLimits, new_app, openai_response, read_body
+from mini_agentic_rl.http.connections import HEAD_BYTES, BoundedConnection
+
+HEAD = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@contextlib.contextmanager
+def _serving(**bounds: float) -> Iterator[AdmittingServer]:
+    async def echo(request: Request) -> Response:
+        return Response(await read_body(request, 1000, within_seconds=0.5))
+
+    async def much(request: Request) -> Response:
+        return Response(b"a" * 50_000_000)
+
+    routes = [Route("/echo", echo, methods=["POST"]), Route("/much", much)]
+    app = new_app(openai_response, ApiKeys([]), title="a test", about="", routes=routes)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in bounds.items():
+            patch.setattr(BoundedConnection, name, value)
+        if "most" in bounds:
+            patch.setattr("mini_agentic_rl.http.server.most_connections", lambda: bounds["most"])
+        with AdmittingServer(app, Admission(RequestLimits()), "127.0.0.1", 0, "test server") as server:
+            yield server
+
+
+def _connect(server: AdmittingServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def _closed(connection: socket.socket) -> bool:
+    """Return True once the other side has closed; fails after 20 seconds."""
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /echo", HEAD])
+def test_a_head_has_to_arrive_in_time(sent):
+    with _serving(head_seconds=0.2) as server, _connect(server) as connection:
+        connection.sendall(sent)
+        assert _closed(connection)
+
+
+def test_the_head_of_a_second_request_has_to_arrive_in_time_too():
+    with _serving(head_seconds=0.5) as server, _connect(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 1\r\n\r\na")
+        answer = connection.recv(4096)
+        while not answer.endswith(b"\r\n\r\na"):
+            answer += connection.recv(4096)
+        connection.sendall(b"POST /ec")
+        assert _closed(connection)
+
+
+def test_a_head_is_bounded_in_size():
+    with _serving() as server, _connect(server) as connection:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(4 * HEAD_BYTES // 1000):
+                connection.sendall(b"x" * 1000)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = connection.recv(4096)
+        assert b" 200 " not in answer
+
+
+def test_a_body_has_to_arrive_in_time():
+    with _serving() as server, _connect(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 5\r\n\r\na")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"max_body_seconds" in answer
+
+
+def test_who_reads_no_more_of_an_answer_is_cut_off():
+    with _serving(stalled_seconds=0.3) as server, _connect(server) as connection:
+        connection.sendall(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(1.0)  # reads nothing: the answer fills what the system holds, and then waits
+        got = 0
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1 << 20):
+                got += len(part)
+        assert got < 50_000_000
+
+
+def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest():
+    with _serving(most=8) as server, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(_connect(server)) for _ in range(30)]
+        for connection in slow:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"POST /ec")
+        answer = httpx.post(f"{server.root}/echo", content=b"a", timeout=20)
+        assert (answer.status_code, answer.content) == (200, b"a")
+        assert all(_closed(connection) for connection in slow[:20])

@@ -1,0 +1,104 @@
+"""Guesses of the next tokens: what followed before, as long as it pays."""
+
+from __future__ import annotations
+
+import pytest
+from fake_engine import FakeEngine, KnowingDrafts, alone
+
+from mini_agentic_rl.policy.drafts import Drafts, Indexed, PassCost
+
+
+def _free(longest=4):
+    """Drafts for which a row costs nothing beside a pass."""
+    drafts = Drafts(longest)
+    for rows in (1, 10, 20):
+        drafts.cost.observe(rows, 1.0)
+    return drafts
+
+
+def _tokens(guesses):
+    return [None if guess is None else guess.tokens for guess in guesses]
+
+
+def test_what_followed_the_last_tokens_before_is_guessed():
+    assert _tokens(_free().guess([Indexed([1, 2, 3, 4, 5, 6, 9, 1, 2])], [4], 99)) == [(3, 4, 5, 6)]
+
+
+def test_another_sequences_tokens_are_guessed_also_after_it_has_ended():
+    drafts = _free()
+    drafts.guess([Indexed([7, 8, 9, 10, 11])], [4], 99)
+    assert _tokens(drafts.guess([Indexed([1, 7, 8])], [4], 99)) == [(9, 10, 11)]
+
+
+def test_the_longer_match_counts_and_among_equal_ones_the_latest():
+    drafts = _free()
+    drafts.guess([Indexed([1, 2, 3, 4, 50]), Indexed([9, 3, 4, 60]), Indexed([8, 3, 4, 70])], [1, 1, 1], 99)
+    assert _tokens(drafts.guess([Indexed([1, 2, 3, 4]), Indexed([5, 3, 4])], [1, 1], 99)) == [(50,), (70,)]
+
+
+def test_no_more_is_guessed_than_there_is_room_for():
+    indexed = Indexed([1, 2, 3, 4, 5, 6, 9, 1, 2])
+    assert _tokens(_free().guess([indexed], [1], 99)) == [(3,)]
+    assert _free().guess([indexed], [0], 99) == [None]
+    assert Drafts(0).guess([indexed], [4], 99) == [None]
+
+
+def test_all_guesses_together_stay_within_the_budget():
+    found = _free().guess([Indexed([n, n + 1, n + 2, n + 3, n, n + 1]) for n in (10, 20, 30)], [4, 4, 4], 5)
+    assert sum(len(guess.tokens) for guess in found if guess is not None) == 5
+
+
+def test_nothing_is_guessed_before_the_cost_of_a_pass_is_known():
+    assert Drafts(4).guess([Indexed([1, 2, 3, 1, 2])], [4], 99) == [None]
+
+
+def test_nothing_is_guessed_where_every_row_costs_as_much_as_the_first():
+    drafts = Drafts(4)
+    for rows in (1, 10, 20) * 50:
+        drafts.cost.observe(rows, 0.1 * rows)
+    assert drafts.guess([Indexed([1, 2, 3, 1, 2])], [4], 99) == [None]
+
+
+def test_guesses_that_are_wrong_become_fewer_and_are_tried_again_at_some_time():
+    drafts = Drafts(4)
+    for rows in (1, 10, 20) * 20:
+        drafts.cost.observe(rows, 1.0 + 0.1 * rows)
+
+    def guess():
+        return drafts.guess([Indexed([1, 2, 3, 4, 5, 6, 1, 2])], [4], 99)[0]
+
+    first = guess()
+    for _ in range(60):
+        drafts.observe(first, 0)
+    assert guess() is None
+    assert any(guess() is not None for _ in range(1000))
+
+
+def test_the_cost_of_a_pass_is_told_apart_by_its_rows():
+    cost = PassCost()
+    assert cost.share_of_row(8) is None
+    for rows in (4, 9, 16, 32) * 100:
+        cost.observe(rows, 0.040 + 0.002 * rows)
+    assert cost.share_of_row(8) == pytest.approx(0.002 / (0.040 + 0.016), rel=0.01)
+
+
+def test_the_table_forgets_the_older_half_and_not_more():
+    drafts = _free()
+    drafts.guess([Indexed([1, 2, 3])], [1], 99)
+    drafts.guess([Indexed(list(range(100, 40_000)))], [1], 99)
+    assert _tokens(drafts.guess([Indexed([0, 1, 2])], [1], 99)) == [(3,)]
+    for start in range(100_000, 400_000, 40_000):
+        drafts.guess([Indexed(list(range(start, start + 40_000)))], [1], 99)
+    assert drafts.guess([Indexed([0, 1, 2])], [1], 99) == [None]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 13])
+def test_right_guesses_save_passes_and_change_no_token(max_tokens):
+    plain, ahead = FakeEngine(), FakeEngine(drafts=KnowingDrafts(3))
+    for engine in (plain, ahead):
+        asked = [engine.add(range(n + 1), max_tokens, seed=n) for n in range(3)]
+        engine.run()
+        assert [one.tokens for one in asked] == [alone(range(n + 1), max_tokens, n) for n in range(3)]
+        assert engine.cache.available == engine.cache.total
+    assert len(ahead.plans) <= len(plain.plans)
+    assert max_tokens < 13 or len(ahead.plans) < len(plain.plans) / 2

@@ -1,0 +1,76 @@
+"""Threads follow the cores that are free, between one and what torch was given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mini_agentic_rl.policy.thread_count import ThreadCount, busy_seconds
+
+
+class Machine:
+    """A machine of some cores, on which others compute as the test says."""
+
+    def __init__(self, cores):
+        self.seconds = self.busy = self.own = 0.0
+        self.count = ThreadCount(cores=cores, clock=lambda: self.seconds, busy=lambda: self.busy, own=lambda: self.own)
+
+    def run(self, seconds, others):
+        """Let time go by, in which we compute with the threads we have and others use so many cores."""
+        self.seconds += seconds
+        self.own += seconds * torch.get_num_threads()
+        self.busy += seconds * (torch.get_num_threads() + others)
+        self.count.adapt()
+        return torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.policy.thread_count._allowed_cores", lambda: 4.0)
+    return Machine(4)
+
+
+def test_a_core_that_another_process_uses_is_left_to_it_and_taken_back(machine):
+    assert machine.run(1, others=0) == 4
+    assert machine.run(1, others=0.7) == 3  # half a share is enough to come late
+    assert machine.run(1, others=2) == 2
+    assert machine.run(1, others=9) == 1
+    assert machine.run(1, others=0.2) == 4
+
+
+def test_a_moment_of_work_elsewhere_changes_nothing(machine):
+    assert machine.run(0.1, others=2) == 4
+    assert machine.run(0.9, others=0) == 4
+
+
+def test_what_the_program_has_chosen_is_not_exceeded(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.policy.thread_count._allowed_cores", lambda: 16.0)
+    torch.set_num_threads(2)
+    assert Machine(16).run(1, others=0) == 2
+
+
+@pytest.mark.parametrize(("quota", "threads"), [(1.5, 1), (2.0, 2), (2.7, 3), (0.5, 1)])
+def test_a_container_gets_as_many_threads_as_its_quota_has_cores(monkeypatch, quota, threads):
+    monkeypatch.setattr("mini_agentic_rl.policy.thread_count._allowed_cores", lambda: quota)
+    machine = Machine(8)
+    machine.run(1, others=0)
+    assert min(torch.get_num_threads(), machine.count._most) == threads
+
+
+def test_fixed_it_stays_as_it_is(machine):
+    machine.count.fix()
+    assert machine.run(1, others=3) == 4
+
+
+def test_the_busy_time_of_the_machine_goes_on_and_is_at_most_its_cores():
+    first = busy_seconds()
+    sum(range(2_000_000))
+    assert busy_seconds() >= first > 0

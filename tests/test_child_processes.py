@@ -1,0 +1,134 @@
+"""Processes that end with the one that started them, whatever they are doing and however that one ends."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mini_agentic_rl import child_processes
+from mini_agentic_rl.child_processes import run_child, start_child
+from processes import all_have_ended
+
+PACKAGE = Path(child_processes.__file__).parent
+STARTERS = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "create_subprocess_exec"}
+SPAWNS = {"subprocess", "multiprocessing", "os", "asyncio"}
+ELSEWHERE = {
+    "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
+    "child_processes.py": "what all others call",
+    "runner/processes/child.py": "a family that ends itself, and is ended by `at_death`",
+    "rl_training_tool/processes.py": "a training that is meant to outlive the agent which started it",
+}
+PARENT = """
+import sys, threading, time
+from mini_agentic_rl import child_processes
+if "keeper" in sys.argv:
+    child_processes.DEATH_SIGNAL = False
+def start():
+    print(child_processes.start_child([sys.executable, "-c", "print(flush=True)\\nwhile True: pass"]).pid, flush=True)
+threading.Thread(target=start).start()
+time.sleep(600)
+"""
+
+
+def test_processes_are_started_in_one_place():
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in SPAWNS
+                and (
+                    node.func.attr in STARTERS - {"run"}
+                    or (node.func.attr == "run" and node.func.value.id == "subprocess")
+                    or node.func.attr.startswith(("spawn", "fork", "posix_spawn", "popen", "system", "Process", "Pool"))
+                )
+            ):
+                found[path.relative_to(PACKAGE).as_posix()] = ast.unparse(node)[:80]
+    assert set(found) == set(ELSEWHERE), found
+
+
+@pytest.mark.parametrize("means", ["kernel", "keeper"])
+def test_a_process_that_computes_dies_with_its_parent_and_not_with_the_thread_that_asked_for_it(means):
+    with subprocess.Popen([sys.executable, "-c", PARENT, means], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        lines = sorted(parent.stdout.readline().strip() for _ in range(2))  # the child's is empty: it has begun
+        child = psutil.Process(int(lines[1]))
+        assert child.is_running()
+        parent.kill()
+        assert all_have_ended([child], 30)
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it():
+    started: list[subprocess.Popen[str]] = []
+    command = [sys.executable, "-c", "print(input(), flush=True)\ninput()"]
+    asking = threading.Thread(
+        target=lambda: started.append(start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    )
+    asking.start()
+    asking.join()
+    with started[0] as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("still here\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "still here\n"
+        process.kill()
+
+
+def test_a_program_runs_as_if_it_had_been_started_directly():
+    done = run_child([sys.executable, "-c", "import sys; print(sys.argv); print('no', file=sys.stderr); sys.exit(3)"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "['-c']\n", "no\n")
+    with pytest.raises(FileNotFoundError, match="no_such_program"):
+        start_child(["no_such_program"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of Unix")
+def test_a_program_gets_the_signals_as_they_are_usually_set():
+    ask = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"]
+    assert run_child(ask).stdout == "True\n"
+    assert run_child(["sh", "-c", "kill -PIPE $$; echo ignored"]).returncode == -signal.SIGPIPE
+
+
+def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(tmp_path):
+    program = (
+        "import os, signal\nfrom mini_agentic_rl.child_processes import at_death\n"
+        f"at_death('pathlib', 'Path.touch', 1)\nat_death('os', 'mkdir', {str(tmp_path / 'kept')!r})\n"
+        f"at_death('os', 'mkdir', {str(tmp_path / 'revoked')!r})()\n"
+        "if os.fork():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"import time\nwhile not os.path.exists({str(tmp_path / 'kept')!r}):\n    time.sleep(0.02)"
+    )
+    parent = subprocess.run([sys.executable, "-c", program], check=False)
+    assert parent.returncode == -signal.SIGKILL
+    keeper_has_ended(tmp_path / "kept")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_keeper_that_was_killed_is_replaced_and_told_everything_again(tmp_path):
+    program = (
+        "import os, signal\nfrom mini_agentic_rl import child_processes as c\n"
+        f"c.at_death('os', 'mkdir', {str(tmp_path / 'first')!r})\n"
+        "c._keeper.kill()\nc._keeper.wait()\n"
+        f"c.at_death('os', 'mkdir', {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False)
+    keeper_has_ended(tmp_path / "second")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def keeper_has_ended(sign: Path) -> None:
+    """Wait until the call that makes a folder was made; calls are made in the order in which they were left."""
+
+    end = time.monotonic() + 60
+    while not sign.exists():
+        assert time.monotonic() < end, f"{sign} was not made"
+        time.sleep(0.02)

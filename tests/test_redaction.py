@@ -1,0 +1,150 @@
+"""Keys and passwords: shown nowhere, and kept in files of one user."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+import stat
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mini_agentic_rl
+from mini_agentic_rl.atomic_files import write_text
+from mini_agentic_rl.cli.config_file import as_yaml, read_config
+from mini_agentic_rl.config import Settings
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.gateway import ServerSettings
+from mini_agentic_rl.private_files import make_private_file, make_private_folder
+from mini_agentic_rl.redaction import without_secrets, without_secrets_within
+from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.store.open import open_store
+from mini_agentic_rl.trainer.run_folder import RunFolder
+from mini_agentic_rl.types import LLM, ProxyLLM
+
+KEY = "hunter2-is-secret"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://me:{KEY}@host/v1 refused",
+        f"postgresql://me:{KEY}@db.host:5432/agl?sslmode=require",
+        f"http://host/v1?api_key={KEY}&n=1",
+        f"http://host/?X-Amz-Signature={KEY}",
+        f"http://{KEY}@host",
+        f"Illegal header value b'Bearer {KEY}'",
+        f'{{"Authorization": "Bearer {KEY}"}}',
+        f"x-api-key: {KEY}",
+        f"authorization={KEY}, http://a:{KEY}@b and http://c:{KEY}@d",
+    ],
+)
+def test_a_secret_is_taken_out_and_the_rest_stays(text: str) -> None:
+    shown = without_secrets(text)
+    assert KEY not in shown
+    assert "***" in shown
+    assert ("host" in text) == ("host" in shown)
+    assert without_secrets(shown) == shown
+    assert without_secrets_within({"a": [text, 1]}) == {"a": [shown, 1]}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "an email: me@host.org", "http://host:80/v1?model=x&n=1", "max_tokens=5", "bearer"]
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+@given(st.text(st.sampled_from("://?@&=; aby_token\n'\"*"), max_size=300))
+def test_any_text_is_redacted_once_for_all(text: str) -> None:
+    assert without_secrets(without_secrets(text)) == without_secrets(text)
+
+
+def all_settings() -> set[type[Settings]]:
+    found: set[type[Settings]] = set()
+    for module in pkgutil.walk_packages(mini_agentic_rl.__path__, "mini_agentic_rl."):
+        if (
+            ".gateway.settings" in module.name
+            or ".cli." in module.name
+            or ".jobs." in module.name
+            or ".rl." in module.name
+        ):
+            for _, kind in inspect.getmembers(import_module(module.name), inspect.isclass):
+                if issubclass(kind, Settings):
+                    found.add(kind)
+    return found
+
+
+def test_no_settings_show_a_key_in_their_repr() -> None:
+    keys = [
+        (kind.__name__, name, field.repr)
+        for kind in all_settings()
+        for name, field in kind.model_fields.items()
+        if name in ("api_key", "api_keys", "password", "token")
+    ]
+    assert len(keys) >= 3
+    assert [key for key in keys if key[2]] == []
+
+
+def test_a_resource_shows_neither_its_key_nor_its_password_and_sends_both() -> None:
+    for resource in (
+        LLM(endpoint=f"http://me:{KEY}@host/v1", model="m", api_key=KEY),
+        ProxyLLM(endpoint=f"http://me:{KEY}@host/v1", model="m", api_key=KEY),
+    ):
+        assert KEY not in repr(resource) + str(resource)
+        assert resource.model_dump()["api_key"] == KEY
+        assert KEY in resource.model_dump()["endpoint"]
+
+
+def test_a_key_is_printed_in_no_configuration(tmp_path: Path) -> None:
+    text = as_yaml(ServerSettings(api_key=[KEY]))
+    assert KEY not in text
+    assert "api_key: []  # a key is written nowhere" in text
+    (tmp_path / "a.yaml").write_text(text)
+    assert read_config(tmp_path / "a.yaml", ServerSettings)["api_key"] == []
+
+
+def test_a_run_folder_keeps_no_password_and_says_so_when_it_is_missing(tmp_path: Path) -> None:
+    config = {"store": f"postgresql://me:{KEY}@127.0.0.1:1/agl"}
+    folder = RunFolder(tmp_path / "run")
+    assert folder.begin(config) == "new"
+    assert KEY not in folder.config_path.read_text()
+    with pytest.raises(UserError, match="give the whole URL again"):
+        open_store(folder.read_config()["store"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777 - 0o700])
+async def test_what_keeps_conversations_is_for_one_user(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = SqlLightningStore(tmp_path / "made" / "store.db")
+        await store.add_resources({"llm": LLM(model="m", api_key=KEY)})
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made").iterdir()}
+        await store.close()
+        folder = RunFolder(tmp_path / "run")
+        folder.begin({})
+        write_text(tmp_path / "report.html", "said", private=True)
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
+    for path in (tmp_path / "made", folder.path, folder.checkpoints_path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for path in (folder.config_path, tmp_path / "report.html"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")
+def test_a_file_that_others_could_read_is_theirs_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "old.db"
+    file.write_text("kept")
+    file.chmod(0o644)
+    make_private_file(file)
+    assert (stat.S_IMODE(file.stat().st_mode), file.read_text()) == (0o600, "kept")
+    before = stat.S_IMODE(tmp_path.stat().st_mode)
+    make_private_folder(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == before

@@ -1,0 +1,66 @@
+"""The four servers, each in a process of its own, as sources for `served`, and requests that each of them takes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_TAIL: Final = """
+print(url, flush=True)
+sys.stdin.read()
+"""
+
+GATEWAY: Final = (
+    """
+import sys
+sys.path.insert(0, "tests")
+from gateway.scripted import ScriptedBackend
+from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.store import InMemoryLightningStore
+tokenizer = small_tokenizer(CHATML_TOOLS)
+backend = ScriptedBackend(tokenizer, ["ok"], context_length=int(sys.argv[1]) if len(sys.argv) > 1 else 32768)
+limits = GatewayLimits.model_validate_json(sys.argv[2] if len(sys.argv) > 2 else "{}")
+server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=InMemoryLightningStore(), limits=limits).start()
+url = server.root
+"""
+    + _TAIL
+)
+"""A gateway whose model says "ok" at once; its arguments are the context's length in tokens, and limits as JSON."""
+
+STORE: Final = (
+    """
+import asyncio, sys
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
+server = LightningStoreServer(InMemoryLightningStore(), port=0)
+asyncio.run(server.start())
+url = server.endpoint
+"""
+    + _TAIL
+)
+
+SCORES: Final = (
+    """
+import sys
+sys.path.insert(0, "tests")
+from mini_agentic_rl.post_training.scoring import ScoreServer
+from post_training.scorers import reward_model
+server = ScoreServer(reward_model()).start()
+url = server.root
+"""
+    + _TAIL
+)
+
+PROXY: Final = (
+    """
+import asyncio, sys
+from mini_agentic_rl.gateway import LLMProxy
+upstream = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9/v1"
+proxy = LLMProxy(model_list=[{"model_name": "tiny", "base_url": upstream, "api_key": "paid"}], num_retries=0)
+asyncio.run(proxy.start())
+url = proxy.endpoint.removesuffix("/v1")
+"""
+    + _TAIL
+)
+
+CHAT: Final[dict[str, Any]] = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}

@@ -1,0 +1,148 @@
+"""Agents ask a served model for a long time and go away amid its answers: the server ends as it began.
+
+An hour in `make torture`, a few seconds in `make test`. Memory, threads and descriptors are looked at four times a
+second; what counts is the slope after a warm-up, in which caches fill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from warm import WarmProcess
+
+from .conftest import SIZE, Attack
+
+AGENTS = 64
+SECONDS = 3600.0
+SHORT_S = 5.0
+"""Seconds of the tenth in `make test`."""
+WARM_UP = 0.4
+"""Share of the time before the slope is taken."""
+GROWTH_MIB = 64.0
+"""MiB that a server may grow after its warm-up over the whole time; 1 KiB lost a request would be hundreds an hour."""
+ANSWER_S = 300.0
+GOOD = {200}
+CLEAN = {400, 404, 408, 413, 422, 429, 503}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and resident memory are read from /proc")
+
+
+@dataclass
+class Seen:
+    """Collect what the agents got, and what the server took."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    memory_mib: list[float] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+
+    def look(self, server: psutil.Process) -> None:
+        """Take one measurement."""
+        self.times.append(time.monotonic())
+        self.memory_mib.append(server.memory_info().rss / 2**20)
+        self.threads.append(server.num_threads())
+        self.descriptors.append(server.num_fds())
+
+    def growth(self, values: Sequence[float]) -> float:
+        """Return by how much a straight line through the values after the warm-up rises from its begin to its end."""
+        first = int(len(values) * WARM_UP)
+        times = np.array(self.times[first:])
+        slope = np.polyfit(times - times[0], np.array(values[first:], np.float64), 1)[0]
+        return float(slope * (times[-1] - times[0]))
+
+
+def request(rng: random.Random, model: str) -> dict[str, Any]:
+    """Return a request: mostly sound, short or long, now and then one that has to be refused."""
+    said = " ".join(rng.choices(["Count", "to", "ten", "é", "🙂", "<|im_end|>", "{", "x" * 50], k=rng.randint(1, 30)))
+    messages = [{"role": "user", "content": said}]
+    body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": rng.randint(1, 24), "stream": True}
+    body |= rng.choice([{}, {}, {}, {"temperature": 0.0}, {"logprobs": True}, {"n": 2}, {"stop": ["a"]}, {"seed": 7}])
+    if rng.random() < 0.05:
+        body |= rng.choice([{"max_tokens": -1}, {"model": "no such"}, {"messages": []}, {"temperature": "hot"}])
+    return body
+
+
+async def agent(client: httpx.AsyncClient, number: int, url: str, model: str, end: float, seen: Seen) -> None:
+    """Ask again and again until the end, and go away amid a third of the answers."""
+    rng = random.Random(number)
+    while time.monotonic() < end:
+        body, leave = request(rng, model), rng.random() < 0.33
+        async with client.stream("POST", f"{url}/chat/completions", json=body) as response:
+            if response.status_code not in GOOD:
+                text = (await response.aread()).decode()
+                clean = response.status_code in CLEAN and json.loads(text)["error"]["message"]
+                seen.answers[f"status {response.status_code}"] += 1
+                if not clean:
+                    seen.wrong.append(f"{response.status_code} {text[:300]}")
+                continue
+            lines: list[str] = []
+            async for line in response.aiter_lines():
+                lines.append(line)
+                if leave and len(lines) > 2 and rng.random() < 0.5:
+                    break
+        if leave:
+            seen.answers["left amid it"] += 1
+            continue
+        seen.answers["whole"] += 1
+        events = [line for line in lines if line.startswith("data: ")]
+        if not events or events[-1] != "data: [DONE]":
+            seen.wrong.append(f"a stream that does not end: {events[-1:]} for {body}")
+
+
+async def soak(url: str, pid: int, seconds: float) -> Seen:
+    """Let the agents ask for that long, and look at the server meanwhile."""
+    unbounded = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(timeout=ANSWER_S, limits=unbounded) as client:
+        model = (await client.get(f"{url}/models")).json()["data"][0]["id"]
+        seen, server, end = Seen(), psutil.Process(pid), time.monotonic() + seconds
+        agents = [asyncio.create_task(agent(client, number, url, model, end, seen)) for number in range(AGENTS)]
+        while not all(task.done() for task in agents):
+            if time.monotonic() < end:
+                seen.look(server)
+            await asyncio.wait(agents, timeout=0.25)
+        for task in agents:
+            task.result()
+    return seen
+
+
+@pytest.mark.timeout(int(2 * SECONDS * max(SIZE, 1)))
+async def test_a_soak_with_disconnects(attack: Attack, tiny_folder: str) -> None:
+    seconds = SECONDS * SIZE if SIZE > 0.1 else min(SECONDS * SIZE, SHORT_S)
+    with WarmProcess("mini_agentic_rl", "serve", "--model", tiny_folder, "--port", "0", "--cache-mib", "64") as process:
+        url = await asyncio.to_thread(process.wait_for_word, "http://")
+        with attack.memory_of(process.pid):
+            seen = await soak(url, process.pid, seconds)
+        attack.row.tried += sum(seen.answers.values())
+        attack.row.held += sum(seen.answers.values()) - len(seen.wrong)
+        attack.causes.extend(seen.wrong)
+        with attack.attempt("every kind of answer was seen"):
+            assert seen.answers["whole"]
+            assert seen.answers["left amid it"]
+        with attack.attempt("the server is as before when all have gone"):
+            async with httpx.AsyncClient(timeout=ANSWER_S) as client:
+                assert (await client.get(f"{url}/models")).status_code == 200
+        if seconds >= 60:  # a shorter time is all warm-up
+            print(f"answers {dict(seen.answers)}, at the end {seen.memory_mib[-1]:.0f} MiB, {seen.threads[-1]} threads")
+            with attack.attempt(f"memory grew by {seen.growth(seen.memory_mib):.0f} MiB"):
+                assert seen.growth(seen.memory_mib) < GROWTH_MIB
+            with attack.attempt(f"threads grew by {seen.growth(seen.threads):.1f}"):
+                assert seen.growth(seen.threads) < 4
+            with attack.attempt(f"descriptors grew by {seen.growth(seen.descriptors):.1f}"):
+                assert seen.growth(seen.descriptors) < AGENTS / 4
+        assert max(seen.threads) < 200
+        assert max(seen.descriptors) < 8 * AGENTS

@@ -1,0 +1,46 @@
+"""Keywords that `Trainer` does not have: what the refusal says."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from mini_agentic_rl import Trainer
+from mini_agentic_rl.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("keyword", "told"),
+    [
+        ("n_runner", "n_runner is unknown: did you mean `n_runners`?"),
+        ("val_data", "val_data is unknown: did you mean `val_dataset`?"),
+        ("num_train_epochs", "num_train_epochs is unknown: here it is `num_epochs`"),
+        ("report_to", "report_to is no argument of Trainer: here it is `logger`"),
+        ("learning_rate", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
+        ("num_generations", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
+        ("lora_r", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
+        ("zzz", "zzz is no argument of Trainer: it takes dev, n_runners, "),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_what_was_meant(keyword, told):
+    with pytest.raises(UserError) as refused:
+        Trainer(**{keyword: 1})
+    assert told in str(refused.value)
+    assert isinstance(refused.value, TypeError)  # what Python raises for such a call
+
+
+def test_the_signature_stays_what_it_is():
+    assert "output_dir" in inspect.signature(Trainer).parameters
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in inspect.signature(Trainer).parameters.values())
+
+
+def test_a_trainer_derived_from_it_has_keywords_of_its_own():
+    class Mine(Trainer):
+        def __init__(self, *, colour, **rest):
+            super().__init__(**rest)
+            self.colour = colour
+
+    assert Mine(colour="red", n_runners=1).colour == "red"
+    with pytest.raises(UserError, match="did you mean `n_runners`"):
+        Mine(colour="red", n_runner=1)
