@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 
-from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.errors import UserError, log_failure
 
 
 def _option(name: str) -> str | None:
@@ -35,3 +36,18 @@ def test_an_error_keeps_its_setting_when_it_comes_from_another_process():
     copy = pickle.loads(pickle.dumps(UserError("is no address", setting="store")))
 
     assert (str(copy), copy.setting) == ("store: is no address", "store")
+
+
+def test_a_failure_that_says_what_to_change_is_logged_in_one_line_and_any_other_with_its_traceback(caplog):
+    logger = logging.getLogger("mini_agentic_rl.test_errors")
+    for error in (UserError("no space is left"), KeyError("x")):
+        try:
+            raise error from OSError("disk")
+        except (UserError, KeyError) as caught:
+            log_failure(logger, caught, "could not record a call")
+
+    told, found = caplog.records
+    assert told.getMessage() == "could not record a call: no space is left"
+    assert told.exc_info is None
+    assert found.getMessage() == "could not record a call"
+    assert "KeyError: 'x'" in caplog.text

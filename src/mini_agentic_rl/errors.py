@@ -8,6 +8,7 @@ one line and exit with code 2; any other exception is a fault of ours and keeps 
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,15 @@ class UserError(Exception):
 
         text = _NAMED.sub(respelled, self.text)
         return text if self.setting is None else f"{spelling(self.setting) or self.setting}: {text}"
+
+
+def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None:
+    """Log at the error level that `what` failed: by its message where that says all (`UserError`), else by its
+    traceback."""
+    if isinstance(error, UserError):
+        logger.error("%s: %s", what, error)
+    else:
+        logger.error("%s", what, exc_info=error)
 
 
 class RunFailedError(UserError):

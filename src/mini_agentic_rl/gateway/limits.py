@@ -16,6 +16,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ..config import Settings
+from ..errors import log_failure
 from ..http import RequestLimits
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
 from ..store import LightningStore
@@ -138,8 +139,8 @@ class RolloutBudgets:
             used.marked = True
             try:
                 await _mark(store, attempt, reason)
-            except Exception:  # any store may stand behind the contract; the agent is stopped all the same
-                logger.exception("could not mark attempt %s of rollout %s: %s", attempt[1], attempt[0], reason)
+            except Exception as error:  # any store may stand behind the contract; the agent is stopped all the same
+                log_failure(logger, error, f"could not mark attempt {attempt[1]} of rollout {attempt[0]} ({reason})")
             else:
                 logger.warning("attempt %s of rollout %s is stopped: %s", attempt[1], attempt[0], reason)
         return RolloutBudgetError(reason)

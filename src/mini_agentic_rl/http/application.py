@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from ..errors import log_failure
 from .access import AccessCheck, ApiKeys
 from .admission import Admission
 from .errors import HttpError, NotServedError
@@ -116,8 +117,8 @@ def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
             return respond(error)
         except ClientDisconnect:
             return client_gone()
-        except Exception:  # a fault of ours or of the backend must end this response, not the server
-            logger.exception("%s %s failed", request.method, request.url.path)
+        except Exception as error:  # a fault of ours or of the backend must end this response, not the server
+            log_failure(logger, error, f"{request.method} {request.url.path} failed")
             return respond(HttpError(FAILED))
 
     return call

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ...errors import log_failure
 from ...http import BadRequestError
 from ...semconv import CompletionSpanAttributes as Attr
 from ...semconv import LightningResourceAttributes
@@ -79,7 +80,7 @@ async def record_answer(store: LightningStore, call: CallContext, answer: Record
     except ValueError as error:
         raise _unknown(error) from error
     except Exception as error:  # any store may stand behind the contract; the agent must learn of it
-        logger.exception("could not record a call of attempt %s of rollout %s", call.attempt_id, call.rollout_id)
+        log_failure(logger, error, f"could not record a call of attempt {call.attempt_id} of rollout {call.rollout_id}")
         raise _failed(error) from error
 
 
@@ -176,7 +177,7 @@ class KnownAttempts:
             rollout = await self.store.get_rollout_by_id(rollout_id)
             attempts = [] if rollout is None else await self.store.query_attempts(rollout_id)
         except Exception as error:  # any store may stand behind the contract; the agent must learn of it
-            logger.exception("could not look up attempt %s of rollout %s", attempt_id, rollout_id)
+            log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
             raise _failed(error) from error
         if rollout is None:
             raise _unknown(f"there is no rollout {rollout_id!r}")

@@ -12,7 +12,7 @@ from ...http import BadRequestError
 from ...store import LightningStore
 from ...tokens import TokenDelta, TokenRequest
 from ..backends import Backend
-from ..errors import UnavailableError
+from ..errors import RecordingError, UnavailableError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
 from .prepare import Preparation, PreparedChat
@@ -143,7 +143,9 @@ class ChatService:
         if choice.token_ids:
             try:
                 await self._record(prepared, choice)
-            except Exception:  # nobody is left to be told; the recorder's error must not replace the cancellation
+            except RecordingError:  # logged where it was raised; nobody is left to be told
+                pass
+            except Exception:  # as little may any other error replace the cancellation
                 logger.exception("could not record a cancelled call (scope %s)", prepared.scope)
 
     async def _record(self, prepared: PreparedChat, choice: Choice) -> None:
