@@ -1,6 +1,7 @@
 from .command_line import lightning_cli as lightning_cli
 from .commas import COMMAS as COMMAS
 from .environment import CACHE_VARIABLE as CACHE_VARIABLE
+from .environment import KERNELS_VARIABLE as KERNELS_VARIABLE
 from .environment import LightningEnvVar as LightningEnvVar
 from .environment import cache_dir as cache_dir
 from .environment import resolve_bool_env_var as resolve_bool_env_var

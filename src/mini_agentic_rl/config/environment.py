@@ -12,6 +12,8 @@ from platformdirs import user_cache_path
 
 CACHE_VARIABLE: Final = "MINI_AGENTIC_RL_CACHE"
 """Environment variable that names the cache folder."""
+KERNELS_VARIABLE: Final = "MINI_AGENTIC_RL_KERNELS"
+"""Environment variable that says `torch` where attention is not to run in compiled C++."""
 
 
 def cache_dir() -> Path:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import PackedTrees, TreeChunk
 
+from . import kernels
 from .attention import Scoring, masked_attention
 
 
@@ -78,6 +79,7 @@ class TreeTables:
         self._keep = keep
         self._reads = _reads(chunk, path, device)
         self._blocks: dict[int, list[AttentionBlock]] = {}
+        self._kernel_reads: kernels.TreeReads | None = None
         self._masks: dict[int | None, Tensor] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
@@ -88,6 +90,8 @@ class TreeTables:
         if self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
+            if kernels.usable(q_HTD.dtype, self._device, q_HTD.shape[2]):
+                return kernels.tree_attention(q_HTD, k_HTD, v_HTD, context, self._reads_of_kernel(), scoring.scale)
             blocks = self._blocks_for(q_HTD.shape[0] // k_HTD.shape[0])
             return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale)
         if keys:
@@ -99,6 +103,11 @@ class TreeTables:
         if groups not in self._blocks:
             self._blocks[groups] = blocks_of(self._packed, self._chunk, groups)
         return self._blocks[groups]
+
+    def _reads_of_kernel(self) -> kernels.TreeReads:
+        if self._kernel_reads is None:
+            self._kernel_reads = reads_of(self._packed, self._chunk)
+        return self._kernel_reads
 
     def _mask(self, window: int | None) -> Tensor:
         """Return [T, C + T], True where a token sees a key, of the context or the chunk's own."""
@@ -160,11 +169,30 @@ def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[Attent
     Args:
         groups: query heads that share a key head.
     """
-    return [
-        _block(packed, chunk, first, range(start, min(start + _LARGEST, last)), groups)
-        for first, last in _spans(packed, chunk)
-        for start in range(first, last, _LARGEST)
+    return [_block(packed, chunk, first, rows, groups) for first, rows in _parts(packed, chunk)]
+
+
+def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
+    """Return the same blocks as the C++ attention takes them."""
+    own = chunk.start
+    blocks = [
+        (rows.start - own, rows.stop - own, first - own, rows.stop - own, _context(packed, first))
+        for first, rows in _parts(packed, chunk)
     ]
+    end_T = np.minimum(packed.end_T[own : chunk.stop], chunk.stop) - own
+    return kernels.TreeReads(np.array(blocks, np.int64), end_T.astype(np.int32))
+
+
+def _parts(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, range]]:
+    """Yield the rows of each block, behind the first token of the subtrees that they are part of."""
+    for first, last in _spans(packed, chunk):
+        for start in range(first, last, _LARGEST):
+            yield first, range(start, min(start + _LARGEST, last))
+
+
+def _context(packed: PackedTrees, first: int) -> int:
+    """Return how much of the context a subtree sees: the path to its first token."""
+    return int(packed.positions_T[first])
 
 
 def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
@@ -187,8 +215,7 @@ def _block(packed: PackedTrees, chunk: TreeChunk, first: int, rows: range, group
     return AttentionBlock(
         rows=slice(rows.start - chunk.start, rows.stop - chunk.start),
         own=slice(first - chunk.start, rows.stop - chunk.start),
-        # The path to a subtree's first token is what it sees of the context.
-        context=int(packed.positions_T[first]),
+        context=_context(packed, first),
         hidden_RN=torch.from_numpy(hidden),
     )
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from . import kernels
 from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
+from .fused_layers import fuse_layers
 from .lora_linear import fuse_lora
 from .packed_linear import PackedLinears
 from .thread_count import ThreadCount
@@ -70,10 +72,12 @@ class PolicyModel:
         self._active: str | None = self.adapters[0]
         self.threads = ThreadCount()
         """Number of threads that compute with it on a CPU."""
+        fits = kernels.usable(self.dtype, self.device, self.head_size)
+        fused = fuse_layers(self.base) if fits else set()
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
-        self._packed = PackedLinears(self.base)
+        self._packed = PackedLinears(self.base, fused)
 
     @property
     def device(self) -> torch.device:

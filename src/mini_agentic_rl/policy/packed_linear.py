@@ -12,13 +12,15 @@ rows of the weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from . import kernels
 
 _ROWS = 16
 """Number of rows that the layout is chosen for; any number may be multiplied."""
@@ -36,29 +38,40 @@ class _Pack:
     sizes: tuple[int, ...]
     """Number of outputs of each layer."""
     b_RN: Tensor | None = None
-    """s B of all layers, each in rows and columns of its own."""
+    """s B of all layers, each in rows and columns of its own; in C++'s layout where `added_in_place`."""
+    added_in_place: bool = False
+    apart: bool = False
+    """True if whoever reads the outputs takes rows that lie apart, so that they need no copies."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         if self.b_RN is not None:
             # The product also computed A x, as its last rows.
-            y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
-            y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
-        return (
-            (y,) if len(self.sizes) == 1 else tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
-        )
+            y_TW = y.view(-1, y.shape[-1])
+            if self.added_in_place:
+                y = kernels.add_low_rank(y_TW, self.b_RN).view(*x.shape[:-1], -1)
+            else:
+                y_TN, low_TR = y_TW.tensor_split([self.b_RN.shape[1]], -1)
+                y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
+        parts = torch.split(y, list(self.sizes), -1)
+        return parts if self.apart else tuple(part.contiguous() for part in parts)
 
 
 class PackedLinears:
     """The linear layers of `base`, each with the adapters it may have."""
 
-    def __init__(self, base: nn.Module) -> None:
+    def __init__(self, base: nn.Module, fused: Collection[nn.Module] = ()) -> None:
+        """
+        Args:
+            fused: modules that take the rows of their layers' outputs wherever they lie (`fuse_layers`).
+        """
         self._packs: dict[nn.Module, _Pack] = {}
         """Copies by the first layer of each group."""
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         """For each further layer of a group the input that it should be given next, and its output for that one."""
         self._adapter: str | None = None
         self._groups = list(_groups(base))
+        self._apart = {layer for module in fused for layer in module.children()}
         for group in self._groups:
             for layer in group:
                 layer.forward = partial(self._forward, group, layer, layer.forward)
@@ -75,7 +88,7 @@ class PackedLinears:
             return
         with torch.no_grad():
             for group in self._groups:
-                self._packs[group[0]] = _packed(group, adapter)
+                self._packs[group[0]] = replace(_packed(group, adapter), apart=group[0] in self._apart)
         self._adapter = adapter
 
     def release(self) -> None:
@@ -162,7 +175,10 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
         for part, bias in zip(bias_N[: sum(sizes)].split(sizes), biases, strict=True):
             if bias is not None:
                 part.copy_(bias.detach())
-    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
+    blocked = torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS)
+    if b_RN is None or sum(sizes) % 64 or len(b_RN) % 2 or not kernels.usable(b_RN.dtype, b_RN.device):
+        return _Pack(blocked, bias_N, sizes, b_RN)
+    return _Pack(blocked, bias_N, sizes, kernels.packed_pairs(b_RN), added_in_place=True)
 
 
 def _kind(layer: Any) -> tuple[int, torch.dtype]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import kernels
 from .attention import Scoring, masked_attention, partial_attention
 from .kv_cache import KVPool
 
@@ -51,8 +52,18 @@ class PagedTables:
         self._chunks = chunks
         self._decode = decode
         self._masks: dict[int | None, list[Tensor]] = {}
+        self._kernel_reads: kernels.PagedReads | None = None
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        if kernels.usable(q_HTD.dtype, self._pool.device, q_HTD.shape[2]):
+            cache_SW = (self._pool.keys[layer], self._pool.values[layer])
+            reads = self._reads_of_kernel(q_HTD.shape[1])
+            return kernels.paged_attention(
+                *(q_HTD, k_HTD, v_HTD, cache_SW, reads),
+                scale=scoring.scale,
+                window=scoring.window,
+                softcap=scoring.softcap,
+            )
         # Written before anything is read: a token sees itself, and sequences of one step may share blocks.
         fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
         if self._sources is not None:
@@ -68,6 +79,15 @@ class PagedTables:
             batch = self._decode.batch
             out_THD[-batch:] = self._decode.attend(self._pool, layer, q_HTD[:, -batch:], scoring).transpose(0, 1)
         return out_THD
+
+    def _reads_of_kernel(self, tokens: int) -> kernels.PagedReads:
+        if self._kernel_reads is None:
+            reads = self._kernel_reads = kernels.PagedReads(tokens, self._slots, self._sources)
+            for chunk in self._chunks:
+                reads.read_prompt(range(chunk.start, chunk.stop), chunk.slots.numpy())
+            if self._decode is not None:
+                self._decode.read_by(reads, tokens - self._decode.batch)
+        return self._kernel_reads
 
     def _masks_for(self, window: int | None) -> list[Tensor]:
         if window not in self._masks:
@@ -181,6 +201,19 @@ class DecodeTables:
     def batch(self) -> int:
         """B, the number of sequences."""
         return self._own_BC.shape[0]
+
+    def read_by(self, reads: kernels.PagedReads, first_row: int) -> None:
+        """Tell the C++ attention the same places; the sequences' rows begin at `first_row`."""
+        for keys in self._shared:
+            rows = range(first_row + keys.rows.start, first_row + keys.rows.stop)
+            slots_P = keys.slots_P
+            positions = np.arange(slots_P.start, slots_P.stop) if isinstance(slots_P, slice) else slots_P.numpy()
+            reads.read(rows, positions, int(keys.positions_P[0]))
+        for row, (own_C, first, length) in enumerate(
+            zip(self._own_BC.numpy(), self._first_B.tolist(), self._lengths_B.tolist(), strict=True)
+        ):
+            reads.see(first_row + row, length)
+            reads.read(range(first_row + row, first_row + row + 1), own_C[: length - first], first)
 
     def attend(self, pool: KVPool, layer: int, q_HBD: Tensor, scoring: Scoring) -> Tensor:
         """Return [H, B, D] for queries [H, B, D]; the keys have fewer heads under grouped-query attention."""

@@ -1,0 +1,19 @@
+"""What a layer computes besides its products, in C++ for processors that multiply bfloat16, compiled at first use."""
+
+from .compiled import usable
+from .layers import add_low_rank, packed_pairs, rms_norm, rotated, silu_product
+from .paged import PagedReads, paged_attention
+from .trees import TreeReads, tree_attention
+
+__all__ = [
+    "PagedReads",
+    "TreeReads",
+    "add_low_rank",
+    "packed_pairs",
+    "paged_attention",
+    "rms_norm",
+    "rotated",
+    "silu_product",
+    "tree_attention",
+    "usable",
+]

@@ -1,0 +1,151 @@
+"""The C++ files of this folder as a library: compiled once, by the compiler that is there, and kept in the cache.
+
+Where there is no compiler, or the processor has no AVX512-BF16, torch computes instead; so it does with
+`MINI_AGENTIC_RL_KERNELS=torch`. Nothing but the speed and the rounding differs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from mini_agentic_rl.config import KERNELS_VARIABLE, cache_dir
+
+from ...child_processes import run_child
+from ...private_files import make_private_folder
+
+logger = logging.getLogger(__name__)
+
+_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp")
+_HEADERS: Final = ("product.h", "softmax.h")
+# The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
+_FLAGS: Final = (
+    *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
+)
+
+
+class Heads(ctypes.Structure):
+    """Numbers of query heads and key heads, and their size."""
+
+    _fields_ = [("query", ctypes.c_int64), ("key", ctypes.c_int64), ("size", ctypes.c_int64)]
+
+
+class Strided(ctypes.Structure):
+    """A tensor [H, T, D] whose numbers of one head and token lie side by side."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("head", ctypes.c_int64), ("token", ctypes.c_int64)]
+
+    @classmethod
+    def of(cls, tensor_HTD: Tensor) -> Strided:
+        """Return the tensor as the C++ functions take it; it must outlive the call."""
+        return cls(tensor_HTD.data_ptr(), tensor_HTD.stride(0), tensor_HTD.stride(1))
+
+
+def usable(dtype: torch.dtype, device: torch.device, head_size: int = 32) -> bool:
+    """Return True if the C++ attention computes with tensors of this kind here. Head sizes are multiples of 32."""
+    fits = dtype == torch.bfloat16 and device.type == "cpu" and head_size % 32 == 0 and head_size <= 512
+    return fits and library() is not None
+
+
+class Kernel:
+    """A C++ function, looked up when it is first called; `usable` has said that there is one.
+
+    Addresses and counts are given as integers.
+    """
+
+    def __init__(self, name: str, *types: Any) -> None:
+        """
+        Args:
+            types: those of its arguments, ctypes'.
+        """
+        self._name, self._types = name, types
+        self._found: Any = None
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call it; other Python threads go on meanwhile."""
+        if self._found is None:
+            lib = library()
+            if lib is None:
+                raise RuntimeError(f"{self._name} is not compiled here")
+            found = getattr(lib, self._name)
+            found.argtypes, found.restype = self._types, None
+            self._found = found
+        self._found(*arguments)
+
+
+def dense(tensor_HTD: Tensor) -> Tensor:
+    """Return the tensor with the numbers of one head and token side by side, copied only where they are not."""
+    return tensor_HTD if tensor_HTD.stride(2) == 1 else tensor_HTD.contiguous()
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled library; None where torch has to do without it."""
+    if os.environ.get(KERNELS_VARIABLE) == "torch" or not _processor_has_it():
+        return None
+    compiler = _compiler()
+    if compiler is None:
+        logger.info("no C++ compiler is found (g++): attention runs through torch, which is slower")
+        return None
+    try:
+        return ctypes.CDLL(str(_built(compiler)))
+    except OSError as error:
+        logger.warning("the C++ attention cannot be used, torch's takes its place: %s", error)
+        return None
+
+
+def _processor_has_it() -> bool:
+    on_linux = sys.platform == "linux" and platform.machine() == "x86_64"
+    threads = torch.backends.openmp.is_available()  # type: ignore[no-untyped-call]  # torch
+    return on_linux and bool(threads) and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def _compiler() -> str | None:
+    # g++ speaks to the OpenMP library that torch brings along; others bring a second one, whose threads would fight.
+    wanted = os.environ.get("CXX", "")
+    return shutil.which(wanted if "g++" in wanted and "clang" not in wanted else "g++")
+
+
+def _built(compiler: str) -> Path:
+    """Return the library's file, compiled if it is not in the cache.
+
+    Raises:
+        OSError: it cannot be compiled or written.
+    """
+    here = Path(__file__).parent
+    digest = hashlib.sha256(repr((compiler, _FLAGS)).encode())
+    for name in (*_SOURCES, *_HEADERS):
+        digest.update((here / name).read_bytes())
+    folder = cache_dir() / "kernels"
+    target = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    logger.info("compiling for this processor, once (about three seconds)")
+    make_private_folder(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]
+        commands = [
+            [compiler, *_FLAGS, "-c", str(here / name), "-o", made]
+            for name, made in zip(_SOURCES, objects, strict=True)
+        ]
+        # Linked without OpenMP's library: its functions are found in the one that torch has loaded.
+        made = Path(scratch) / target.name
+        for command in (*commands, [compiler, "-shared", *objects, "-o", str(made)]):
+            done = run_child(command)
+            if done.returncode:
+                raise OSError(f"{compiler} failed: {done.stderr.strip()[-500:]}")
+        os.replace(made, target)
+    return target

@@ -1,0 +1,148 @@
+// What stands between the products of a layer, each in one pass over its numbers; `layers.py` says what the arguments
+// are. Numbers are rounded to bfloat16 where the modules of transformers round them.
+
+#include <omp.h>
+
+#include "softmax.h"
+
+namespace {
+
+__m512 load(const bf16* x) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+void store(bf16* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x)); }
+
+__m512 round_once(__m512 x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(x)), 16));
+}
+
+// 1 / (1 + e to the power of -x)
+__m512 sigmoid(__m512 x) {
+    const __m512 one = _mm512_set1_ps(1), e = exponential(_mm512_sub_ps(_mm512_setzero_ps(), x));
+    return _mm512_div_ps(one, _mm512_add_ps(one, e));
+}
+
+// y += low b for `R` rows and 64 columns, low being the rows' `2 pairs` numbers.
+template <int R>
+void add_tile(bf16* y, const bf16* low, int64_t row, const pair* b, int64_t ldb, int64_t pairs) {
+    __m512 sum[R][4];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < 4; ++v) sum[r][v] = load(y + r * row + v * LANES);
+    for (int64_t p = 0; p < pairs; ++p)
+        for (int r = 0; r < R; ++r) {
+            int both;
+            std::memcpy(&both, low + r * row + 2 * p, sizeof both);
+            const __m512bh two = (__m512bh)_mm512_set1_epi32(both);
+            for (int v = 0; v < 4; ++v)
+                sum[r][v] = _mm512_dpbf16_ps(sum[r][v], two, (__m512bh)_mm512_loadu_si512(b + p * ldb + v * LANES));
+        }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < 4; ++v) store(y + r * row + v * LANES, sum[r][v]);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Rows of y hold `size` outputs, a multiple of 64, and behind them `2 pairs` numbers of low rank: those times b (packed,
+// [pairs][size]) are added to the outputs.
+void add_low_rank(bf16* y, int64_t row, int64_t rows, int64_t size, const pair* b, int64_t pairs) {
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < size; first += 64) {
+        int64_t r = 0;
+        for (; r + 4 <= rows; r += 4)
+            add_tile<4>(y + r * row + first, y + r * row + size, row, b + first, size, pairs);
+        for (; r < rows; ++r) add_tile<1>(y + r * row + first, y + r * row + size, row, b + first, size, pairs);
+    }
+}
+
+void rms_norm(const bf16* x, const bf16* weight, int64_t rows, int64_t size, float epsilon, bf16* y, float* scales) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+        const bf16* in = x + r * size;
+        __m512 sum = _mm512_setzero_ps();
+        for (int64_t d = 0; d < size; d += LANES) sum = _mm512_fmadd_ps(load(in + d), load(in + d), sum);
+        scales[r] = 1 / std::sqrt(_mm512_reduce_add_ps(sum) / static_cast<float>(size) + epsilon);
+        const __m512 scale = _mm512_set1_ps(scales[r]);
+        for (int64_t d = 0; d < size; d += LANES) {
+            const __m512 even = round_once(_mm512_mul_ps(load(in + d), scale));
+            store(y + r * size + d, _mm512_mul_ps(load(weight + d), even));
+        }
+    }
+}
+
+void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, const bf16* grad, int64_t rows,
+                       int64_t size, bf16* of_x) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+        const bf16 *in = x + r * size, *g = grad + r * size;
+        const __m512 scale = _mm512_set1_ps(scales[r]);
+        __m512 sum = _mm512_setzero_ps();
+        for (int64_t d = 0; d < size; d += LANES) {
+            const __m512 of_even = _mm512_mul_ps(load(g + d), load(weight + d));
+            sum = _mm512_fmadd_ps(of_even, _mm512_mul_ps(load(in + d), scale), sum);
+        }
+        const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / static_cast<float>(size));
+        for (int64_t d = 0; d < size; d += LANES) {
+            const __m512 of_even = _mm512_mul_ps(load(g + d), load(weight + d));
+            const __m512 even = _mm512_mul_ps(load(in + d), scale);
+            store(of_x + r * size + d, _mm512_mul_ps(scale, _mm512_fnmadd_ps(even, mean, of_even)));
+        }
+    }
+}
+
+void silu_product(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, int64_t rows, int64_t size,
+                  bf16* out) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t d = 0; d < size; d += LANES) {
+            const __m512 g = load(gate + r * gate_row + d);
+            store(out + r * size + d, _mm512_mul_ps(round_once(_mm512_mul_ps(g, sigmoid(g))), load(up + r * up_row + d)));
+        }
+}
+
+void silu_product_backward(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, const bf16* grad,
+                           int64_t rows, int64_t size, bf16* of_gate, bf16* of_up) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t d = 0; d < size; d += LANES) {
+            const __m512 g = load(gate + r * gate_row + d), u = load(up + r * up_row + d);
+            const __m512 whole = load(grad + r * size + d), s = sigmoid(g);
+            store(of_up + r * size + d, _mm512_mul_ps(whole, round_once(_mm512_mul_ps(g, s))));
+            // d/dg (g s(g)) = s (1 + g (1 - s))
+            const __m512 one = _mm512_set1_ps(1);
+            const __m512 slope = _mm512_mul_ps(s, _mm512_fmadd_ps(g, _mm512_sub_ps(one, s), one));
+            store(of_gate + r * size + d, _mm512_mul_ps(_mm512_mul_ps(whole, u), slope));
+        }
+}
+
+// Rotate pairs (d, d + size / 2) of each head by the token's angles; back by them where `back` is set.
+void rotate(const bf16* x, int64_t head_stride, int64_t token_stride, const bf16* cosines, const bf16* sines,
+            int64_t tokens, int64_t heads, int64_t size, bool back, bf16* out) {
+    const int64_t half = size / 2;
+#pragma omp parallel for schedule(static)
+    for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t h = 0; h < heads; ++h) {
+            const bf16* in = x + h * head_stride + t * token_stride;
+            bf16* to = out + (t * heads + h) * size;
+            for (int64_t d = 0; d < half; d += LANES) {
+                const __m512 a = load(in + d), b = load(in + half + d);
+                const bf16 *c = cosines + t * size + d, *s = sines + t * size + d;
+                __m512 first, second;
+                if (back) {
+                    first = _mm512_fmadd_ps(b, load(s + half), _mm512_mul_ps(a, load(c)));
+                    second = _mm512_fnmadd_ps(a, load(s), _mm512_mul_ps(b, load(c + half)));
+                } else {
+                    first = _mm512_sub_ps(round_once(_mm512_mul_ps(a, load(c))), round_once(_mm512_mul_ps(b, load(s))));
+                    second = _mm512_add_ps(round_once(_mm512_mul_ps(b, load(c + half))),
+                                           round_once(_mm512_mul_ps(a, load(s + half))));
+                }
+                store(to + d, first);
+                store(to + half + d, second);
+            }
+        }
+}
+
+}  // extern "C"

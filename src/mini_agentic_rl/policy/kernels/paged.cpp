@@ -1,0 +1,131 @@
+// Attention of sampling over the block cache; `attention.py` says what the arguments are.
+
+#include <omp.h>
+
+#include "softmax.h"
+
+namespace {
+
+constexpr int64_t KEYS = 512;  // keys of the cache that are packed together
+
+struct Item {
+    int64_t first_row, last_row, first_slot, keys, position, first_part;
+};
+
+struct Paged {
+    Strided q, k, v;       // of the packed rows
+    bf16 *keys, *values;   // the cache
+    int64_t slot_width;
+    const int64_t *new_slots, *sources;  // where new keys go, and the row that each is taken from; null is their order
+    int64_t new_count;
+    const int64_t *slots, *lengths;
+    float scale, softcap;
+    int64_t window;
+    Heads heads;
+    float *sums, *tops, *outs;  // of each part: of the exponentials, of the scores, and of the weighted values
+};
+
+// Put the keys and values of new tokens into their slots.
+void write_slot(const Paged& in, int64_t number) {
+    const int64_t size = in.heads.size, row = in.sources ? in.sources[number] : number;
+    for (int64_t head = 0; head < in.heads.key; ++head) {
+        const int64_t to = in.new_slots[number] * in.slot_width + head * size;
+        std::memcpy(in.keys + to, in.k.at(head, row), size * sizeof(bf16));
+        std::memcpy(in.values + to, in.v.at(head, row), size * sizeof(bf16));
+    }
+}
+
+// Attention of an item's rows over its keys, for one key head: unnormalised, beside top and sum of its softmax.
+void attend_item(const Paged& in, const Item& item, int64_t head) {
+    const int64_t groups = in.heads.groups(), size = in.heads.size;
+    const int64_t rows = (item.last_row - item.first_row) * groups;
+    bf16* q = scratch<bf16>(0, rows * size);
+    for (int64_t r = 0; r < rows; ++r)
+        std::memcpy(q + r * size,
+                    in.q.at(head * groups + r % groups, item.first_row + r / groups), size * sizeof(bf16));
+    // Parts are stored row by row, and within a row head by head, as the rows of q are.
+    const auto part = [&](int64_t r) {
+        return (item.first_part + r / groups) * in.heads.query + head * groups + r % groups;
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+        in.tops[part(r)] = HIDDEN;
+        in.sums[part(r)] = 0;
+        std::memset(in.outs + part(r) * size, 0, size * sizeof(float));
+    }
+    pair* keys = scratch<pair>(1, KEYS * size / 2);
+    pair* values = scratch<pair>(2, KEYS * size / 2);
+    float* scores = scratch<float>(3, ROWS * KEYS);
+    bf16* weights = scratch<bf16>(4, ROWS * KEYS);
+    float* fresh = scratch<float>(5, ROWS * size);
+    for (int64_t start = 0; start < item.keys; start += KEYS) {
+        const int64_t n = std::min(KEYS, item.keys - start), ld = rounded(n, LANES);
+        const int64_t* slots = in.slots + item.first_slot + start;
+        const auto at = [&](int64_t i) { return slots[i] * in.slot_width + head * size; };
+        pack_transposed(in.keys, at, n, size, keys, ld);
+        pack_rows(in.values, at, n, size, values);
+        for (int64_t first = 0; first < rows; first += ROWS) {
+            const int64_t some = std::min(ROWS, rows - first);
+            product(some, ld, size / 2, q + first * size, size, keys, ld, scores, ld, false);
+            for (int64_t r = 0; r < some; ++r) {
+                const int64_t p = part(first + r), end = in.lengths[item.first_row + (first + r) / groups];
+                // Positions that this row sees, counted from the first key here.
+                const int64_t high = std::min(end - item.position - start, n);
+                const int64_t low = in.window > 0 ? end - in.window - item.position - start : 0;
+                float* s = scores + r * ld;
+                const float top = std::max(in.tops[p], finish_scores(s, ld, in.scale, in.softcap, [&](int64_t j) {
+                                               return between(j, low, high);
+                                           }));
+                // A row that sees nothing here: hidden scores less a hidden top would be weights of 1.
+                const float of_keys = top > HIDDEN ? exponentials(s, ld, top) : 0;
+                if (top == HIDDEN) std::memset(s, 0, ld * sizeof(float));
+                const float shrink = std::exp(in.tops[p] - top);
+                in.sums[p] = in.sums[p] * shrink + of_keys;
+                in.tops[p] = top;
+                scale_row(in.outs + p * size, size, shrink);
+            }
+            round_rows(scores, ld, some, ld, weights, nullptr);
+            product(some, size, (n + 1) / 2, weights, ld, values, size, fresh, size, false);
+            for (int64_t r = 0; r < some; ++r) {
+                float* out = in.outs + part(first + r) * size;
+                for (int64_t d = 0; d < size; ++d) out[d] += fresh[r * size + d];
+            }
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+void paged_attention(const Paged* in, const Item* items, int64_t count, const int64_t* part_first,
+                     const int64_t* parts, int64_t tokens, bf16* out) {
+    const int64_t heads = in->heads.query, size = in->heads.size, jobs = count * in->heads.key;
+#pragma omp parallel
+    {
+        // Before anything is read: a row sees itself, and rows of one pass may share blocks.
+#pragma omp for schedule(static)
+        for (int64_t number = 0; number < in->new_count; ++number) write_slot(*in, number);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t job = 0; job < jobs; ++job) attend_item(*in, items[job / in->heads.key], job % in->heads.key);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < tokens; ++row)
+            for (int64_t head = 0; head < heads; ++head) {
+                const int64_t first = part_first[row], last = part_first[row + 1];
+                float top = HIDDEN, sum = 0;
+                for (int64_t i = first; i < last; ++i) top = std::max(top, in->tops[parts[i] * heads + head]);
+                alignas(64) float total[512] = {};
+                for (int64_t i = first; i < last; ++i) {
+                    const int64_t part = parts[i] * heads + head;
+                    const float weight = std::exp(in->tops[part] - top);
+                    sum += in->sums[part] * weight;
+                    for (int64_t d = 0; d < size; ++d) total[d] += in->outs[part * size + d] * weight;
+                }
+                scale_row(total, size, 1 / sum);
+                bf16* to = out + (row * heads + head) * size;
+                for (int64_t d = 0; d < size; d += LANES)
+                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_load_ps(total + d)));
+            }
+    }
+}
+
+}  // extern "C"

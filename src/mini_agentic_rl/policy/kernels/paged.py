@@ -1,0 +1,175 @@
+"""Attention of sampling in C++ (paged.cpp): packed rows of a pass over the slots of the block cache."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .compiled import Heads, Kernel, Strided, dense
+
+_CHUNK_ROWS = 64
+"""Rows of a prompt that are attended together: each block of them packs its keys anew."""
+
+
+class _Paged(ctypes.Structure):
+    _fields_ = [
+        *((name, Strided) for name in ("q", "k", "v")),
+        *((name, ctypes.c_void_p) for name in ("keys", "values")),
+        ("slot_width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("new_slots", "sources")),
+        ("new_count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("slots", "lengths")),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+        ("window", ctypes.c_int64),
+        ("heads", Heads),
+        *((name, ctypes.c_void_p) for name in ("sums", "tops", "outs")),
+    ]
+
+
+_PAGED = Kernel(
+    "paged_attention",
+    ctypes.POINTER(_Paged),
+    *(ctypes.c_void_p, ctypes.c_int64),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+)
+
+
+class PagedReads:
+    """Which packed rows of a sampling pass read which cache slots; the same for all layers.
+
+    Rows that read the same slots are read for together, and a row may read several runs of slots: one softmax runs
+    over all of them.
+    """
+
+    def __init__(self, tokens: int, new_slots: Tensor, sources: Tensor | None = None) -> None:
+        """
+        Args:
+            tokens: number of packed rows.
+            new_slots: cache slots that new keys and values are written to.
+            sources: row that each of them is taken from; None is their order.
+        """
+        self._new_slots, self._sources = new_slots, sources
+        self._lengths_T = np.zeros(tokens, np.int64)
+        self._slots: list[np.ndarray] = []
+        self._slot_count = 0
+        self._items: list[tuple[int, int, int, int, int, int]] = []
+        self._parts = 0
+        self._frozen: _Frozen | None = None
+
+    def see(self, row: int, positions: int) -> None:
+        """Let a row see the positions below `positions` of what it reads."""
+        self._lengths_T[row] = positions
+
+    def read(self, rows: range, slots_P: np.ndarray, position: int) -> None:
+        """Let `rows` read `slots_P`, the first of which holds position `position`."""
+        self._add(rows, self._keep(slots_P), len(slots_P), position)
+
+    def read_prompt(self, rows: range, slots_P: np.ndarray) -> None:
+        """Let `rows`, the last positions of a prompt, read and see all slots up to their own."""
+        self._lengths_T[rows.start : rows.stop] = np.arange(len(slots_P) - len(rows), len(slots_P)) + 1
+        first_slot = self._keep(slots_P)
+        for start in range(rows.start, rows.stop, _CHUNK_ROWS):
+            some = range(start, min(start + _CHUNK_ROWS, rows.stop))
+            self._add(some, first_slot, len(slots_P) - (rows.stop - some.stop), 0)
+
+    def frozen(self, heads: int, size: int) -> _Frozen:
+        """Return the reads as arrays, with room for the results of each part."""
+        if self._frozen is None:
+            self._frozen = self._freeze(heads, size)
+        return self._frozen
+
+    def _freeze(self, heads: int, size: int) -> _Frozen:
+        row_of_part = np.concatenate([np.arange(first, last) for first, last, *_ in self._items])
+        counts = np.bincount(row_of_part, minlength=len(self._lengths_T))
+        return _Frozen(
+            new_slots=self._new_slots,
+            sources=self._sources,
+            items=np.array(self._items, np.int64),
+            slots_P=np.ascontiguousarray(np.concatenate(self._slots), np.int64),
+            lengths_T=self._lengths_T,
+            part_first=np.concatenate([[0], counts.cumsum()]).astype(np.int64),
+            parts=np.argsort(row_of_part, kind="stable").astype(np.int64),
+            sums=torch.empty(self._parts * heads),
+            tops=torch.empty(self._parts * heads),
+            outs=torch.empty(self._parts * heads * size),
+        )
+
+    def _keep(self, slots_P: np.ndarray) -> int:
+        first = self._slot_count
+        self._slots.append(slots_P)
+        self._slot_count += len(slots_P)
+        return first
+
+    def _add(self, rows: range, first_slot: int, keys: int, position: int) -> None:
+        self._items.append((rows.start, rows.stop, first_slot, keys, position, self._parts))
+        self._parts += len(rows)
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    new_slots: Tensor
+    sources: Tensor | None
+    items: np.ndarray
+    slots_P: np.ndarray
+    lengths_T: np.ndarray
+    part_first: np.ndarray
+    """For each row, and behind the last one: where its parts begin in `parts`."""
+    parts: np.ndarray
+    sums: Tensor
+    tops: Tensor
+    outs: Tensor
+
+
+def paged_attention(
+    q_HTD: Tensor,
+    k_HTD: Tensor,
+    v_HTD: Tensor,
+    cache_SW: tuple[Tensor, Tensor],
+    reads: PagedReads,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Store the keys and values of T packed rows in the cache of one layer, and return the rows' attention [T, H, D].
+
+    Args:
+        cache_SW: keys and values of the cache, [slots, key heads x D].
+        reads: which rows read which slots; every row reads at least its own.
+        scale, window, softcap: see `Scoring`.
+    """
+    heads, tokens, size = q_HTD.shape
+    q_HTD, k_HTD, v_HTD = dense(q_HTD), dense(k_HTD), dense(v_HTD)
+    keys_SW, values_SW = cache_SW
+    arrays = reads.frozen(heads, size)
+    out_THD = q_HTD.new_empty(tokens, heads, size)
+    arguments = _Paged(
+        q=Strided.of(q_HTD),
+        k=Strided.of(k_HTD),
+        v=Strided.of(v_HTD),
+        keys=keys_SW.data_ptr(),
+        values=values_SW.data_ptr(),
+        slot_width=keys_SW.stride(0),
+        new_slots=arrays.new_slots.data_ptr(),
+        sources=None if arrays.sources is None else arrays.sources.data_ptr(),
+        new_count=arrays.new_slots.numel(),
+        slots=arrays.slots_P.ctypes.data,
+        lengths=arrays.lengths_T.ctypes.data,
+        scale=scale,
+        softcap=softcap or 0.0,
+        window=window or 0,
+        heads=Heads(heads, k_HTD.shape[0], size),
+        sums=arrays.sums.data_ptr(),
+        tops=arrays.tops.data_ptr(),
+        outs=arrays.outs.data_ptr(),
+    )
+    _PAGED(
+        arguments,
+        *(arrays.items.ctypes.data, len(arrays.items)),
+        *(arrays.part_first.ctypes.data, arrays.parts.ctypes.data, tokens, out_THD.data_ptr()),
+    )
+    return out_THD

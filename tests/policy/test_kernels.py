@@ -1,0 +1,226 @@
+"""What is computed in C++ is what torch computes, to the rounding of bfloat16."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from mini_agentic_rl.policy import kernels
+from mini_agentic_rl.policy import sampling_attention as sampling
+from mini_agentic_rl.policy.attention import Scoring
+from mini_agentic_rl.policy.fused_layers import fuse_layers
+from mini_agentic_rl.policy.kernels import compiled
+from mini_agentic_rl.policy.kv_cache import KVPool
+
+CPU = torch.device("cpu")
+USED = kernels.usable(torch.bfloat16, CPU)
+needs_them = pytest.mark.skipif(not USED, reason="the C++ needs AVX512-BF16 and g++, which this machine lacks")
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact.double()).norm() / exact.double().norm())
+
+
+def _with_gradients(function, tensors):
+    """The outputs of a function and the gradients of its tensors, under fixed weights."""
+    tensors = [tensor.clone().requires_grad_() for tensor in tensors]
+    out = function(*tensors)
+    weights = torch.sin(torch.arange(out.numel(), dtype=torch.float64)).view(out.shape).to(out.dtype)
+    (out * weights).sum().backward()
+    return [out.detach(), *(tensor.grad for tensor in tensors)]
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x if x.dtype == torch.float64 else x.float()
+    return weight.to(x.dtype) * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+@needs_them
+@pytest.mark.parametrize("tokens", [1, 7, 130])
+def test_what_stands_between_products_is_torchs_and_its_gradients_as_exact(tokens):
+    torch.manual_seed(0)
+    weight = torch.randn(64).bfloat16()
+    angles = [torch.randn(tokens, 32).bfloat16() for _ in range(2)]
+
+    def turned(x: Tensor) -> Tensor:
+        cos, sin = (one[None].to(x.dtype) for one in angles)
+        return apply_rotary_pos_emb(x[None], x[None], cos, sin)[0][0]
+
+    for ours, theirs, shapes in (
+        (lambda x: kernels.rms_norm(x, weight, 1e-5), lambda x: _norm(x, weight), [(1, tokens, 64)]),
+        (kernels.silu_product, lambda g, u: torch.nn.functional.silu(g) * u, [(1, tokens, 96), (1, tokens, 96)]),
+        (lambda x: kernels.rotated(x, *angles), turned, [(3, tokens, 32)]),
+    ):
+        inputs = [torch.randn(shape).bfloat16() for shape in shapes]
+        found, rounded = _with_gradients(ours, inputs), _with_gradients(theirs, inputs)
+        exact = _with_gradients(theirs, [tensor.double() for tensor in inputs])
+        for one, other, true in zip(found, rounded, exact, strict=True):
+            assert _error(one, true) < 1.1 * _error(other, true) + 1e-4
+        with torch.no_grad():
+            assert torch.equal(ours(*inputs), found[0])
+
+
+@needs_them
+@pytest.mark.parametrize("rank", [2, 16, 24])
+def test_a_low_rank_product_is_added_in_place(rank):
+    torch.manual_seed(0)
+    for rows in (1, 4, 33):
+        y = torch.randn(rows, 128 + rank).bfloat16()
+        b = torch.randn(rank, 128).bfloat16()
+        exact = y[:, :128].double() + y[:, 128:].double() @ b.double()
+        assert _error(kernels.add_low_rank(y, kernels.packed_pairs(b)), exact) < 2**-8
+
+
+@needs_them
+@pytest.mark.parametrize(
+    "scoring", [Scoring(0.2, None, None), Scoring(0.2, 9, None), Scoring(0.2, None, 1.5), Scoring(0.2, 40, 1.5)]
+)
+@pytest.mark.parametrize(("heads", "key_heads", "size"), [(6, 2, 32), (4, 4, 64), (8, 1, 96)])
+def test_attention_of_a_pass_is_that_of_each_row_over_what_it_sees(scoring, heads, key_heads, size, monkeypatch):
+    torch.manual_seed(0)
+    pool = KVPool(1, 100, 16, key_heads, size, torch.bfloat16, CPU)
+    pool.allocate()
+    pool.keys.normal_()
+    pool.values.normal_()
+    free = iter(torch.randperm(1600).split(1))
+
+    def take(count: int) -> Tensor:
+        return torch.cat([next(free) for _ in range(count)])
+
+    chunks = [sampling.Chunk(0, 70, take(100)), sampling.Chunk(70, 71, take(1))]
+    first, lengths = torch.tensor([20, 20, 33, 0]), torch.tensor([31, 22, 60, 5])
+    shared = [sampling.SharedKeys(slice(0, 3), take(20), torch.arange(20))]
+    shared.append(sampling.SharedKeys(slice(2, 3), take(13), torch.arange(20, 33)))
+    own = torch.stack([take(27) for _ in range(4)])
+    decode = sampling.DecodeTables(shared, own, first, lengths)
+    new_slots = torch.cat([chunks[0].slots[30:], chunks[1].slots, own[torch.arange(4), lengths - first - 1], take(1)])
+    # A twin of the first sequence takes copies of that one's keys into a slot of its own.
+    sources = torch.tensor([*range(75), 71])
+    q, k, v = (torch.randn(75, count, size).bfloat16().transpose(0, 1) for count in (heads, key_heads, key_heads))
+
+    def attend() -> Tensor:
+        return sampling.PagedTables(pool, new_slots, sources, chunks, decode).attend(0, q, k, v, scoring)
+
+    found = attend()
+    written = pool.keys[0, new_slots[-1]].clone()
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    expected = attend()
+    assert torch.equal(written, k[:, 71].reshape(-1))
+    assert torch.equal(pool.keys[0, new_slots[-1]], written)
+    assert _error(found, expected) < 2**-6
+
+
+@needs_them
+def test_a_prompt_longer_than_what_is_packed_at_once_sees_all_of_it(monkeypatch):
+    torch.manual_seed(0)
+    pool = KVPool(1, 100, 16, 1, 32, torch.bfloat16, CPU)
+    pool.allocate()
+    slots = torch.randperm(1600)[:1300]
+    q, k, v = (torch.randn(1300, count, 32).bfloat16().transpose(0, 1) for count in (2, 1, 1))
+    chunk = sampling.Chunk(0, 1300, slots)
+
+    def attend() -> Tensor:
+        return sampling.PagedTables(pool, slots, None, [chunk], None).attend(0, q, k, v, Scoring(1.5, None, None))
+
+    found = attend()
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    assert _error(found, attend()) < 2**-6
+
+
+def _llama(**changes):
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    return {**shape, **heads, **changes}
+
+
+@needs_them
+@pytest.mark.parametrize(
+    ("config", "model", "fused"),
+    [
+        (LlamaConfig(**_llama()), LlamaForCausalLM, 9),
+        (Qwen3Config(**_llama()), Qwen3ForCausalLM, 13),  # its norms of queries and keys as well
+        (Gemma2Config(**_llama()), Gemma2ForCausalLM, 2),  # it has other norms, and another activation
+    ],
+)
+def test_modules_compute_in_one_pass_where_they_are_what_we_compute(config, model, fused):
+    torch.manual_seed(0)
+    made = model(config).bfloat16().eval()
+    tokens = torch.randint(50, (1, 20))
+    with torch.no_grad():
+        expected = made(tokens).logits
+        assert len(fuse_layers(made)) == fused
+        found = made(tokens).logits
+    assert torch.allclose(found, expected, rtol=2**-5, atol=2**-5)
+
+
+@needs_them
+def test_a_norm_that_is_trained_keeps_its_gradient():
+    made = LlamaForCausalLM(LlamaConfig(**_llama())).bfloat16()
+    fuse_layers(made)
+    made(torch.randint(50, (1, 20))).logits.float().sum().backward()
+    assert made.model.norm.weight.grad is not None
+
+
+@needs_them
+def test_the_library_is_compiled_once_into_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
+    compiler = compiled._compiler()
+    assert compiler is not None
+    made = compiled._built(compiler)
+    before = made.stat().st_mtime_ns
+    assert compiled._built(compiler) == made
+    assert made.stat().st_mtime_ns == before
+    assert [path.name for path in (tmp_path / "kernels").iterdir()] == [made.name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"MINI_AGENTIC_RL_KERNELS": "torch"}, ""), ({"PATH": "/nowhere", "CXX": ""}, "no C++ compiler is found")],
+)
+def test_without_a_compiler_torch_computes(changes, said, tmp_path):
+    program = "import logging; logging.basicConfig(level=20); import torch\n"
+    program += "from mini_agentic_rl.policy import kernels; print(kernels.usable(torch.bfloat16, torch.device('cpu')))"
+    environment = {"PATH": "/usr/bin:/bin", "MINI_AGENTIC_RL_CACHE": str(tmp_path), **changes}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert said in done.stderr or not USED
+    assert not any(tmp_path.iterdir())
+
+
+@needs_them
+def test_blocks_of_trees_give_what_torch_gives():
+    torch.manual_seed(0)
+    inputs = [torch.randn(heads, 40, 32).bfloat16() for heads in (6, 2, 2)]
+    context = tuple(torch.randn(2, 21, 32).bfloat16() for _ in range(2))
+    # Two subtrees: tokens 0 to 24, of which 10 to 19 are a branch, and 25 to 39 below the context's first 8 tokens.
+    end = np.array([25] * 10 + [20] * 10 + [25] * 5 + [40] * 15, np.int32)
+    reads = kernels.TreeReads(np.array([[0, 25, 0, 25, 21], [25, 40, 25, 40, 8]], np.int64), end)
+    row, own = torch.arange(40)[:, None], torch.arange(40)
+    seen = (own <= row) & (row < torch.from_numpy(end)) & ((own >= 25) == (row >= 25))
+    mask = torch.cat([torch.arange(21)[None] < torch.where(row < 25, 21, 8), seen], 1)
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor) -> Tensor:
+        keys, values = (torch.cat(both, 1).repeat_interleave(3, 0) for both in ((ck, k), (cv, v)))
+        scores = (q @ keys.transpose(1, 2) * 0.3).masked_fill(~mask, -torch.inf)
+        return (scores.softmax(-1) @ values).transpose(0, 1)
+
+    found = _with_gradients(
+        lambda q, k, v, ck, cv: kernels.tree_attention(q, k, v, (ck, cv), reads, 0.3), [*inputs, *context]
+    )
+    exact = _with_gradients(plain, [tensor.double() for tensor in (*inputs, *context)])
+    for one, true in zip(found, exact, strict=True):
+        assert _error(one, true) < 2**-7
