@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, is_loopback
+from ...stopping import until_asked_to_stop
 from ..base import LightningStore, LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import wire
@@ -28,7 +27,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 4747
 _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_many_rollouts", "update_rollout"})
-_ALIVE_CHECK_SECONDS: Final = 1.0
 
 
 class LightningStoreServer(ForwardingStore):
@@ -141,24 +139,9 @@ class LightningStoreServer(ForwardingStore):
             UserError: the address cannot be had.
             RuntimeError: the server ended by itself; the log says why.
         """
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
         await self.start()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # only the main thread hears signals, and on Windows not through the event loop
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, asked.set)
-        try:
-            while not asked.is_set():
-                if not self._thread.running:
-                    raise RuntimeError("the store server ended unexpectedly; the log says why")
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(asked.wait(), _ALIVE_CHECK_SECONDS)
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                    loop.remove_signal_handler(number)
-            await self.stop(drain_seconds)
+        if not await until_asked_to_stop(lambda: self._thread.running, lambda: self.stop(drain_seconds)):
+            raise RuntimeError("the store server ended unexpectedly; the log says why")
 
     async def close(self) -> None:
         if os.getpid() == self._process:
