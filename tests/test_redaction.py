@@ -116,7 +116,7 @@ def test_a_key_among_the_settings_of_a_resource_is_not_shown_either() -> None:
 
 def test_what_is_wrong_with_a_resource_is_told_without_its_key() -> None:
     with pytest.raises(ValueError, match="model") as raised:
-        LLM(model=[], api_key=KEY)  # type: ignore[arg-type]  # the mistake
+        LLM(model=[], api_key=KEY)
     assert KEY not in str(raised.value)
     update = {"resources_id": "r", "create_time": 0, "update_time": 0, "version": 1}
     with pytest.raises(ValueError, match="endpoint") as raised:
