@@ -25,6 +25,9 @@ MAX_CONTAINERS: Final = 1_000_000
 MAX_ITEMS: Final = 8_000_000
 """Items of all arrays and objects of one text together."""
 
+MAX_FIELDS: Final = 200_000
+"""Fields of one object. What checks or writes it does so in one go, during which no other thread gets its turn."""
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _AFTER: Final = {"{": "},", "[": "],"}
@@ -218,6 +221,8 @@ class _Walk:
             else:
                 name, at = self._name(at)
                 fields[name], at = self._value(self._after_space(at), depth)
+            if len(fields) > MAX_FIELDS:
+                raise ValueError(f"an object in it holds more than {MAX_FIELDS} fields")
             at = self._after_space(at)
             mark = self._text[at : at + 1]
             if mark == "}":
