@@ -19,6 +19,7 @@ from mini_agentic_rl.cli.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import ServerSettings
+from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.private_files import make_private_file, make_private_folder
 from mini_agentic_rl.redaction import without_secrets, without_secrets_within
 from mini_agentic_rl.store import SqlLightningStore
@@ -128,14 +129,26 @@ async def test_what_keeps_conversations_is_for_one_user(tmp_path: Path, umask: i
         await store.close()
         folder = RunFolder(tmp_path / "run")
         folder.begin({})
+        folder.write_summary({"untrained": {"the tool said no": 1}})
+        setup_logging(console=False, files=tmp_path / "logs" / "run.log")
         write_text(tmp_path / "report.html", "said", private=True)
     finally:
         os.umask(before)
+        setup_logging("WARNING")
     assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
-    for path in (tmp_path / "made", folder.path, folder.checkpoints_path):
+    for path in (tmp_path / "made", tmp_path / "logs", folder.path, folder.checkpoints_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    for path in (folder.config_path, tmp_path / "report.html"):
+    for path in (folder.config_path, folder.summary_path, tmp_path / "report.html", tmp_path / "logs" / "run.log"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")
+def test_a_log_file_that_somebody_has_made_keeps_the_readers_it_was_made_for(tmp_path: Path) -> None:
+    (tmp_path / "run.log").touch()
+    (tmp_path / "run.log").chmod(0o640)
+    setup_logging(console=False, files=tmp_path / "run.log")
+    setup_logging("WARNING")
+    assert stat.S_IMODE((tmp_path / "run.log").stat().st_mode) == 0o640
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")
