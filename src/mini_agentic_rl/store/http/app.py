@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ from .responses import (
     http_response,
 )
 from .route import Route
-from .wire_json import encode
+from .wire_json import encode, is_large
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ _ABOUT: Final = (
     "ADDRESS looks into it, and /openapi.json describes it. Where a key is set (AGL_API_KEY), requests carry "
     "'Authorization: Bearer KEY'."
 )
-_MANY: Final = 500
 _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
@@ -166,7 +165,7 @@ async def _answer(
 
 
 async def _encoded(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:
-    if isinstance(result, Sized) and len(result) > _MANY:
+    if is_large(result):
         return await asyncio.to_thread(route.answer_of, result, arguments)
     return route.answer_of(result, arguments)
 
