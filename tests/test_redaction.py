@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import os
 import pkgutil
 import stat
 from importlib import import_module
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import mini_agentic_rl
 from mini_agentic_rl.atomic_files import write_text
+from mini_agentic_rl.cli import app
 from mini_agentic_rl.cli.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
@@ -22,10 +27,10 @@ from mini_agentic_rl.gateway import ServerSettings
 from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.private_files import make_private_file, make_private_folder
 from mini_agentic_rl.redaction import without_secrets, without_secrets_within
-from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.store import LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.store.open import open_store
 from mini_agentic_rl.trainer.run_folder import RunFolder
-from mini_agentic_rl.types import LLM, ProxyLLM
+from mini_agentic_rl.types import LLM, ProxyLLM, ResourcesUpdate
 
 KEY = "hunter2-is-secret"
 
@@ -99,6 +104,51 @@ def test_a_resource_shows_neither_its_key_nor_its_password_and_sends_both() -> N
         assert KEY not in repr(resource) + str(resource)
         assert resource.model_dump()["api_key"] == KEY
         assert KEY in resource.model_dump()["endpoint"]
+
+
+def test_a_key_among_the_settings_of_a_resource_is_not_shown_either() -> None:
+    settings = {"max_tokens": 5, "extra_headers": {"X-Api-Key": KEY, "Authorization": KEY}, "api_key": KEY}
+    resource = LLM(model="m", sampling_parameters=settings)
+    assert KEY not in repr(resource) + str(resource)
+    assert "'max_tokens': 5" in repr(resource)
+    assert resource.sampling_parameters == settings
+
+
+def test_what_is_wrong_with_a_resource_is_told_without_its_key() -> None:
+    with pytest.raises(ValueError, match="model") as raised:
+        LLM(model=[], api_key=KEY)
+    assert KEY not in str(raised.value)
+    update = {"resources_id": "r", "create_time": 0, "update_time": 0, "version": 1}
+    with pytest.raises(ValueError, match="endpoint") as raised:
+        ResourcesUpdate.model_validate({**update, "resources": {"a": {"resource_type": "proxy_llm", "api_key": KEY}}})
+    assert KEY not in str(raised.value)
+
+
+async def test_the_key_of_a_resource_leaves_the_store_to_who_may_ask_it_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = SqlLightningStore(tmp_path / "store.db")
+    server = LightningStoreServer(store, port=0, api_key="store key")
+    await server.start()
+    added = await server.add_resources({"llm": LLM(model="m", api_key=KEY)})
+    rollout = await server.start_rollout("task")
+    async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/") as http:
+        for path in ("resources", "resources/latest", f"resources/{added.resources_id}", "rollouts", "statistics"):
+            assert KEY not in (await http.get(path)).text
+        bad = {"llm": {"resource_type": "llm", "api_key": KEY, "model": []}}
+        refused = await http.post("resources", json=bad, headers={"authorization": "Bearer store key"})
+        assert refused.status_code == 422
+        assert KEY not in refused.text
+    await server.close()
+    for command in (["rollouts", "list"], ["rollouts", "show", rollout.rollout_id], ["workers"]):
+        for options in ([], ["--json"]):
+            words = [*command, *options, "--store", str(tmp_path / "store.db")]
+            shown = await asyncio.to_thread(CliRunner().invoke, app, words)
+            assert shown.exit_code == 0
+            assert KEY not in shown.output
+    told = capfd.readouterr()
+    assert KEY not in caplog.text + told.out + told.err + repr(added) + str(added)
 
 
 def test_a_key_is_printed_in_no_configuration(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _fails_well(training: Training, step: int, operation: int, number: int, *, s
         except UserError as error:
             told = str(error)
     found = training.read()
-    if operations[0] < operation:
+    if operations.count < operation:
         assert written is not None, told
     if written is not None:
         assert found[-1] == step, (before, found)
@@ -84,7 +84,7 @@ def _fails_well(training: Training, step: int, operation: int, number: int, *, s
         assert str(training.run.path) in told, told
     if number == errno.ENOSPC and not stays:
         assert told is None, told  # it is logged, and the run goes on
-    return operations[0] >= operation
+    return operations.count >= operation
 
 
 def main(path: Path, every: int) -> None:

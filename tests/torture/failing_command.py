@@ -16,12 +16,11 @@ def main() -> None:
     """Run it; its status is that of the process."""
     folder, at, number, stays, *command = sys.argv[1:]
     sys.argv[1:] = command
-    operations: list[int] = []
-    try:
-        with failing(Path(folder), int(at), int(number), stays=stays == "True") as operations:
+    with failing(Path(folder), int(at), int(number), stays=stays == "True") as operations:
+        try:
             runpy.run_module("mini_agentic_rl", run_name="__main__", alter_sys=True)
-    finally:
-        print("operations:", *operations)
+        finally:
+            print("operations:", operations.count)
 
 
 if __name__ == "__main__":

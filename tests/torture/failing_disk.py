@@ -79,25 +79,34 @@ class Preloaded:
         self._starter.wait(30)
 
 
+class Operations:
+    """The operations on a folder since its disk was told to fail."""
+
+    def __init__(self) -> None:
+        self.library: Any = ctypes.CDLL(os.environ["LD_PRELOAD"])
+        self.library.disk_operations.restype = ctypes.c_long
+
+    @property
+    def count(self) -> int:
+        """How many there were so far."""
+        return int(self.library.disk_operations())
+
+
 @contextmanager
-def failing(folder: Path, at: int, number: int, *, stays: bool) -> Iterator[list[int]]:
+def failing(folder: Path, at: int, number: int, *, stays: bool) -> Iterator[Operations]:
     """Let the disk below a folder fail inside: at the operation `at`, from 1; at 0 never.
 
     Args:
         number: the error number.
         stays: True if all later operations fail as well.
-
-    Yields:
-        A list that holds the number of operations afterwards.
     """
-    library: Any = ctypes.CDLL(os.environ["LD_PRELOAD"])
-    library.disk_works.restype = ctypes.c_long
-    operations: list[int] = []
+    operations = Operations()
+    library = operations.library
     library.disk_fails(os.fsencode(os.path.realpath(folder)), ctypes.c_long(at), number, int(stays))
     try:
         yield operations
     finally:
-        operations.append(library.disk_works())
+        library.disk_works()
 
 
 def told(what: str, attempt: Callable[..., bool], *arguments: Any, **options: Any) -> bool:

@@ -2,7 +2,8 @@
    below one folder, and makes the N-th of these operations, or the N-th and all after it, fail with an error number.
 
    disk_fails(folder, at, number, stays)   begins to count at 0; `at` 0 only counts
-   disk_works()                            ends it, and returns how many operations there were */
+   disk_works()                            ends it
+   disk_operations()                       returns how many operations there were so far */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,10 +35,9 @@ void disk_fails(const char *of, long at, int number, int stays) {
     armed = 1;
 }
 
-long disk_works(void) {
-    armed = 0;
-    return count;
-}
+void disk_works(void) { armed = 0; }
+
+long disk_operations(void) { return count; }
 
 static int fails(const char *path) {
     if (strncmp(path, folder, folder_length) || (path[folder_length] && path[folder_length] != '/')) return 0;
