@@ -82,7 +82,9 @@ def _store(model: str, folder: Path) -> None:
         threads = [threading.Thread(target=enqueue) for _ in range(CLIENTS)]
         for thread in threads:
             thread.start()
-        time.sleep(0.1 + random.random() / 5)
+        while not acknowledged and any(thread.is_alive() for thread in threads):
+            time.sleep(0.01)
+        time.sleep(random.random() / 5)
         process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join()
