@@ -22,8 +22,9 @@ INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 SDK_TESTS := tests/agents_sdk
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
-OLDEST_TESTS ?= $(addprefix tests/,adapter calculator datasets emitter execution gateway http invariant litagent \
-  policy rewards runner store tokens tracer trainer)
+# Left out: what needs TRL, which asks for newer versions than ours (datasets 4.7), and the rooms that are not named.
+OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
+  litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
 .PHONY: train test test-embedded test-agents test-tau2 test-oldest torture audit lint format install clean
 
@@ -51,15 +52,15 @@ torture: $(INSTALLED_DEV)
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
 
-# The suite with the oldest version of each requirement that pyproject.toml allows.
+# Most of the suite, with the oldest version of each requirement that pyproject.toml allows.
 test-oldest: $(INSTALLED_OLDEST)
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
-# Licences of all that is installed, and known vulnerabilities: pip-audit asks a service on the network for them, and
-# --strict makes a package that it could not ask about an error.
+# Licences of all that is installed, and known vulnerabilities, for which pip-audit asks a service on the network. Both
+# are looked at whatever the other finds; what could not be checked is said, and is a failure too.
 audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT)
-	$(BIN)/python dev/licences.py
-	$(VENV_AUDIT)/bin/pip-audit --strict --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") $(ARGS)
+	$(BIN)/python dev/licences.py; licences=$$?; \
+	$(BIN)/python dev/vulnerabilities.py $(VENV_AUDIT)/bin/pip-audit $(ARGS) && exit $$licences
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -105,7 +106,8 @@ $(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS)
 	test -x $(VENV_OLDEST)/bin/python || $(PYTHON) -m venv $(VENV_OLDEST)
 	$(VENV_OLDEST)/bin/python -m pip install --quiet uv
 	$(VENV_OLDEST)/bin/uv pip install --quiet --python $(VENV_OLDEST)/bin/python --resolution lowest-direct \
-	  -c $(OLDEST_CONSTRAINTS) -e '.[gaia,mongo,otlp,postgres,reasoning,test]' 'anthropic>=2.0'
+	  -c $(OLDEST_CONSTRAINTS) -e '.[gaia,mongo,otlp,postgres,reasoning,test]' 'anthropic>=2.0' 'sqlglot>=27' \
+	  'SecantusDB>=0.7.0b2; python_version < "3.14"' 'tensorboard>=2.18'
 	touch $@
 
 $(INSTALLED_AUDIT):

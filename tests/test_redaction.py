@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import os
 import pkgutil
 import stat
 from importlib import import_module
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import mini_agentic_rl
 from mini_agentic_rl.atomic_files import write_text
+from mini_agentic_rl.cli import app
 from mini_agentic_rl.cli.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import ServerSettings
+from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.private_files import make_private_file, make_private_folder
 from mini_agentic_rl.redaction import without_secrets, without_secrets_within
-from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.store import LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.store.open import open_store
 from mini_agentic_rl.trainer.run_folder import RunFolder
-from mini_agentic_rl.types import LLM, ProxyLLM
+from mini_agentic_rl.types import LLM, ProxyLLM, ResourcesUpdate
 
 KEY = "hunter2-is-secret"
 
@@ -100,6 +106,51 @@ def test_a_resource_shows_neither_its_key_nor_its_password_and_sends_both() -> N
         assert KEY in resource.model_dump()["endpoint"]
 
 
+def test_a_key_among_the_settings_of_a_resource_is_not_shown_either() -> None:
+    settings = {"max_tokens": 5, "extra_headers": {"X-Api-Key": KEY, "Authorization": KEY}, "api_key": KEY}
+    resource = LLM(model="m", sampling_parameters=settings)
+    assert KEY not in repr(resource) + str(resource)
+    assert "'max_tokens': 5" in repr(resource)
+    assert resource.sampling_parameters == settings
+
+
+def test_what_is_wrong_with_a_resource_is_told_without_its_key() -> None:
+    with pytest.raises(ValueError, match="model") as raised:
+        LLM(model=[], api_key=KEY)
+    assert KEY not in str(raised.value)
+    update = {"resources_id": "r", "create_time": 0, "update_time": 0, "version": 1}
+    with pytest.raises(ValueError, match="endpoint") as raised:
+        ResourcesUpdate.model_validate({**update, "resources": {"a": {"resource_type": "proxy_llm", "api_key": KEY}}})
+    assert KEY not in str(raised.value)
+
+
+async def test_the_key_of_a_resource_leaves_the_store_to_who_may_ask_it_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = SqlLightningStore(tmp_path / "store.db")
+    server = LightningStoreServer(store, port=0, api_key="store key")
+    await server.start()
+    added = await server.add_resources({"llm": LLM(model="m", api_key=KEY)})
+    rollout = await server.start_rollout("task")
+    async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/") as http:
+        for path in ("resources", "resources/latest", f"resources/{added.resources_id}", "rollouts", "statistics"):
+            assert KEY not in (await http.get(path)).text
+        bad = {"llm": {"resource_type": "llm", "api_key": KEY, "model": []}}
+        refused = await http.post("resources", json=bad, headers={"authorization": "Bearer store key"})
+        assert refused.status_code == 422
+        assert KEY not in refused.text
+    await server.close()
+    for command in (["rollouts", "list"], ["rollouts", "show", rollout.rollout_id], ["workers"]):
+        for options in ([], ["--json"]):
+            words = [*command, *options, "--store", str(tmp_path / "store.db")]
+            shown = await asyncio.to_thread(CliRunner().invoke, app, words)
+            assert shown.exit_code == 0
+            assert KEY not in shown.output
+    told = capfd.readouterr()
+    assert KEY not in caplog.text + told.out + told.err + repr(added) + str(added)
+
+
 def test_a_key_is_printed_in_no_configuration(tmp_path: Path) -> None:
     text = as_yaml(ServerSettings(api_key=[KEY]))
     assert KEY not in text
@@ -128,14 +179,26 @@ async def test_what_keeps_conversations_is_for_one_user(tmp_path: Path, umask: i
         await store.close()
         folder = RunFolder(tmp_path / "run")
         folder.begin({})
+        folder.write_summary({"untrained": {"the tool said no": 1}})
+        setup_logging(console=False, files=tmp_path / "logs" / "run.log")
         write_text(tmp_path / "report.html", "said", private=True)
     finally:
         os.umask(before)
+        setup_logging("WARNING")
     assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
-    for path in (tmp_path / "made", folder.path, folder.checkpoints_path):
+    for path in (tmp_path / "made", tmp_path / "logs", folder.path, folder.checkpoints_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    for path in (folder.config_path, tmp_path / "report.html"):
+    for path in (folder.config_path, folder.summary_path, tmp_path / "report.html", tmp_path / "logs" / "run.log"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")
+def test_a_log_file_that_somebody_has_made_keeps_the_readers_it_was_made_for(tmp_path: Path) -> None:
+    (tmp_path / "run.log").touch()
+    (tmp_path / "run.log").chmod(0o640)
+    setup_logging(console=False, files=tmp_path / "run.log")
+    setup_logging("WARNING")
+    assert stat.S_IMODE((tmp_path / "run.log").stat().st_mode) == 0o640
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights are POSIX's")

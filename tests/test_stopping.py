@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are tho
 
 START = """
 import asyncio, os, signal, sys, threading, time
-from mini_agentic_rl.stopping import asked_to_stop, stops_cleanly, terminated
+from mini_agentic_rl.stopping import asked_to_stop, stops_cleanly, terminated, until_asked_to_stop
 def send(number):
     os.kill(os.getpid(), number)
 """
@@ -126,3 +126,38 @@ thread.start()
 thread.join()
 """
     assert _run(body) == (0, "True\n", "")
+
+
+SERVING = """
+async def stop():
+    print("drains", flush=True)
+    {while_stopping}
+    await asyncio.sleep(0.01)
+    print("stopped")
+async def serve():
+    asyncio.get_running_loop().call_later(0.01, {event})
+    print("asked", await until_asked_to_stop(lambda: {runs}, stop))
+    print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+asyncio.run(serve())
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_server_is_drained_at_the_first_signal_and_the_program_goes_on(number: str) -> None:
+    body = SERVING.format(while_stopping="", event=f"send, signal.{number}", runs="True")
+    assert _run(body) == (0, "drains\nstopped\nasked True\nTrue\n", "")
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_second_signal_ends_a_server_that_drains_at_once(number: str, status: int) -> None:
+    body = SERVING.format(
+        while_stopping=f"await asyncio.to_thread(lambda: (send(signal.{number}), time.sleep(60)))",
+        event="send, signal.SIGTERM",
+        runs="True",
+    )
+    assert _run(body) == (status, "drains\n", "a second signal: ended at once\n")
+
+
+def test_a_server_that_has_ended_by_itself_is_stopped_and_told_of() -> None:
+    body = SERVING.format(while_stopping="", event="int", runs="False")
+    assert _run(body)[:2] == (0, "drains\nstopped\nasked False\nTrue\n")

@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-import torch
-
 _IMPORTED = (
     "mini_agentic_rl.jobs.train",
     "mini_agentic_rl.gateway.served_policy",
@@ -136,6 +134,8 @@ def run_warm(
 def _run(
     script: str, options: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
 ) -> None:
+    import torch  # what starts the process need not have imported it
+
     gc.freeze()  # what has been imported stays: a look through it would only copy the memory shared with the parent
     for descriptor, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)

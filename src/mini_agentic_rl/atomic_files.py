@@ -26,6 +26,8 @@ _FULL_WORDS = ("no space left", "os error 28", "disk quota exceeded", "os error 
 _FULL_BELOW = 1 << 20
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO)
 _BROKEN_WORDS = ("input/output error", "os error 5)")
+_TORCH_WORDS = ("iostream error", "pytorchstreamwriter failed", "unexpected pos")
+"""What torch says where it writes by itself, of a full disk and of a broken one alike."""
 
 
 class DiskFullError(OSError):
@@ -41,13 +43,13 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
             is untouched.
     """
     partial = target.with_name(_PARTIAL + target.name)
-    replaced = target.with_name(_REPLACED + target.name)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         write(partial)
         give_usual_modes(partial)
         _sync_tree(partial)
+        _put_in_place(partial, target)
     except BaseException as error:
         failure = disk_failure(error, target.parent) if isinstance(error, Exception) else None
         shutil.rmtree(partial, ignore_errors=True)
@@ -56,9 +58,19 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
         if failure is not None and not isinstance(error, OSError):
             raise OSError(errno.EIO, failure, str(target)) from error
         raise
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Let a folder that is whole take the place of an earlier one."""
+    replaced = target.with_name(_REPLACED + target.name)
     if target.exists():
         os.replace(target, replaced)
-    os.replace(partial, target)
+    try:
+        os.replace(partial, target)
+    except OSError:
+        with contextlib.suppress(OSError):  # `remove_leftovers` does it otherwise
+            os.replace(replaced, target)
+        raise
     _sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -182,16 +194,26 @@ def disk_failure(error: BaseException, folder: Path) -> str | None:
     """Return why the disk refused a write that ended in this error; None where it was something else.
 
     To be asked before anything is removed. safetensors and torch turn the OSError into errors of their own, torch
-    without saying why.
+    without saying why: a disk that is almost full is then taken for the reason.
     """
     if _says(error, _FULL, _FULL_WORDS):
         return os.strerror(errno.ENOSPC)
     if _says(error, _BROKEN, _BROKEN_WORDS):
         return os.strerror(errno.EIO)
+    of_torch = _says(error, (), _TORCH_WORDS)
+    if not (of_torch or _may_be_of_writing(error)):
+        return None
     try:
-        return os.strerror(errno.ENOSPC) if shutil.disk_usage(folder).free < _FULL_BELOW else None
+        if shutil.disk_usage(folder).free < _FULL_BELOW:
+            return os.strerror(errno.ENOSPC)
     except OSError:  # it was never made, or is gone
         return None
+    return os.strerror(errno.EIO) if of_torch else None
+
+
+def _may_be_of_writing(error: BaseException) -> bool:
+    """Return whether an error may be one of writing: with a disk almost full, one of an agent's own is none."""
+    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "write" in str(error).lower()
 
 
 def _says(error: BaseException, numbers: tuple[int, ...], words: tuple[str, ...]) -> bool:

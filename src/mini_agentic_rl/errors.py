@@ -63,6 +63,15 @@ def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None
         logger.error("%s", what, exc_info=error)
 
 
+def fit_for_future(error: BaseException, what: str) -> BaseException:
+    """Return the error as a future can carry it: a StopIteration would raise there, and leave who waits waiting."""
+    if not isinstance(error, StopIteration):
+        return error
+    fit = RuntimeError(f"{what} raised StopIteration")
+    fit.__cause__ = error
+    return fit
+
+
 class RunFailedError(UserError):
     """Report that a run ends because nothing came of it: all of its rollouts failed.
 

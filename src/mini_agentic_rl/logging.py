@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
+from .private_files import make_private_file, make_private_folder
 from .visible_text import VisibleConsole, VisibleFormatter
 
 PACKAGE_LOGGER = "mini_agentic_rl"
@@ -58,7 +59,8 @@ def setup_logging(
         formatter: Format of the plain console and of the files. Where standard error is no terminal, the console is
             plain as well.
         apply_to: Other loggers that get the same handlers and level.
-        files: A file that takes every record, or logger name → file. Folders are created.
+        files: A file that takes every record, or logger name → file. What is missing is made for this user alone,
+            folders too: failures quote what was said.
 
     Raises:
         ValueError: `level` names no logging level.
@@ -186,7 +188,9 @@ def _silence_others(kept: set[str]) -> None:
 
 
 def _file_handler(path: str | Path, plain: logging.Formatter) -> logging.Handler:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(Path(path).parent)
+    if not Path(path).exists():  # whoever has made it beforehand has decided who reads it
+        make_private_file(path)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(plain)
     return handler

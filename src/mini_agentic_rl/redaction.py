@@ -22,6 +22,13 @@ _HEADER: Final = re.compile(
 )
 
 
+_NAME: Final = re.compile(
+    r"(?:^|[_-])(?:api[_-]?key|apikey|secret|password|passwd|authorization|auth[_-]token|access[_-]token)$|^token$",
+    re.IGNORECASE,
+)
+"""Names whose value is a key, whatever it looks like."""
+
+
 def without_secrets(text: str) -> str:
     """Return a text whose URLs have no user, password or key, and whose quoted headers have no key.
 
@@ -35,11 +42,15 @@ def without_secrets(text: str) -> str:
 
 
 def without_secrets_within(value: Any) -> Any:
-    """Return a value of JSON's types with every text in it redacted, as `without_secrets` does."""
+    """Return a value of JSON's types with every text in it redacted, as `without_secrets` does, and texts that have the
+    name of a key hidden."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
-        return {key: without_secrets_within(one) for key, one in value.items()}
+        return {
+            key: HIDDEN if one and isinstance(one, str) and _NAME.search(str(key)) else without_secrets_within(one)
+            for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [without_secrets_within(one) for one in value]
     return value

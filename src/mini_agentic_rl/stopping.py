@@ -3,24 +3,27 @@
     with stops_cleanly():                       # the first SIGTERM does in here what Ctrl-C does; then SystemExit(143)
         with asked_to_stop(asked):              # in here neither interrupts: the work looks at `asked` where it can
             ...
+    await until_asked_to_stop(runs, stop)       # in here too: a server goes on until then, and ends in its own way
 
 A second signal ends the process at once, with exit code 143 and whatever was last on disk. Only the main thread hears
-signals: elsewhere both blocks change nothing.
+signals: elsewhere these change nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
 TERMINATED: Final = 128 + signal.SIGTERM
 """Exit code of what SIGTERM has ended: 143."""
 
+_ALIVE_CHECK_SECONDS: Final = 1.0
 
 _came = threading.Event()
 
@@ -76,10 +79,8 @@ def asked_to_stop(asked: threading.Event) -> Iterator[None]:
     Raises:
         KeyboardInterrupt: at the end of the block, if one came.
     """
-    if not _may_listen():
-        yield
-        return
     first: list[int] = []
+    before = _handlers()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         first.append(number)
@@ -87,10 +88,8 @@ def asked_to_stop(asked: threading.Event) -> Iterator[None]:
         for each in before:
             signal.signal(each, _end_at_once)
 
-    before: dict[int, Any] = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(each, on_signal)
+    for each in before:
+        signal.signal(each, on_signal)
     try:
         yield
     finally:
@@ -103,6 +102,42 @@ def asked_to_stop(asked: threading.Event) -> Iterator[None]:
         handler(first[0], None)
 
 
+async def until_asked_to_stop(runs: Callable[[], bool], stop: Callable[[], Awaitable[None]]) -> bool:
+    """Wait for the first SIGINT or SIGTERM, which interrupts nothing in here, then stop; a second one ends at once.
+
+    What has ended by itself, and a task that is cancelled, are stopped as well.
+
+    Args:
+        runs: whether it still runs; asked each second.
+        stop: ends it.
+
+    Returns:
+        False if it had ended before it was asked to.
+    """
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    before = _handlers()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, _end_at_once)
+        loop.call_soon_threadsafe(asked.set)
+
+    for each in before:
+        signal.signal(each, on_signal)
+    try:
+        try:
+            while runs() and not asked.is_set():
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(asked.wait(), _ALIVE_CHECK_SECONDS)
+        finally:
+            await stop()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    return asked.is_set()
+
+
 def terminated() -> bool:
     """Return whether SIGTERM has come: a KeyboardInterrupt is no Ctrl-C then."""
     return _came.is_set()
@@ -110,6 +145,15 @@ def terminated() -> bool:
 
 def _may_listen() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def _handlers() -> dict[int, Any]:
+    """Return who hears SIGINT and SIGTERM; left out is what is ignored, and what is not of Python and cannot be put
+    back. Off the main thread there are none."""
+    if not _may_listen():
+        return {}
+    found = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    return {each: handler for each, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

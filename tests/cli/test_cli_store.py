@@ -246,6 +246,17 @@ def test_without_a_file_the_server_keeps_rollouts_in_memory_and_says_so() -> Non
         assert process.wait(timeout=20) == 0
 
 
+def test_the_limits_of_requests_hold() -> None:
+    with _server("--max-requests-per-minute", "2", "--max-body-bytes", "1000") as (process, said):
+        with httpx.Client(base_url=f"{said[0].split()[-1]}/v1/agl/") as http:
+            statuses = [http.get("statistics").status_code]
+            statuses += [http.post("rollouts/search", content=b" " * number).status_code for number in (1001, 1)]
+            assert statuses == [200, 413, 429]
+            assert http.get("health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+
+
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with _server() as (_, said):
         port = said[0].rpartition(":")[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mini_agentic_rl.http import MAX_DEPTH, parse_json
-from mini_agentic_rl.http.json_text import MAX_CONTAINERS, MAX_ITEMS
+from mini_agentic_rl.http.json_text import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
 
 PAD = " " * 70_000
 """Makes a text one that is walked."""
@@ -76,6 +76,14 @@ def test_more_values_than_memory_is_meant_for_are_refused_before_any_is_made():
     for text in ("[" + "[]," * MAX_CONTAINERS + "[]]", "[" + "0," * (MAX_ITEMS + 1) + "0]"):
         with pytest.raises(ValueError, match="holds more than"):
             parse_json(text)
+
+
+def test_an_object_has_a_bounded_number_of_fields():
+    fields = [f'"{number:x}":0' for number in range(MAX_FIELDS + 1)]
+    assert len(parse_json("{" + ",".join(fields[1:]) + "}")) == MAX_FIELDS
+    for text in ("{%s}", '[1, {"a": {%s}}]'):
+        with pytest.raises(ValueError, match=r"more than \d+ fields"):
+            parse_json(text.replace("%s", ",".join(fields)))
 
 
 def test_other_threads_get_their_turn_while_a_large_text_is_read():

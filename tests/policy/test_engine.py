@@ -103,3 +103,31 @@ def test_where_the_model_says_no_numbers_nothing_is_drawn(policy, monkeypatch, c
     _, deltas, done = ask(policy, [1, 2, 3], sampling=SamplingParams(max_tokens=2))
     assert done.wait(30)
     assert deltas[-1].finish_reason == "length"
+
+
+def test_a_callback_that_raises_ends_its_own_request_alone(policy, caplog):
+    def on_delta(delta: TokenDelta) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    free = policy.run(lambda: policy.engine.cache.available)
+    policy.engine.submit(TokenRequest((1, 2), sampling=SamplingParams(max_tokens=50)), on_delta)
+    _, deltas, done = ask(policy, [1, 2, 3], sampling=SamplingParams(max_tokens=5))
+    assert done.wait(20)
+    assert deltas[-1].finish_reason == "length"
+    assert "Event loop is closed" in caplog.text
+    assert policy.run(lambda: policy.engine.cache.available) == free
+
+
+def test_callbacks_that_raise_at_the_end_of_a_failed_pass_leave_the_thread_alive(policy, monkeypatch):
+    def raise_(*_: object) -> None:
+        raise RuntimeError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.model, "hidden", raise_)
+        policy.engine.submit(TokenRequest((1, 2)), raise_)
+        _, deltas, done = ask(policy, [1, 2, 3])
+        assert done.wait(20)
+    assert deltas[-1].finish_reason == "cancelled"
+    _, deltas, done = ask(policy, [1, 2, 3], sampling=SamplingParams(max_tokens=3))
+    assert done.wait(20)
+    assert deltas[-1].finish_reason == "length"

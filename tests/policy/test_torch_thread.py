@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -86,3 +87,23 @@ def test_closing_finishes_the_jobs_that_wait_and_abandons_the_steady_work(thread
     assert work.abandoned
     with pytest.raises(PolicyError, match="closed"):
         thread.submit(lambda: None)
+
+
+def test_steady_work_that_fails_is_abandoned_and_jobs_go_on(thread, caplog):
+    class Failing(Counting):
+        def step(self) -> None:
+            raise MemoryError("no memory")
+
+    work = Failing(10**9)
+    thread.attend(work)
+    assert thread.submit(lambda: 7).result(10) == 7
+    assert thread.submit(lambda: 8).result(10) == 8
+    while not work.abandoned:
+        thread.submit(lambda: None).result(10)
+    assert "no memory" in caplog.text
+
+
+async def test_a_job_that_stops_iterating_ends_who_awaits_it(thread):
+    job = thread.submit(lambda: next(iter(())))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(asyncio.wrap_future(job), 10)

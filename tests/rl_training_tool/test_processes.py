@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import time
 
 import pytest
 
 from mini_agentic_rl.rl_training_tool.processes import running
+from mini_agentic_rl.rl_training_tool.training import LOG_FILE
 from mini_agentic_rl.tools import RLTrainingTool
 
 LONG = {"algorithm": "grpo", "max_steps": 200, "batch_size": 2, "samples_per_prompt": 2, "max_new_tokens": 8}
@@ -55,6 +57,7 @@ def test_a_training_is_started_watched_stopped_and_gone_on_with(tool, tiny_folde
     options = {**LONG, "model_name": tiny_folder, "dataset": "tasks", "custom_reward": "slow", "output_dir": "run"}
     started = ask(tool, action="start", **options, eval_samples=0)
     assert (started["state"], started["output_dir"]) == ("running", str(tmp_path / "run"))
+    assert os.name != "posix" or stat.S_IMODE((tmp_path / "run" / LOG_FILE).stat().st_mode) == 0o600
 
     other = RLTrainingTool(tmp_path)  # of another agent, or the same one after it was started again
     answer = json.loads(other.run({"action": "start", **options, "custom_reward": None, "output_dir": "second"}))

@@ -226,6 +226,30 @@ async def test_an_async_agent_keeps_its_event_loop_and_reaches_the_store_of_the_
     assert agent.loop is None
 
 
+async def test_an_answer_of_the_store_that_cannot_be_read_fails_the_call_that_waits_and_no_later_one() -> None:
+    class AwkwardError(Exception):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(text)
+
+    class Awkward(InMemoryLightningStore):
+        async def get_worker_by_id(self, worker_id: str) -> Any:
+            raise AwkwardError(7, "no")
+
+    class Agent(LitAgent[str]):
+        async def rollout_async(self, task: str, rollout: AttemptedRollout) -> float:
+            shared = self.runner.get_store()
+            try:
+                await asyncio.wait_for(shared.get_worker_by_id("w"), 20)
+            except RuntimeError as error:
+                emit_message(str(error))
+            return float((await shared.get_rollout_by_id(rollout.rollout_id)).input == task)
+
+    store = Awkward()
+    ended = await _run(store, Agent(), ["one", "two"])
+    assert [await _rewards(store, one) for one in ended] == [[1.0], [1.0]]
+    assert "cannot be read here" in (await _messages(store, ended[0]))[0]
+
+
 async def test_an_agent_that_cannot_be_sent_fails_its_attempts_by_naming_what_stands_in_the_way(
     store: InMemoryLightningStore,
 ) -> None:

@@ -205,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
         pick=index,
         status=st.one_of(st.sampled_from([None, "running"]), attempt_statuses),
         worker_id=workers,
-        heartbeat=st.booleans(),
+        skew=st.sampled_from([None, 0.0, 1e9, -1e9]),
         metadata=st.one_of(st.none(), notes),
         latest=st.booleans(),
     )
@@ -214,7 +214,7 @@ class StoreMachine(RuleBasedStateMachine):
         pick: int,
         status: str | None,
         worker_id: str | None,
-        heartbeat: bool,
+        skew: float | None,
         metadata: dict[str, int] | None,
         latest: bool,
     ) -> None:
@@ -224,8 +224,8 @@ class StoreMachine(RuleBasedStateMachine):
         fields: dict[str, Any] = {} if metadata is None else {"metadata": metadata}
         if worker_id is not None and attempt.worker_id is None:
             fields["worker_id"] = worker_id
-        if heartbeat:
-            fields["last_heartbeat_time"] = self.clock.now + TICK
+        if skew is not None:
+            fields["last_heartbeat_time"] = self.clock.now + skew
         attempt_id = "latest" if latest else attempt.attempt_id
         given = fields if status is None else {"status": status, **fields}
         updated = self.call(self.store.update_attempt(attempt.rollout_id, attempt_id, **given))

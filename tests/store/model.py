@@ -177,6 +177,8 @@ class ModelStore:
         rollout, attempt = self.attempt(rollout_id, attempt_id)
         for name, value in fields.items():
             setattr(attempt, name, {} if name == "metadata" and value is None else value)
+        if "last_heartbeat_time" in fields:
+            attempt.last_heartbeat_time = self.now
         if status is not None:
             self._queue_end += 1
             self._move_attempt(rollout, attempt, status)

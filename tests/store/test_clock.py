@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,22 @@ async def test_a_store_that_is_opened_again_allows_a_whole_interval(tmp_path: Pa
     pass_time(2)
     assert await status_of(again, claimed.rollout_id) == ("failed", "unresponsive")
     await again.close()
+
+
+@pytest.mark.parametrize("skew", [HOUR, -HOUR, float("inf"), -1e18, 0.0])
+async def test_a_heartbeat_counts_by_the_stores_clock_whatever_the_runners_says(
+    store: LightningStore, pass_time: PassTime, skew: float
+) -> None:
+    claimed = await store.start_rollout("live", config=LIMITS)
+    for _ in range(3):
+        pass_time(50)
+        beat = await store.update_attempt(
+            claimed.rollout_id, claimed.attempt.attempt_id, status="running", last_heartbeat_time=time.time() + skew
+        )
+        assert beat.last_heartbeat_time == pytest.approx(time.time(), abs=30)
+        assert await status_of(store, claimed.rollout_id) == ("running", "running")
+    pass_time(61)
+    assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
 
 
 async def test_a_caller_that_waits_over_a_jump_waits_and_does_not_spin(

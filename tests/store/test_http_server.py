@@ -19,6 +19,7 @@ from mini_agentic_rl.store import (
     LightningStoreClient,
     LightningStoreError,
     LightningStoreServer,
+    StoreLimits,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
 from mini_agentic_rl.store.http.responses import RememberedResponses, StoreResponse
@@ -28,7 +29,7 @@ LIMIT = 20_000
 
 @pytest.fixture
 async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, max_body_bytes=LIMIT)
+    made = LightningStoreServer(InMemoryLightningStore(), port=0, limits=StoreLimits(max_body_bytes=LIMIT))
     await made.start()
     yield made
     await made.close()

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link as OtelLink
 from opentelemetry.trace import Status, StatusCode
 
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer, StoreLimits
 from mini_agentic_rl.store.http.otlp import OtlpIntake, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.types import AttemptedRollout, Span
@@ -39,7 +39,7 @@ LIMIT = 100_000
 
 @pytest.fixture
 async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, max_body_bytes=LIMIT)
+    made = LightningStoreServer(InMemoryLightningStore(), port=0, limits=StoreLimits(max_body_bytes=LIMIT))
     await made.start()
     yield made
     await made.close()

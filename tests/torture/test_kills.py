@@ -116,3 +116,4 @@ def test_a_process_is_killed_at_random_moments(attack: Attack, tmp_path: Path) -
         with attack.attempt(number):
             text = done.read_text() if done.exists() else ""
             assert _resumed(tmp_path / "run") >= int(text or 0)
+    assert done.exists(), "no checkpoint was finished: nothing can be lost"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import httpx
 import pytest
+
+from mini_agentic_rl.store.http import wire
 
 from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served
@@ -52,66 +53,90 @@ SHAPES: Final[dict[str, Shape]] = {
 
 CHAT: Final = '{"model":"tiny","messages":%s}'
 CONTENT: Final = '{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":%s}]}'
+TOOLS: Final = '{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":"a"}],"tools":%s}'
+BESIDE: Final = '{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":"a"}],"metadata":%s}'
+SYSTEM: Final = '{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":"a"}],"system":%s}'
 INPUT: Final = '{"model":"tiny","input":%s}'
+PART: Final = '{"model":"tiny","input":[{"role":"user","content":[{"type":"input_text","text":%s}]}]}'
+RESULT: Final = '{"model":"tiny","input":[{"type":"function_call_output","call_id":"a","output":%s}]}'
+INSTRUCTIONS: Final = '{"model":"tiny","input":"a","instructions":%s}'
+FRAMES: Final = {
+    "/v1/chat/completions": (CHAT, CONTENT, TOOLS, BESIDE),
+    "/v1/messages": (CHAT, CONTENT, SYSTEM, TOOLS),
+    "/v1/responses": (INPUT, PART, RESULT, INSTRUCTIONS),
+}
+"""What of a request is large. The frames of a route take turns, so that each shape comes to each route."""
+PROXY_ROUTES: Final = {**FRAMES, "/rollout/r/attempt/a/v1/chat/completions": (CHAT, CONTENT)}
 GATEWAY_ROUTES: Final = {
-    "/v1/chat/completions": (CHAT, CONTENT),
-    "/v1/messages": (CHAT, CONTENT),
-    "/v1/messages/count_tokens": (CHAT, CONTENT),
-    "/v1/responses": (INPUT,),
-    "/v1/responses/input_tokens": (INPUT,),
+    **PROXY_ROUTES,
+    "/v1/messages/count_tokens": FRAMES["/v1/messages"],
+    "/v1/responses/input_tokens": FRAMES["/v1/responses"],
 }
 SCORE_ROUTES: Final = {
-    "/score": ('{"messages":%s}', '{"prompt":"a","response":%s}'),
-    "/score-pair": ('{"prompt":"a","chosen":"a","rejected":%s}',),
-    "/score/batch": ('{"items":%s}',),
-    "/score-pair/batch": ('{"items":[%s]}',),
-}
-STORE_ROUTES: Final = {
-    "/v1/agl/queues/rollouts/enqueue": ('{"rollouts":%s}', '{"rollouts":[{"input":%s}]}'),
-    "/v1/agl/rollouts": ('{"input":%s}',),
-    "/v1/agl/spans/batch": ('{"spans":%s}',),
-    "/v1/agl/resources": ('{"a":%s}',),
-    "/v1/agl/rollouts/search": ('{"rollout_id_in":%s}',),
+    "/score": ('{"messages":%s}', '{"prompt":"a","response":%s}', '{"prompt":%s,"response":"a"}'),
+    "/score-pair": ('{"prompt":"a","chosen":"a","rejected":%s}', '{"prompt":%s,"chosen":"a","rejected":"b"}'),
+    "/score/batch": ('{"items":%s}', '{"items":[{"prompt":"a","response":%s}]}'),
+    "/score-pair/batch": ('{"items":%s}', '{"items":[{"prompt":"a","response_a":"a","response_b":%s}]}'),
 }
 
 
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[Served]:
-    with served(GATEWAY) as server:
-        yield server
+def _store_routes() -> dict[str, tuple[str, ...]]:
+    """Give every route of the store that takes a body, with each of its fields."""
+    routes = {}
+    for route in wire.ROUTES:
+        if route.method == "POST" and not route.waits:
+            fields = [] if route.request is None else list(route.request.model_fields)
+            path = f"{wire.PREFIX}/{route.path}".replace("{", "").replace("}", "")
+            routes[path] = ("%s", '{"a":%s}', *(f'{{"{name}":%s}}' for name in fields))
+    span = '{"rollout_id":"r","attempt_id":"a","sequence_id":1,"trace_id":"1","span_id":"1","name":"a","%s":%%s}'
+    routes["/v1/agl/spans"] += tuple(span % name for name in ("attributes", "events", "links", "resource", "context"))
+    routes["/v1/agl/spans/batch"] += ('{"spans":[%s]}' % (span % "events"),)
+    routes["/v1/agl/queues/rollouts/enqueue"] += ('{"rollouts":[{"input":%s}]}',)
+    return routes
 
 
-def _attack(attack: Attack, server: Served, routes: dict[str, tuple[str, ...]], sizes: tuple[int, ...]) -> None:
-    tries = list(itertools.product(routes, SHAPES, sizes))
-    random.Random(0).shuffle(tries)
+def _attack(attack: Attack, server: Served, routes: dict[str, tuple[str, ...]], size: int, *, turn: int = 0) -> None:
+    tries = [
+        (path, name, frames[(number + turn) % len(frames)])
+        for path, frames in routes.items()
+        for number, name in enumerate(SHAPES)
+    ]
+    random.Random(turn).shuffle(tries)
     with Neighbour(f"{server.url}/") as neighbour, httpx.Client(timeout=120) as client:
-        for path, name, size in tries[: attack.times(len(tries))]:
-            for frame in routes[path]:
-                body = (frame % SHAPES[name](size)).encode()
-                with attack.attempt(f"{name}, {len(body)} bytes, to {path}"), attack.memory_of(server.pid):
-                    answer = client.post(f"{server.url}{path}", content=body, headers=JSON)
-                    assert answer.status_code < 500 or "127.0.0.1:9" in answer.text, answer.text[:300]
-                    attack.neighbour(neighbour.longest())
+        for path, name, frame in tries[: attack.times(len(tries))]:
+            body = (frame % SHAPES[name](size)).encode()
+            neighbour.longest()
+            with attack.attempt(f"{name}, {len(body)} bytes, to {path}"), attack.memory_of(server.pid):
+                answer = client.post(f"{server.url}{path}", content=body, headers=JSON)
+                assert answer.status_code < 500 or "127.0.0.1:9" in answer.text, answer.text[:300]
+                attack.neighbour(neighbour.longest())
     assert (attack.row.peak_mib or 0) < ONE_GIB_IN_MIB, "more than 1 GB"
 
 
-def test_large_bodies_at_the_gateway(attack, gateway):
-    _attack(attack, gateway, GATEWAY_ROUTES, (FITTING, round(LARGEST * min(1.0, SIZE))))
+@pytest.mark.parametrize("turn", range(2))
+def test_bodies_that_fit_the_gateway(attack, turn):
+    with served(GATEWAY) as server:
+        _attack(attack, server, GATEWAY_ROUTES, FITTING, turn=turn)
+
+
+def test_large_bodies_at_a_gateway_of_a_million_tokens(attack):
+    with served(GATEWAY, "1000000") as server:
+        _attack(attack, server, GATEWAY_ROUTES, round(LARGEST * min(1.0, SIZE)))
 
 
 def test_large_bodies_at_the_reward_service(attack):
     with served(SCORES) as server:
-        _attack(attack, server, SCORE_ROUTES, (round(LARGEST * min(1.0, SIZE)),))
+        _attack(attack, server, SCORE_ROUTES, round(LARGEST * min(1.0, SIZE)))
 
 
 def test_large_bodies_at_the_proxy(attack):
     with served(PROXY) as server:
-        _attack(attack, server, {"/v1/chat/completions": (CHAT, CONTENT)}, (round(LARGEST * min(1.0, SIZE)),))
+        _attack(attack, server, PROXY_ROUTES, round(LARGEST * min(1.0, SIZE)))
 
 
 def test_large_bodies_at_the_store(attack):
     with served(STORE) as server:
-        _attack(attack, server, STORE_ROUTES, (round(4 * LARGEST * min(1.0, SIZE)),))
+        _attack(attack, server, _store_routes(), round(4 * LARGEST * min(1.0, SIZE)))
 
 
 def test_a_hundred_thousand_tool_results_in_a_row(attack):

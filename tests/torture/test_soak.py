@@ -58,6 +58,15 @@ class Seen:
         self.threads.append(server.num_threads())
         self.descriptors.append(server.num_fds())
 
+    def lines(self) -> list[str]:
+        """Return what was measured at ten times, the last one included."""
+        places = [round(at) for at in np.linspace(0, len(self.times) - 1, 11)[1:]]
+        return [
+            f"after {self.times[at] - self.times[0]:.0f} s: {self.memory_mib[at]:.0f} MiB, "
+            f"{self.threads[at]} threads, {self.descriptors[at]} descriptors"
+            for at in places
+        ]
+
     def growth(self, values: Sequence[float]) -> float:
         """Return by how much a straight line through the values after the warm-up rises from its begin to its end."""
         first = int(len(values) * WARM_UP)
@@ -137,7 +146,8 @@ async def test_a_soak_with_disconnects(attack: Attack, tiny_folder: str) -> None
             async with httpx.AsyncClient(timeout=ANSWER_S) as client:
                 assert (await client.get(f"{url}/models")).status_code == 200
         if seconds >= 60:  # a shorter time is all warm-up
-            print(f"answers {dict(seen.answers)}, at the end {seen.memory_mib[-1]:.0f} MiB, {seen.threads[-1]} threads")
+            print(f"answers {dict(seen.answers)}", *seen.lines(), sep="\n")
+            print(f"growth after the warm-up: {seen.growth(seen.memory_mib):.0f} MiB")
             with attack.attempt(f"memory grew by {seen.growth(seen.memory_mib):.0f} MiB"):
                 assert seen.growth(seen.memory_mib) < GROWTH_MIB
             with attack.attempt(f"threads grew by {seen.growth(seen.threads):.1f}"):

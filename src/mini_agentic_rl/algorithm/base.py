@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..adapter import TraceAdapter
 from ..config import Settings
+from ..errors import fit_for_future
 from ..metrics import MetricsLogger
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
@@ -234,11 +235,8 @@ async def _in_thread(call: Callable[[], Any], name: str) -> Any:
         error: BaseException | None = None
         try:
             value = context.run(call)
-        except StopIteration as stop:  # a future cannot carry one
-            error = RuntimeError(f"{name}.run raised StopIteration")
-            error.__cause__ = stop
         except BaseException as raised:  # raised again by the awaiting side
-            error = raised
+            error = fit_for_future(raised, f"{name}.run")
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, value, error)
 

@@ -15,22 +15,28 @@ from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
 from ..redaction import without_secrets
+from ..store import StoreLimits
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-class ServeStoreSettings(AddressSettings):
+class ServeStoreSettings(StoreLimits, AddressSettings):
     """Settings of `store`."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"port": 4747}
+    defaults: ClassVar[Mapping[str, Any]] = {**StoreLimits.defaults, "port": 4747}
     helps: ClassVar[Mapping[str, str]] = {
         "host": "Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key.",
+        "max_requests_per_minute": "At most this many requests a minute, from all clients together, which try again "
+        "beyond it; without it there is no bound.",
+        "max_concurrent_requests": "At most this many requests at the same time, beside those that wait for work or "
+        "for an end; clients try again beyond it. Without it there is no bound.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
         "What it keeps the rollouts in": ("backend", "path", "url"),
+        "Limits of requests": tuple(StoreLimits.model_fields),
     }
 
     api_key: str | None = restated(
@@ -64,7 +70,12 @@ def serve(settings: ServeStoreSettings) -> None:
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     store = open_store(spec)
     server = LightningStoreServer(
-        store, settings.host, settings.port, api_key=api_key, cors_allow_origins=settings.cors_origin
+        store,
+        settings.host,
+        settings.port,
+        api_key=api_key,
+        limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
+        cors_allow_origins=settings.cors_origin,
     )
 
     def announce() -> None:

@@ -90,8 +90,11 @@ class RoleThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the coroutine; raises what kept its event loop from being made."""
         self._thread.start()
         self._started.wait()
+        if self._task is None and self.error is not None:
+            raise self.error
 
     def cancel_if(self, wanted: bool) -> None:
         """Cancel the coroutine, from another thread."""
@@ -107,12 +110,16 @@ class RoleThread:
             logger.warning("the %s did not stop within join_timeout=%g s and are given up", self._name, timeout)
 
     def _run(self) -> None:
+        main = self._main()
         try:
-            asyncio.run(self._main())
+            asyncio.run(main)
         except asyncio.CancelledError:
             logger.info("the %s thread was cancelled", self._name)
         except BaseException as error:  # for the calling thread to deal with
             self.error = error
+        finally:
+            main.close()
+            self._started.set()  # also where no event loop could be made
 
     async def _main(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.ensure_future(self._coroutine())

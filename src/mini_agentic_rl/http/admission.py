@@ -70,13 +70,15 @@ class Admission:
 
     Args:
         limits: the bounds.
-        keys: API keys that are accepted; none lets everybody in.
+        keys: API keys that are accepted, or what checks them; none lets everybody in.
         refuse_when_paused: refuse a request that arrives during a pause, instead of holding it until the end.
     """
 
-    def __init__(self, limits: RequestLimits, keys: Sequence[str] = (), *, refuse_when_paused: bool = False) -> None:
+    def __init__(
+        self, limits: RequestLimits, keys: Sequence[str] | ApiKeys = (), *, refuse_when_paused: bool = False
+    ) -> None:
         self.limits = limits
-        self.keys = ApiKeys(keys)
+        self.keys = keys if isinstance(keys, ApiKeys) else ApiKeys(keys)
         self._refuse_when_paused = refuse_when_paused
         self._rate = None if limits.max_requests_per_minute is None else RequestRate(limits.max_requests_per_minute)
         self._by_key: Counter[str] = Counter()
@@ -139,6 +141,17 @@ class Admission:
                 del self._by_key[key]
             if self.draining and not self.active:  # it may have begun meanwhile
                 self._empty.set()
+
+    @contextmanager
+    def resting(self, headers: Mapping[str, str]) -> Iterator[None]:
+        """Leave the place of a request that is inside to others, for as long as the block lasts: it waits for something
+        to happen, and takes no work until then."""
+        key = self.keys.check(headers)
+        self._by_key[key] -= 1
+        try:
+            yield
+        finally:
+            self._by_key[key] += 1
 
     async def opened(self) -> None:
         """Return once the server is not paused.

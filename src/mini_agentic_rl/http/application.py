@@ -138,12 +138,17 @@ class AdmittedEndpoint:
         name: what its requests are counted under.
         endpoint: answers them.
         admission: lets them in.
-        metrics: counts them.
+        metrics: counts them; None counts nothing.
         respond: makes the responses that tell of errors.
     """
 
     def __init__(
-        self, name: str, endpoint: Endpoint, admission: Admission, metrics: RequestMetrics, respond: ErrorResponse
+        self,
+        name: str,
+        endpoint: Endpoint,
+        admission: Admission,
+        metrics: RequestMetrics | None,
+        respond: ErrorResponse,
     ) -> None:
         self._name = name
         self._endpoint = guarded(endpoint, respond)
@@ -165,7 +170,8 @@ class AdmittedEndpoint:
             except HttpError as error:  # of the admission: the endpoint turns its own into responses
                 await self._respond(error)(scope, watch.receive, watch.send)
         finally:
-            self._metrics.observe(self._name, watch, streamed=streamed)
+            if self._metrics is not None:
+                self._metrics.observe(self._name, watch, streamed=streamed)
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

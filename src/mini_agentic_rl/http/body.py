@@ -80,7 +80,7 @@ async def read_json(
     if not is_json(request.headers) and _media_type(request.headers) not in _UNSAID:
         raise UnsupportedEncodingError("send the body as Content-Type: application/json")
     body = await read_body(request, limit, within_seconds=within_seconds)
-    return await off_loop(len(body), lambda: read(json_object(body)))
+    return await off_loop(len(body), lambda: read(json_object(body, finite=True)))
 
 
 def is_json(headers: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from .errors import BadRequestError
+from .finite_numbers import FINITE, NotFiniteError, place_of_infinite
 
 MAX_DEPTH: Final = 100
 """Levels of nesting. What reads or writes JSON further on recurses, and fails somewhere beyond 200."""
@@ -23,6 +24,9 @@ MAX_CONTAINERS: Final = 1_000_000
 
 MAX_ITEMS: Final = 8_000_000
 """Items of all arrays and objects of one text together."""
+
+MAX_FIELDS: Final = 200_000
+"""Fields of one object. What checks or writes it does so in one go, during which no other thread gets its turn."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -37,7 +41,10 @@ _LONGEST_NUMBER: Final = 4300
 """Digits of an integer, as Python bounds them."""
 
 
-def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEPTH) -> Any:
+_ANY: Final = json.JSONDecoder()
+
+
+def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEPTH, finite: bool = False) -> Any:
     """Return the value of a JSON text.
 
     Args:
@@ -45,17 +52,20 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
         keep_halves: keep half of a surrogate pair, which an escape can make and no encoder takes; it is U+FFFD
             otherwise.
         max_depth: most levels of nesting, at most 200.
+        finite: take no NaN and no infinity.
 
     Raises:
         ValueError: it is no JSON, nested too deeply, or holds too many values.
+        NotFiniteError: it holds a NaN or an infinity, and is to hold none.
     """
     check_counts(text)
     if not keep_halves and _SURROGATE.search(text) is not None:
         text = _PAIRED.sub(_whole, text)
+    decoder = FINITE if finite else _ANY
     if len(text) > _AT_ONCE:
-        return _Walk(text, max_depth).whole()
+        return _Walk(text, max_depth, decoder).whole()
     try:
-        value = json.loads(text)
+        value = decoder.decode(text)
     except RecursionError:
         raise _too_deep(max_depth) from None
     if _may_be_deep(text) and _depth_is_beyond(max_depth, value):
@@ -78,14 +88,22 @@ def check_counts(text: str | bytes) -> None:
         raise ValueError(f"it holds more than {MAX_ITEMS} items")
 
 
-def json_object(content: bytes) -> dict[str, Any]:
+def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     """Return the JSON object in a body of UTF-8.
 
+    Args:
+        content: the body.
+        finite: take no NaN and no infinity.
+
     Raises:
-        BadRequestError: it is none.
+        BadRequestError: it is none, or holds a number that it is not to hold; `param` is the path to the first one.
     """
     try:
-        body = parse_json(content.decode("utf-8-sig"))
+        body = parse_json(content.decode("utf-8-sig"), finite=finite)
+    except NotFiniteError as error:
+        place = place_of_infinite(parse_json(content.decode("utf-8-sig")))
+        told = f"{error} is no finite number, and JSON has no others"
+        raise BadRequestError(f"{place}: {told}" if place else told, param=place or None) from None
     except ValueError as error:
         raise BadRequestError(f"the body is not a valid request: it is no JSON ({error})") from None
     if not isinstance(body, dict):
@@ -125,10 +143,10 @@ def _whole(escape: re.Match[str]) -> str:
 class _Walk:
     """One reading of a large text."""
 
-    def __init__(self, text: str, max_depth: int) -> None:
+    def __init__(self, text: str, max_depth: int, decoder: json.JSONDecoder) -> None:
         self._text = text
         self._max_depth = max_depth
-        self._read: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+        self._read: Callable[[str, int], tuple[Any, int]] = decoder.raw_decode
 
     def whole(self) -> Any:
         """Return the value of the text."""
@@ -203,6 +221,8 @@ class _Walk:
             else:
                 name, at = self._name(at)
                 fields[name], at = self._value(self._after_space(at), depth)
+            if len(fields) > MAX_FIELDS:
+                raise ValueError(f"an object in it holds more than {MAX_FIELDS} fields")
             at = self._after_space(at)
             mark = self._text[at : at + 1]
             if mark == "}":

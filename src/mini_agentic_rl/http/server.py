@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from .access import check_address
 from .admission import Admission
-from .connections import BoundedConnection, most_connections
+from .connections import ACCEPTED_AT_ONCE, BoundedConnection, most_connections
 from .errors import ServerStartError
 
 logger = logging.getLogger(__name__)
@@ -98,14 +98,14 @@ class ServerThread:
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), {"most": most}),
+                http=type("Connection", (BoundedConnection,), {"most": most, "ending": set()}),
                 ws="none",
                 lifespan="auto",
                 access_log=False,
                 proxy_headers=False,
                 log_config=None,
                 log_level="warning",
-                backlog=min(_BACKLOG, most // 4),  # so many are accepted before any is turned away
+                backlog=ACCEPTED_AT_ONCE,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             ),
             self._name,
@@ -186,6 +186,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # those who wait to be let in may be more than are let in at once
         self.ready.set()
 
     def serve_until_stopped(self, listener: socket.socket) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,10 +65,13 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Any]:
-    """A bar with the remaining time, on standard error; gone when it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Show a bar with the remaining time on a terminal, on standard error; it is gone when it is done."""
     console = shared_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:  # in older versions of rich a disabled bar writes an empty line
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda part: bar.update(task, completed=part)

@@ -24,7 +24,8 @@ Follow a token that is trained:
     logprobs.py            hidden states to log-probabilities and entropies, a few positions at a time
     frozen_head.py         the same through a head that is not trained, with the gradient worked out at once
 
-Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them.
+Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
+the prepared products that product_caches.py lets a CPU keep.
 load.py and model_files.py turn a name into a `PolicyModel`, errors.py names what can go wrong on the way, and
 memory_plan.py predicts what a run will hold in memory.
 

@@ -49,6 +49,7 @@ from .settings import ModelSettings as ModelSettings
 from .settings import Quantization as Quantization
 from .settings import Schedule as Schedule
 from .settings import ValueSettings as ValueSettings
+from .state_files import write_state as write_state
 from .thread_count import ThreadCount as ThreadCount
 from .torch_thread import TorchThread as TorchThread
 from .value_learner import ValueLearner as ValueLearner

@@ -114,7 +114,7 @@ class Engine:
         # The scheduler belongs to the torch thread, so a request waits here until the next step takes it over.
         with self._inbox_lock:
             if self._abandoned:
-                raise PolicyError("the policy is closed")
+                raise PolicyError("the policy is closed, or its engine has failed as the log says")
             if self.load[1] >= self.settings.max_waiting:
                 raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
             self._inbox.append(sequence)
@@ -170,7 +170,7 @@ class Engine:
 
     def _drop_all(self) -> None:
         for sequence in self._scheduler.fail_all():
-            sequence.on_delta(TokenDelta(finish_reason="cancelled"))
+            sequence.tell(TokenDelta(finish_reason="cancelled"))
 
     @torch.inference_mode()
     def _forward_pass(self) -> None:

@@ -24,6 +24,7 @@ from .errors import PolicyError
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .settings import LearnerSettings
+from .state_files import write_state
 from .tree_pass import ChunkTerms, TreePass
 
 
@@ -192,7 +193,7 @@ class Learner:
     def save_state(self, path: Path) -> None:
         """Write the optimizer's state and the step count."""
         state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps}
-        torch.save(state | {"version": self._model.versions[self.adapter]}, path)
+        write_state(path, state | {"version": self._model.versions[self.adapter]})
 
     def load_state(self, path: Path) -> None:
         """Read back what `save_state` wrote.

@@ -22,6 +22,7 @@ from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
+from .product_caches import bound_product_caches
 from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def resolve_device(device: str) -> torch.device:
     Raises:
         PolicyError: there is no CUDA device.
     """
+    bound_product_caches()  # here, because whoever loads weights first asks where they go
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():

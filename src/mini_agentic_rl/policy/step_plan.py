@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from mini_agentic_rl.tokens import TokenConstraint, TokenDelta, TokenRequest
 from .drafts import Guess, Indexed
 from .kv_cache import BlockTable
 from .sampler import Draw, TokenCounts
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -45,6 +48,15 @@ class RunningSequence:
         sampling = self.request.sampling
         if sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = TokenCounts()
+
+    def tell(self, delta: TokenDelta) -> None:
+        """Give the callback a delta. One that raises ends its own request, and no other of the pass."""
+        try:
+            self.on_delta(delta)
+        except Exception as error:  # of any kind: it is the caller's
+            if not self.cancelled:
+                logger.exception("a request is cancelled, since its callback raised: %s", error)
+            self.cancelled = True
 
     @property
     def position(self) -> int:

@@ -8,15 +8,19 @@ this thread and take turns: jobs first, then a step of whoever has steady work.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+from ..errors import fit_for_future
 from .errors import PolicyError
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class SteadyWork(Protocol):
@@ -26,7 +30,7 @@ class SteadyWork(Protocol):
         """Return True if there is a step to do. Must be quick: it is asked under the thread's lock."""
 
     def step(self) -> None:
-        """Do one step. It must not raise: nobody waits for it."""
+        """Do one step. Work whose step raises is abandoned."""
 
     def abandon(self) -> None:
         """Give up what is left; the thread ends."""
@@ -97,12 +101,20 @@ class TorchThread:
             elif closing:
                 break
             elif self._steady is not None:
-                self._steady.step()
-        if self._steady is not None:
-            self._steady.abandon()
+                try:
+                    self._steady.step()
+                except BaseException:  # the jobs of others wait for this thread
+                    logger.exception("the steady work of the torch thread failed, and is abandoned")
+                    self._abandon()
+        self._abandon()
 
     def _has_step(self) -> bool:
         return self._steady is not None and self._steady.pending()
+
+    def _abandon(self) -> None:
+        work, self._steady = self._steady, None
+        if work is not None:
+            work.abandon()
 
 
 def _fulfil(job: Callable[[], T], future: Future[T]) -> None:
@@ -111,4 +123,4 @@ def _fulfil(job: Callable[[], T], future: Future[T]) -> None:
     try:
         future.set_result(job())
     except BaseException as error:  # whoever waits for the result gets it
-        future.set_exception(error)
+        future.set_exception(fit_for_future(error, "a job of the torch thread"))

@@ -21,6 +21,7 @@ from .learner import Learner
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .settings import LearnerSettings, ValueSettings
+from .state_files import write_state
 from .tree_pass import ChunkTerms
 
 _EPSILON = 1e-6
@@ -85,7 +86,7 @@ class ValueLearner(Learner):
     def save_head(self, path: Path) -> None:
         """Write the head, and its optimizer's state."""
         state = {"head": self.head.state_dict(), "optimizer": self._head_optimizer.state_dict()}
-        torch.save({**state, "steps": self.head_steps}, path)
+        write_state(path, {**state, "steps": self.head_steps})
 
     def load_head(self, path: Path) -> None:
         """Read back what `save_head` wrote.

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..metrics import read_metrics
 from ..one_writer import one_writer
+from ..private_files import make_private_file
 from ..runner.processes import dumps
 from .actions import DataActions
 from .parameters import LogsParameters, StopParameters, ToolError, TrainingParameters, TrainParameters
@@ -71,6 +72,7 @@ class Trainings:
             with one_writer(folder):  # a run of a command may be writing there
                 job.state().write(folder)
                 log = folder / LOG_FILE
+                make_private_file(log)
                 log.write_bytes(b"")
             process = start_worker(folder, pickled, log)
             self._started[folder] = process

@@ -69,7 +69,13 @@ def main(channel: Channel) -> None:
 def _listen(channel: Channel, store: ForwardedStore, calls: queue.SimpleQueue[bytes | None]) -> None:
     try:
         while True:
-            kind, *values = channel.receive()
+            try:
+                kind, *values = channel.receive()
+            except EOFError:
+                raise
+            except Exception as error:  # it came whole: the next message is readable again
+                store.fail_waiting(error)
+                continue
             if kind == "run":
                 calls.put(*values)
             else:

@@ -46,6 +46,13 @@ class ForwardedStore(ForwardingStore):
             with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits any more
                 future.get_loop().call_soon_threadsafe(settle, future, *((value,) if succeeded else (None, value)))
 
+    def fail_waiting(self, error: Exception) -> None:
+        """Fail every call that waits: an answer has come that cannot be read. For the receiving thread."""
+        with self._lock:
+            numbers = list(self._waiting)
+        for number in numbers:
+            self.resolve(number, False, RuntimeError(f"the answer of the store cannot be read here: {error!r}"))
+
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         future = asyncio.get_running_loop().create_future()
         with self._lock:

@@ -6,6 +6,7 @@ from .base import LightningStoreError as LightningStoreError
 from .base import LightningStoreStatistics as LightningStoreStatistics
 from .base import Unset as Unset
 from .http.client import LightningStoreClient as LightningStoreClient
+from .http.limits import StoreLimits as StoreLimits
 from .http.server import LightningStoreServer as LightningStoreServer
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended

@@ -321,7 +321,8 @@ class LightningStore:
     ) -> Attempt:
         """Change fields of an attempt. A new status of the latest attempt moves its rollout as well.
 
-        The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back.
+        The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back. Any
+        `last_heartbeat_time` says that the attempt lives; the time recorded is that of the call, by the store's clock.
 
         Raises:
             ValueError: no such rollout or attempt.

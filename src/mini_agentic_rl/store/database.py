@@ -156,9 +156,10 @@ class DatabaseStore(LedgerStore):
             raise StorageFailedError(str(self._failure)) from self._failure
         with self._watch_lock:
             self._waited_at = time.monotonic()
-            if self._watcher is None and not self._closing:
-                self._watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
-                self._watcher.start()
+            if (self._watcher is None or not self._watcher.is_alive()) and not self._closing:
+                watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
+                watcher.start()
+                self._watcher = watcher
         return await super()._look(operation)
 
     async def _ask(self, operation: Callable[[Ledger], T]) -> T:
@@ -201,6 +202,8 @@ class DatabaseStore(LedgerStore):
             self._fail(writes, error)
             return began
         self._failure = None
+        for write in writes:
+            write.committed = True
         if scan:
             self._last_scan = time.monotonic()
         self._notifier.announce(changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,9 +16,13 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from ..errors import fit_for_future
+from .base import LightningStoreError
 from .ledger import Ledger
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _MOST: Final = 64
 
@@ -29,7 +34,8 @@ class Write:
         self.operation = operation
         self.check_health = check_health
         self.result: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
+        self.committed = False
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
         self.commit: Callable[[Sequence[Write]], object]
@@ -47,7 +53,7 @@ class Write:
         if self.error is None:
             self.answer.set_result(self.result)
         else:
-            self.answer.set_exception(self.error)
+            self.answer.set_exception(fit_for_future(self.error, "an operation of the store"))
 
 
 class _Call:
@@ -74,7 +80,7 @@ class WriteThread:
     """Thread that writes. It ends when this object is closed or garbage-collected.
 
     Args:
-        commit: Runs writes in one transaction and fills in their outcomes; it raises nothing.
+        commit: Runs writes in one transaction and fills in their outcomes.
     """
 
     def __init__(self, commit: Callable[[Sequence[Write]], object]) -> None:
@@ -133,7 +139,14 @@ def _serve_once(jobs: SimpleQueue[Write | _Call]) -> bool:
     writes, call = _waiting(jobs)
     wanted = [write for write in writes if not write.unwanted]
     if wanted:
-        wanted[0].commit(wanted)
+        try:
+            wanted[0].commit(wanted)
+        except BaseException as error:  # these writes fail; the thread, which others wait for as well, goes on
+            logger.exception("%d writes of the store failed", len(wanted))
+            for write in wanted:
+                if write.error is None and not write.committed:
+                    write.error = LightningStoreError(f"the store could not write: {error!r}")
+                    write.error.__cause__ = error
         _answer(wanted)
     if call is not None and call is not _END:
         call.run()

@@ -96,6 +96,8 @@ class Ledger:
         if update.get("metadata", UNSET) is None:
             update["metadata"] = {}
         new = Attempt(**{**vars(old), **update}) if update else old
+        if "last_heartbeat_time" in update:  # the caller's clock may be hours off
+            new = lifecycle.replace_fields(new, last_heartbeat_time=now)
         if status is not UNSET:
             new = lifecycle.attempt_with_status(new, status, now)
         self._replace_attempt(rollout, latest, old, new, now)

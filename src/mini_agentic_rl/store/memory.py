@@ -22,6 +22,7 @@ from .base import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Ledger
 from .ledger_store import LedgerStore
 from .storage import Query
+from .untracked import hide_from_collector
 from .waiting import Changes
 
 T = TypeVar("T")
@@ -217,6 +218,7 @@ class MemoryTables:
         stored = []
         for span in spans:
             if span.span_id not in row.spans:
+                hide_from_collector(span)
                 row.spans[span.span_id] = span
                 stored.append(span)
                 if span.sequence_id > row.last_number:

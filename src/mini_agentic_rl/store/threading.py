@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
@@ -11,6 +12,8 @@ from typing import Any, Final, TypeVar
 from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, LightningStoreError
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 10.0
 _WAITING: Final = frozenset({"wait_for_rollouts", "wait_for_work"})
@@ -22,7 +25,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -56,6 +59,17 @@ class LoopThread:
         self._thread.join(_STOP_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped. A call that exits, as by `sys.exit`, fails alone: others wait here as well."""
+    while True:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error("a call of the store raised %r", error)
+        else:
+            return
 
 
 async def _cancel_others() -> None:

@@ -126,17 +126,12 @@ def _naming_the_disk(folder: RunFolder) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # torch and safetensors raise errors of their own
-        failure = disk_failure(error, folder.path) if _writes_failed(error) else None
+        failure = disk_failure(error, folder.path)
         if failure is None:
             raise
         raise UserError(
             f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`", setting="output_dir"
         ) from error
-
-
-def _writes_failed(error: BaseException) -> bool:
-    """Return whether an error may be one of writing: with a disk almost full, one of the agent's own is none."""
-    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "write" in str(error).lower()
 
 
 def record_run(

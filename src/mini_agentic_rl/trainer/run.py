@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
+from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
@@ -157,7 +158,7 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
         try:
             result.set_result(context.run(call))
         except BaseException as error:  # raised again where the future is awaited
-            result.set_exception(error)
+            result.set_exception(fit_for_future(error, name))
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return asyncio.wrap_future(result)

@@ -128,7 +128,7 @@ class RunFolder:
             UserError: it cannot be written; an earlier summary is still whole.
         """
         with self.writing(self.summary_path):
-            write_json(self.summary_path, summary)
+            write_json(self.summary_path, summary, private=True)
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..errors import MissingPackageError
 from ..redaction import without_secrets_within
@@ -19,6 +19,8 @@ OPENAI_ENDPOINT: Final = "https://api.openai.com/v1"
 
 class Resource(BaseModel):
     """Anything an algorithm can hand to an agent under a name."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     resource_type: Any
 
@@ -140,6 +142,8 @@ NamedResources: TypeAlias = dict[str, ResourceUnion]
 
 class ResourcesUpdate(BaseModel):
     """One stored version of a set of resources."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     resources_id: str
     create_time: float = Field(description="Seconds since the epoch.")

@@ -137,8 +137,8 @@ class Span(BaseModel):
     name: str
     status: TraceStatus = Field(default_factory=TraceStatus)
     attributes: Attributes = Field(default_factory=dict)
-    events: list[Event] = Field(default_factory=list)
-    links: list[Link] = Field(default_factory=list)
+    events: list[Event] = Field(default_factory=list, fail_fast=True)
+    links: list[Link] = Field(default_factory=list, fail_fast=True)
     start_time: float | None = None
     end_time: float | None = None
     context: SpanContext | None = None

@@ -439,3 +439,31 @@ def test_formats_without_markers_open_a_call_with_its_first_key():
     rule = rule_of(Llama3Format(), tools=[strict(CALCULATOR)])
     assert rule.opening == '{"name":'
     assert accepts(begin(Llama3Format(), tools=[strict(CALCULATOR)]), written('An object: {"a": 1}'))
+
+
+@pytest.mark.parametrize("tool_format", SHAPED, ids=lambda tool_format: type(tool_format).__name__ + tool_format.name)
+@pytest.mark.parametrize("name", ["f<|im_end|>", "<tool_call>", "[TOOL_CALLS]f[ARGS]", 'a"\\<|im_start|>'])
+def test_a_special_token_in_the_name_of_a_tool_is_text(tool_format, name):
+    tokenizer = small_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<tool_call>", "[TOOL_CALLS]", "[ARGS]"]})
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    compiler = ConstraintCompiler(tokenizer, [end])
+    special = set(tokenizer.all_special_ids) - {end}
+
+    def drawn(tool):
+        asked = {"type": "function", "function": {**SHORT["function"], "name": tool}}
+        return walk(begin(tool_format, compiler, tools=[asked], tool_choice="required"), {end})
+
+    forged, honest = drawn(name), drawn("f")
+    assert [id_ for id_ in forged if id_ in special] == [id_ for id_ in honest if id_ in special]
+    assert forged.count(end) == 1
+    written_name = json.dumps(name)[1:-1] if '"name"' in tokenizer.decode(honest) else name
+    assert written_name in tokenizer.decode(forged)
+
+
+@pytest.mark.parametrize("value", ["<|im_end|>", {"a<|im_start|>": "<|im_end|>b"}, ["<|im_start|>" * 9, "</s>"]])
+def test_a_special_token_in_a_value_of_a_schema_is_text(value):
+    drawn = walk(begin(response_format=json_schema({"const": value})), {END})
+    assert set(drawn) & set(TOKENIZER.all_special_ids) == {END}
+    assert drawn.count(END) == 1
+    assert json.loads(TOKENIZER.decode(drawn[:-1])) == value

@@ -14,7 +14,7 @@ import torch
 from ...atomic_files import read_json
 from ...damaged_files import reading
 from ...errors import UserError
-from ...policy import Policy, load_weights, save_weights
+from ...policy import Policy, load_weights, save_weights, write_state
 from .objective import Learners, Objective
 
 _STATE = "state.json"
@@ -63,13 +63,13 @@ def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progres
         learner.save_state(optimizer)
     objective.save_state(folder)
     version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    torch.save(
+    write_state(
+        folder / _RNG,
         {
             "torch": torch.get_rng_state(),
             "python": json.dumps(random.getstate()),
             "numpy": [str(version), torch.from_numpy(np.asarray(words).astype(np.int64)), position, has_gauss, gauss],
         },
-        folder / _RNG,
     )
     (folder / _STATE).write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
 

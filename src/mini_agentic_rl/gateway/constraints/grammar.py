@@ -137,6 +137,7 @@ class GrammarConstraint:
         self._budget = budget
         self._tokens = vocabulary.tokens
         self._end_id = vocabulary.end_id
+        self._special = frozenset(vocabulary.special.values())
         self._literal: deque[int] = deque()
 
     def allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
@@ -151,7 +152,10 @@ class GrammarConstraint:
 
     def _allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
         if not self._literal and not self._matcher.is_stopped():
-            self._literal.extend(self._matcher.compute_ff_tokens())
+            certain = self._matcher.compute_ff_tokens()
+            self._literal.extend(self._as_text(certain))
+            if certain and not self._literal:
+                return self._bits(self._spellings(vocabulary))
         if self._literal:
             return self._bits([self._literal[0]] if self._literal[0] < vocabulary else self._spellings(vocabulary))
         mask_1W = allocate_token_bitmask(1, self._tokens.vocab_size)
@@ -170,11 +174,19 @@ class GrammarConstraint:
             self._literal.clear()
         self._matcher.consume_token(token_id)
 
+    def _as_text(self, certain: list[int]) -> list[int]:
+        """Return ids that the library has found to be certain, up to where it takes the name of a special token for
+        that token though it is text, as in a name or a value of a schema."""
+        if self._special.isdisjoint(certain):
+            return certain
+        return certain[: self._matcher.validate_tokens(certain)]
+
     def _spellings(self, vocabulary: int) -> list[int]:
-        """Return the ids below `vocabulary` that begin the text that is certain."""
+        """Return the ids of text, below `vocabulary`, that begin the text that is certain."""
         text = self._matcher.compute_ff_bytes()[:_LONGEST_TOKEN]
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
-        return [ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary]
+        found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
+        return sorted(found - self._special)
 
     def _bits(self, ids: Sequence[int]) -> npt.NDArray[np.int32]:
         words = np.zeros(-(-self._tokens.vocab_size // 32), np.uint32)

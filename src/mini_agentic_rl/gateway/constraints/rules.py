@@ -24,6 +24,9 @@ ANY_OBJECT: Final = '{"type": "object"}'
 MAX_SCHEMA_SIZE: Final = 120_000
 """Characters of the names and values in all schemas of a request, annotations left out. OpenAI's bound is the same."""
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment", "examples", "default"})
+_TEXT_MARK: Final = "\ufdd2"
+"""Stands between the letters of a tool's name, so that no special token is read there. Unicode leaves it to programs'
+own use."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -41,7 +44,7 @@ class ValueRule:
 
 @dataclass(frozen=True)
 class CallRule:
-    """A call of one tool: literal text, its arguments, literal text."""
+    """A call of one tool: literal text, in which the tool's name is marked as text, its arguments, literal text."""
 
     before: str
     arguments: ValueRule
@@ -164,7 +167,7 @@ def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule
         if request.must_call_name not in (None, function.name):
             continue
         schema = _arguments_schema(function)
-        shape = tool_format.shape(function.name, schema)
+        shape = tool_format.shape(_TEXT_MARK.join(["", *function.name, ""]), schema)
         if shape is None:
             return ()
         rules.append(_call_rule(shape, bool(function.strict), f"tools[{index}].function.parameters"))
@@ -276,10 +279,10 @@ def _lazy(name: str, mark: str, special: Mapping[str, int]) -> list[str]:
 
 def _literal(text: str, special: Mapping[str, int]) -> str:
     """Return `text` as a sequence of strings and special tokens; empty for no text."""
-    if not special:
-        return json.dumps(text, ensure_ascii=False) if text else ""
     longest_first = sorted(special, key=len, reverse=True)
-    parts = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+    parts = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text) if special else [text]
     return " ".join(
-        f"<[{special[part]}]>" if part in special else json.dumps(part, ensure_ascii=False) for part in parts if part
+        f"<[{special[part]}]>" if part in special else json.dumps(part.replace(_TEXT_MARK, ""), ensure_ascii=False)
+        for part in parts
+        if part
     )

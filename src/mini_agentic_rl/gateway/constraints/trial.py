@@ -161,10 +161,14 @@ def _write(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, A
 def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[Verdict]]) -> None:
     """Give each answer to its question until the process ends."""
     assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            _give(open_, json.loads(line))  # in a frame of its own, so that no question is held until the next answer
-    _fail(open_)
+    try:
+        with process.stdout:
+            for line in process.stdout:
+                # in a frame of its own, so that no question is held until the next answer
+                _give(open_, json.loads(line))
+    finally:  # a process that is not understood is as good as none
+        process.kill()
+        _fail(open_)
 
 
 def _give(open_: dict[int, Future[Verdict]], answer: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
+from ...stopping import until_asked_to_stop
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..limits import GatewayLimits, RolloutBudgets
@@ -142,6 +143,20 @@ class LLMProxy:
         if self.is_running():
             gateway_stopped(self.endpoint)
         await asyncio.to_thread(self._server.stop, timeout)
+
+    async def run_forever(self, drain_seconds: float = 30.0) -> None:
+        """Serve until this task is cancelled or the process is asked to end (SIGINT, SIGTERM), then stop.
+
+        Args:
+            drain_seconds: what requests under way get then; a second signal ends the process at once.
+
+        Raises:
+            ServerStartError: the address cannot be had.
+            RuntimeError: the server ended by itself; the log says why.
+        """
+        await self.start()
+        if not await until_asked_to_stop(self.is_running, lambda: self.stop(drain_seconds)):
+            raise RuntimeError("the LLM proxy ended unexpectedly; the log says why")
 
     async def restart(self) -> None:
         """Stop, then start again."""

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
-from ...http import PAGES, ApiKeys, HttpError, is_json, new_app, off_loop, read_body
+from ...http import (
+    PAGES,
+    Admission,
+    AdmittedEndpoint,
+    HttpError,
+    NotServedError,
+    OverloadedError,
+    is_json,
+    new_app,
+    off_loop,
+    read_body,
+)
 from ...types import AttemptedRollout
 from ..base import LightningStore, LightningStoreError
 from . import wire
 from .openapi import store_document
 from .otlp import PROTOBUF, OtlpIntake, status_message
 from .otlp_wire import TooMuchError
-from .responses import LongPolls, RememberedResponses, StoreResponse, error_response, failure, http_response
+from .responses import (
+    STOPPING,
+    LongPolls,
+    RememberedResponses,
+    StoreResponse,
+    error_response,
+    failure,
+    http_response,
+)
 from .route import Route
-from .wire_json import encode
+from .wire_json import encode, is_large
 
 logger = logging.getLogger(__name__)
 
@@ -34,46 +52,44 @@ _ABOUT: Final = (
     "ADDRESS looks into it, and /openapi.json describes it. Where a key is set (AGL_API_KEY), requests carry "
     "'Authorization: Bearer KEY'."
 )
-_MANY: Final = 500
-_BODY_SECONDS: Final = 60.0
-"""A request's body has to arrive within this time."""
 _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
 def create_app(
-    store: LightningStore, polls: LongPolls, *, api_key: str | None, max_body_bytes: int, origins: Sequence[str] = ()
+    store: LightningStore, polls: LongPolls, admission: Admission, *, origins: Sequence[str] = ()
 ) -> Starlette:
     """Return the application.
 
     Args:
         store: Answers the requests; called from the event loop that serves the application.
         polls: Holds the requests that wait.
-        api_key: Bearer token that every request but the one for the health must carry; None lets everybody in.
-        max_body_bytes: Larger request bodies are refused with status 413.
+        admission: Lets requests in, but for the one for the health, which everybody may send.
         origins: Web pages that may use the store from a browser; `*` means every page.
     """
     remembered = RememberedResponses()
-    hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
-    keys = ApiKeys([] if api_key is None else [api_key], bearer_only=True, hint=hint)
     intake = OtlpIntake(store)
+    limits = admission.limits
+
+    async def read(request: Request) -> bytes:
+        return await read_body(request, limits.max_body_bytes, gzip=True, within_seconds=limits.max_body_seconds)
+
+    async def health(request: Request) -> Response:
+        return http_response(STOPPING if admission.draining else _OPEN)
 
     async def serve(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{wire.PREFIX}/")[2]
-        if path == "health":
-            return http_response(_OPEN)
         found = wire.find(request.method, path)
         if found is None:
-            raise HTTPException(404)
+            raise NotServedError(request.method, request.url.path)
         route, ids = found
-        body = b""
-        if request.method == "POST":
-            body = await read_body(request, max_body_bytes, gzip=True, within_seconds=_BODY_SECONDS)
+        body = await read(request) if request.method == "POST" else b""
         if body and not is_json(request.headers):
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
         work = partial(_answer, store, route, ids, request, body)
         key = request.headers.get(wire.KEY_HEADER, "") if route.changes else ""
         if route.waits:
-            return http_response(await polls.hold(work(), request.receive))
+            with admission.resting(request.headers):
+                return http_response(await polls.hold(work(), request.receive))
         if len(key) > _LONGEST_KEY:
             return http_response(
                 failure(400, f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
@@ -84,10 +100,7 @@ def create_app(
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
             return _protobuf(415, status_message(f"send traces as Content-Type: {PROTOBUF}"))
         try:
-            body = await read_body(request, max_body_bytes, gzip=True, within_seconds=_BODY_SECONDS)
-            return _protobuf(200, await intake.export_response(body))
-        except HttpError as error:
-            return _protobuf(error.status, status_message(str(error)))
+            return _protobuf(200, await intake.export_response(await read(request)))
         except LightningStoreError as error:
             return _protobuf(503, status_message(str(error)))
         except TooMuchError as error:
@@ -97,14 +110,21 @@ def create_app(
 
     return new_app(
         error_response,
-        keys,
+        admission.keys,
         title="mini-agentic-rl store",
         about=_ABOUT,
         routes=[
-            HttpRoute(f"{wire.PREFIX}/{{path:path}}", serve, methods=["GET", "POST"]),
-            HttpRoute(wire.TRACES, traces, methods=["POST"]),
+            HttpRoute(wire.HEALTH, health, methods=["GET"]),
+            HttpRoute(
+                f"{wire.PREFIX}/{{path:path}}",
+                AdmittedEndpoint("store", serve, admission, None, error_response),
+                methods=["GET", "POST"],
+            ),
+            HttpRoute(
+                wire.TRACES, AdmittedEndpoint("traces", traces, admission, None, _traces_error), methods=["POST"]
+            ),
         ],
-        openapi=lambda: store_document(max_body_bytes),
+        openapi=lambda: store_document(limits.max_body_bytes),
         open_paths=(*PAGES, wire.HEALTH),
         origins=origins,
     )
@@ -145,13 +165,19 @@ async def _answer(
 
 
 async def _encoded(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:
-    if isinstance(result, Sized) and len(result) > _MANY:
+    if is_large(result):
         return await asyncio.to_thread(route.answer_of, result, arguments)
     return route.answer_of(result, arguments)
 
 
 def _protobuf(status: int, body: bytes) -> Response:
     return Response(body, status, {"Retry-After": "1"} if status == 503 else None, PROTOBUF)
+
+
+def _traces_error(error: HttpError) -> Response:
+    # OpenTelemetry's exporters for Python send again after 503, and drop the spans after 429
+    status = 503 if isinstance(error, OverloadedError) else error.status
+    return Response(status_message(error.message), status, error.headers, PROTOBUF)
 
 
 def _told(error: ValidationError) -> str:

@@ -27,9 +27,11 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_TRY_AGAIN: Final = (502, 503, 504)
+_TRY_AGAIN: Final = (429, 502, 503, 504)
+_TOO_MANY: Final = 429
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 2.0
+_LONGEST_RETRY_AFTER: Final = 3600.0
 _PATIENCE_SECONDS: Final = 0.5
 _LONG_SECONDS: Final = 5.0
 """Once the pauses are longer than the one, and it may last longer than the other, one is told what is waited for."""
@@ -117,22 +119,22 @@ class Connection:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                status, answer = await self._exchange(request)
+                status, answer, after = await self._exchange(request)
                 if status not in _TRY_AGAIN or b'"LightningStoreError"' in answer:
                     self._is_there()
                     return status, answer
-                problem = f"HTTP status {status}"
+                busy = status == _TOO_MANY
+                if busy:  # it is well, and says when it may be asked again
+                    pause = max(pause, after)
+                problem = f"HTTP status {status} {answer[:200].decode('utf-8', 'replace')}"
             except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
                 raise LightningStoreError(f"cannot ask the store server at {self._address}: {error}") from None
             except httpx.TransportError as error:
-                problem = f"{type(error).__name__} {error}".strip()
+                busy, problem = False, f"{type(error).__name__} {error}".strip()
             healthy = False
             while not healthy:
                 if time.monotonic() + pause > end:
-                    raise LightningStoreError(
-                        f"the store server at {self._address} did not answer for {self._retry_seconds:g} s "
-                        f"({problem}): is it running (agl store), and are AGL_SERVER_HOST and AGL_SERVER_PORT right?"
-                    )
+                    raise LightningStoreError(self._given_up(problem, busy=busy))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 healthy = await self._is_healthy()
@@ -176,13 +178,23 @@ class Connection:
         except httpx.InvalidURL as error:
             raise ValueError(f"no store server can be asked for {path[:60]}…: {error}") from None
 
-    async def _exchange(self, request: httpx.Request) -> tuple[int, bytes]:
+    async def _exchange(self, request: httpx.Request) -> tuple[int, bytes, float]:
+        """Return the status and the body of the answer, and after how many seconds it wants to be asked again."""
         _, transport = self._opened()
         response = await transport.handle_async_request(request)
         try:
-            return response.status_code, await response.aread()
+            return response.status_code, await response.aread(), _seconds(response.headers.get("retry-after", ""))
         finally:
             await response.aclose()
+
+    def _given_up(self, problem: str, *, busy: bool) -> str:
+        server = f"the store server at {self._address}"
+        if busy:
+            return f"{server} takes too few requests for its clients, for {self._retry_seconds:g} s now ({problem})"
+        return (
+            f"{server} did not answer for {self._retry_seconds:g} s "
+            f"({problem}): is it running (agl store), and are AGL_SERVER_HOST and AGL_SERVER_PORT right?"
+        )
 
     def _is_away(self, problem: str) -> None:
         """Say so, once for all requests that find it out."""
@@ -201,7 +213,16 @@ class Connection:
 
     async def _is_healthy(self) -> bool:
         try:
-            status, _ = await self._exchange(self._request("GET", wire.HEALTH, self._headers, b"", 5.0))
+            status, _, _ = await self._exchange(self._request("GET", wire.HEALTH, self._headers, b"", 5.0))
         except httpx.TransportError:
             return False
         return status == 200
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a `Retry-After`; 0 where it gives none, or a date."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return 0.0
+    return seconds if 0 <= seconds < _LONGEST_RETRY_AFTER else 0.0

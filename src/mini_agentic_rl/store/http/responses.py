@@ -16,7 +16,15 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive
 
-from ...http import AuthenticationError, ForbiddenError, HttpError, NotServedError, disconnected
+from ...http import (
+    AuthenticationError,
+    DrainingError,
+    ForbiddenError,
+    HttpError,
+    NotServedError,
+    OverloadedError,
+    disconnected,
+)
 
 MOST_RESPONSES: Final = 32_768
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -26,6 +34,8 @@ _ERROR_TYPES: Final[dict[type[HttpError], str]] = {
     AuthenticationError: "Unauthorized",
     ForbiddenError: "Forbidden",
     NotServedError: "NotServed",
+    OverloadedError: "Overloaded",
+    DrainingError: "ServerStopping",
 }
 
 

@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from ...types import AttemptedRollout, PaginatedResult, Rollout
 from ..base import UNSET, LightningStore, Unset
-from .wire_json import decode, encode, encode_list, read_json
+from .wire_json import decode, encode, read_json
 
 HOLD_SECONDS: Final = 25.0
 """A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
@@ -30,8 +31,11 @@ _AT_ONCE: Final = 256 * 1024
 """Bytes of a body that are read in one call."""
 _STEP_BYTES: Final = 64 * 1024
 """Bytes of a larger body that are checked in one call, about."""
+_NAMED_AT_ONCE: Final = 16 * 1024
+"""The same for named values: each that is bad makes several errors, and the checking goes on after the first."""
 _OLDER_NAMES: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 _OF_64_BITS: Final = Field(ge=-(2**63), lt=2**63)
+_UP_TO_THE_FIRST_ERROR: Final = Field(fail_fast=True)
 
 
 def _without_attempt(fields: Any) -> Any:
@@ -109,6 +113,12 @@ class Route:
     def whole_body(self) -> TypeAdapter[Any]:
         """Reads a body that is one argument."""
         return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))[self.body or ""]))
+
+    @cached_property
+    def named(self) -> bool:
+        """True if the whole body is an object of named values."""
+        hints = get_type_hints(getattr(LightningStore, self.call))
+        return get_origin(_on_wire(hints[self.body or ""])) in (dict, Mapping)
 
     @cached_property
     def result(self) -> TypeAdapter[Any]:
@@ -195,7 +205,9 @@ class Route:
         """
         arguments: dict[str, Any] = dict(ids)
         large = len(body) > _AT_ONCE
-        if self.body is not None:
+        if self.body is not None and self.named and len(body) > _NAMED_AT_ONCE:
+            arguments[self.body] = self._read_named(body)
+        elif self.body is not None:
             adapter = self.whole_body
             arguments[self.body] = adapter.validate_python(read_json(body)) if large else decode(body, adapter)
         elif self.request is not None:
@@ -207,6 +219,18 @@ class Route:
                 request = decode(b"{}" if body in (b"", b"null") else body, self.fields)
             arguments.update(_given(request))
         return arguments
+
+    def _read_named(self, body: bytes) -> Any:
+        """Return a body of named values, checked a step at a time, between which other threads get their turn."""
+        sent = read_json(body)
+        if not isinstance(sent, dict):
+            return self.whole_body.validate_python(sent)
+        step = max(1, _NAMED_AT_ONCE * len(sent) // len(body))
+        items = iter(sent.items())
+        found: dict[str, Any] = {}
+        while part := dict(islice(items, step)):
+            found |= self.whole_body.validate_python(part)
+        return found
 
     def _read_in_pieces(self, body: bytes) -> dict[str, Any]:
         """Return the arguments in a large body. Its lists are checked a step at a time, between which other threads
@@ -255,7 +279,7 @@ class Route:
             return encode(_positions(arguments["spans"], result), "")
         if isinstance(result, PaginatedResult):
             rest = encode({"limit": result.limit, "offset": result.offset, "total": result.total}, "")
-            return b'{"items":' + encode_list(result.items) + b"," + rest[1:]
+            return b'{"items":' + encode(result.items, "") + b"," + rest[1:]
         return encode(result, "")
 
     def _gathered(self, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -326,5 +350,5 @@ def _on_wire(hint: Any) -> Any:
         # `Union[...]` and not `|`, which not every object that stands for a type takes
         return Union[tuple(_on_wire(one) for one in arguments if one is not Unset)]  # noqa: UP007
     if origin in (Sequence, list):
-        return cast(Any, list)[_on_wire(arguments[0])]
+        return Annotated[cast(Any, list)[_on_wire(arguments[0])], _UP_TO_THE_FIRST_ERROR]
     return hint

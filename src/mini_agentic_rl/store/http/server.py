@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
-from ...http import ServerStartError, ServerThread, is_loopback
+from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, is_loopback
+from ...stopping import until_asked_to_stop
 from ..base import LightningStore, LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import wire
 from .app import create_app
 from .client import LightningStoreClient
+from .limits import StoreLimits
 from .responses import LongPolls
 from .wire_json import encode
 
@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 4747
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_many_rollouts", "update_rollout"})
-_ALIVE_CHECK_SECONDS: Final = 1.0
 
 
 class LightningStoreServer(ForwardingStore):
@@ -44,7 +42,7 @@ class LightningStoreServer(ForwardingStore):
         port: Port to listen on, 4747 by default; 0 takes a free one, which `endpoint` then tells.
         api_key: Bearer token to ask for; without one, that of the environment variable AGL_API_KEY. Needed where `host`
             is not this computer's loopback.
-        max_body_bytes: Larger requests are refused.
+        limits: Which requests are taken; without it, those of `StoreLimits`.
         cors_allow_origins: Web pages that may use the server from a browser: their origins, or "*" for every page.
         launch_mode, launcher_args, n_workers, tracker: Agent-lightning's ways to run a server. Host and port of
             `launcher_args` count where none are given; the rest has no effect: the server is one thread of this
@@ -61,7 +59,7 @@ class LightningStoreServer(ForwardingStore):
         port: int | None = None,
         *,
         api_key: str | None = None,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        limits: RequestLimits | None = None,
         cors_allow_origins: Sequence[str] | str | None = None,
         launch_mode: Literal["asyncio", "thread", "mp"] = "thread",
         launcher_args: Any = None,
@@ -86,8 +84,11 @@ class LightningStoreServer(ForwardingStore):
             )
         self._process = os.getpid()
         self._polls = LongPolls()
-        app = create_app(self.store, self._polls, api_key=self._api_key, max_body_bytes=max_body_bytes, origins=origins)
-        self._thread = ServerThread(app, host, port, "store server")
+        hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
+        keys = ApiKeys([] if self._api_key is None else [self._api_key], bearer_only=True, hint=hint)
+        admission = Admission(limits or StoreLimits(), keys)
+        app = create_app(self.store, self._polls, admission, origins=origins)
+        self._thread = AdmittingServer(app, admission, host, port, "store server")
         self._client: LightningStoreClient | None = None
 
     def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
@@ -121,7 +122,7 @@ class LightningStoreServer(ForwardingStore):
             logger.info("serving the store at %s", self.endpoint)
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Stop taking requests; end those that wait, give the others `timeout` seconds, then cancel them.
+        """Refuse new requests with status 503, end those that wait, give the others `timeout` seconds, cancel the rest.
 
         The store itself stays open.
         """
@@ -138,24 +139,9 @@ class LightningStoreServer(ForwardingStore):
             UserError: the address cannot be had.
             RuntimeError: the server ended by itself; the log says why.
         """
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
         await self.start()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # only the main thread hears signals, and on Windows not through the event loop
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, asked.set)
-        try:
-            while not asked.is_set():
-                if not self._thread.running:
-                    raise RuntimeError("the store server ended unexpectedly; the log says why")
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(asked.wait(), _ALIVE_CHECK_SECONDS)
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                    loop.remove_signal_handler(number)
-            await self.stop(drain_seconds)
+        if not await until_asked_to_stop(lambda: self._thread.running, lambda: self.stop(drain_seconds)):
+            raise RuntimeError("the store server ended unexpectedly; the log says why")
 
     async def close(self) -> None:
         if os.getpid() == self._process:

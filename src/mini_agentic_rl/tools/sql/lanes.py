@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -26,7 +27,7 @@ class BusyError(RuntimeError):
 
 
 class Lane:
-    """Up to `most` processes; the one used last is used next, and who waits longest comes first.
+    """Up to `most` processes; the one used last is used next, and callers take turns in the order in which they came.
 
     Args:
         make: makes a process, which starts at its first question.
@@ -38,6 +39,7 @@ class Lane:
         self._most = most
         self._all: list[DeadlineProcess] = []
         self._idle: list[DeadlineProcess] = []
+        self._turns: deque[object] = deque()
         self._changed = threading.Condition()
 
     @contextmanager
@@ -53,7 +55,7 @@ class Lane:
         finally:
             with self._changed:
                 self._idle.append(taken)
-                self._changed.notify()
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End all processes; the next question starts one again."""
@@ -63,12 +65,20 @@ class Lane:
             process.close()
 
     def _taken(self, end: float) -> DeadlineProcess:
+        turn = object()
         with self._changed:
-            while not self._idle and len(self._all) == self._most:
-                if not self._changed.wait(max(0.0, end - time.monotonic())) and not self._idle:
-                    raise BusyError
-            if self._idle:
-                return self._idle.pop()
-            made = self._make()
-            self._all.append(made)
-            return made
+            self._turns.append(turn)
+            try:
+                while self._turns[0] is not turn or (not self._idle and len(self._all) == self._most):
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        raise BusyError
+                    self._changed.wait(left)
+                if self._idle:
+                    return self._idle.pop()
+                made = self._make()
+                self._all.append(made)
+                return made
+            finally:
+                self._turns.remove(turn)
+                self._changed.notify_all()

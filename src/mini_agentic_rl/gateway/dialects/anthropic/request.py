@@ -56,8 +56,8 @@ class MessagesRequest(Body):
     model: str
     messages: list[GivenMessage] = Field(min_length=1, fail_fast=True)
     max_tokens: int = Field(ge=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    system: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=4)] | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)

@@ -54,7 +54,7 @@ class ResponsesRequest(Body):
     input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -62,7 +62,7 @@ class ResponsesRequest(Body):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    include: list[str] | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
     reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
