@@ -22,6 +22,7 @@ from mini_agentic_rl.policy import (
     ModelShape,
     PlannedSettings,
     PlannedWork,
+    kernels,
     plan_memory,
     resolve_device,
     resolve_dtype,
@@ -49,6 +50,7 @@ def measure_one(options: argparse.Namespace, max_batch_tokens: int, checkpointin
             max_batch_tokens=max_batch_tokens,
             cache_mib=options.cache_mib,
             optimizer_8bit=False,
+            compiled=kernels.usable(dtype, device),
         ),
         on_cpu=device.type == "cpu",
     )

@@ -16,6 +16,7 @@ from ..policy import (
     PlannedSettings,
     PlannedWork,
     fitting_plan,
+    kernels,
     plan_memory,
     resolve_device,
     resolve_dtype,
@@ -115,8 +116,9 @@ def read_size(text: str) -> int:
 
 
 def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
+    dtype = _dtype(settings.load.dtype, on_cpu=on_cpu)
     return PlannedSettings(
-        dtype=_dtype(settings.load.dtype, on_cpu=on_cpu),
+        dtype=dtype,
         quantization=settings.load.quantization,
         lora_r=settings.lora.r,
         lora_dropout=settings.lora.dropout,
@@ -124,6 +126,7 @@ def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         max_batch_tokens=settings.learner.max_batch_tokens,
         cache_mib=settings.engine.cache_mib,
         optimizer_8bit=bitsandbytes,
+        compiled=on_cpu and kernels.usable(dtype, torch.device("cpu")),
     )
 
 

@@ -11,6 +11,7 @@ Follow a token that is sampled:
     model.py               `PolicyModel`: weights, adapters and their versions; hidden states and logits
     sampling_attention.py  who looks at which cached keys
     packed_linear.py       the layers' weights as a CPU samples with them
+    fused_layers.py        what stands between the layers' products, in one pass each
     drafts.py              guesses of the next tokens, so that one pass may yield several
     sampler.py             logits to tokens and their log-probabilities
 
@@ -25,7 +26,8 @@ Follow a token that is trained:
     frozen_head.py         the same through a head that is not trained, with the gradient worked out at once
 
 Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
-the prepared products that product_caches.py lets a CPU keep.
+the prepared products that product_caches.py lets a CPU keep; attention, and what stands between products, in the C++ of
+kernels/ where that can be compiled.
 load.py and model_files.py turn a name into a `PolicyModel`, errors.py names what can go wrong on the way, and
 memory_plan.py predicts what a run will hold in memory.
 

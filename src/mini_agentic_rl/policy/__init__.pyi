@@ -1,3 +1,4 @@
+from . import kernels as kernels
 from .attention import ATTENTION_NAME as ATTENTION_NAME
 from .engine import Engine as Engine
 from .errors import AdapterMismatchError as AdapterMismatchError

@@ -114,6 +114,8 @@ class PlannedSettings:
     head_rows: int = 256
     cache_mib: int = 768
     optimizer_8bit: bool = False
+    compiled: bool = False
+    """What stands between a layer's products is computed in C++ (kernels/), which keeps less of it."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,9 @@ def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
     """Return the bytes that one layer keeps for the backward pass of a token: two residuals and their norms, queries,
     keys, values and attention's output, and gate, up, their activation and product."""
     item = settings.dtype.itemsize
+    if settings.compiled:
+        # Rotated queries and keys, and no activation of gate beside its product.
+        return item * (4 * shape.hidden + 2 * (shape.query_size + shape.key_size) + 3 * shape.intermediate)
     attention = 3 * shape.query_size + 4 * shape.key_size
     kept = item * (4 * shape.hidden + attention + 4 * shape.intermediate)
     # A norm of a 16-bit model is computed in float32.
