@@ -68,4 +68,42 @@ url = proxy.endpoint.removesuffix("/v1")
     + _TAIL
 )
 
+RECORDING_PROXY: Final = (
+    """
+import asyncio, sys
+from mini_agentic_rl.gateway import LLMProxy
+from mini_agentic_rl.store import InMemoryLightningStore
+store = InMemoryLightningStore()
+rollout = asyncio.run(store.start_rollout({}))
+proxy = LLMProxy(model_list=[{"model_name": "tiny", "base_url": sys.argv[1]}], store=store, num_retries=0)
+asyncio.run(proxy.start())
+url = f'{proxy.endpoint.removesuffix("/v1")}/rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}'
+"""
+    + _TAIL
+)
+"""A proxy with a store and one attempt, whose own URL it prints; its argument is the upstream."""
+
+UPSTREAM: Final = """
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+message = {"role": "assistant", "content": "ok"}
+answer = {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(f"http://127.0.0.1:{server.server_port}/v1", flush=True)
+sys.stdin.read()
+"""
+"""A server of others that says "ok" to anything."""
+
 CHAT: Final[dict[str, Any]] = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}

@@ -14,7 +14,7 @@ from mini_agentic_rl.store.http import wire
 
 from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served
-from .servers import GATEWAY, PROXY, SCORES, STORE
+from .servers import GATEWAY, PROXY, RECORDING_PROXY, SCORES, STORE, UPSTREAM
 
 JSON: Final = {"content-type": "application/json"}
 ONE_GIB_IN_MIB: Final = 1024.0
@@ -132,6 +132,14 @@ def test_large_bodies_at_the_reward_service(attack):
 def test_large_bodies_at_the_proxy(attack):
     with served(PROXY) as server:
         _attack(attack, server, PROXY_ROUTES, round(LARGEST * min(1.0, SIZE)))
+
+
+def test_large_bodies_that_an_upstream_answers(attack):
+    """What goes to the upstream, and what is recorded of it, is as large as what came."""
+    with served(UPSTREAM) as upstream, served(RECORDING_PROXY, upstream.url) as server:
+        root, scope = server.url.split("/rollout")
+        routes = {f"/rollout{scope}{path}": frames for path, frames in FRAMES.items()}
+        _attack(attack, Served(root, server.pid), routes, round(LARGEST * min(1.0, SIZE)))
 
 
 def test_large_bodies_at_the_store(attack):

@@ -34,6 +34,10 @@ from .errors import UnsupportedEncodingError as UnsupportedEncodingError
 from .gunzip import Gunzip as Gunzip
 from .gunzip import GunzipError as GunzipError
 from .gunzip import TooLargeError as TooLargeError
+from .json_steps import AT_ONCE as AT_ONCE
+from .json_steps import encode_in_steps as encode_in_steps
+from .json_steps import in_steps as in_steps
+from .json_steps import size_of as size_of
 from .json_text import MAX_DEPTH as MAX_DEPTH
 from .json_text import check_counts as check_counts
 from .json_text import encode as encode

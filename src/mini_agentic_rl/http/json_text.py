@@ -114,8 +114,8 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
 
 
-def encode(value: Mapping[str, Any]) -> bytes:
-    """Return compact JSON. It knows no infinity and no NaN: null stands for them."""
+def encode(value: Any) -> bytes:
+    """Return compact JSON of JSON's own types. It knows no infinity and no NaN: null stands for them."""
     try:
         text = _ENCODER.encode(value)
     except ValueError:

@@ -6,7 +6,6 @@ Whether the store knows the attempt is asked once, before anything is sampled fo
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 from collections import OrderedDict
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import log_failure
-from ...http import BadRequestError
+from ...http import LARGE, BadRequestError, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes as Attr
 from ...semconv import LightningResourceAttributes
 from ...store import LightningStore
@@ -76,7 +75,8 @@ async def record_answer(store: LightningStore, call: CallContext, answer: Record
     """
     try:
         sequence_id = await store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
-        await store.add_span(_span(call, answer, sequence_id, end_time))
+        size = size_of([call.messages, call.tools, answer.message], LARGE)
+        await store.add_span(await off_loop(size, lambda: _span(call, answer, sequence_id, end_time)))
     except ValueError as error:
         raise _unknown(error) from error
     except Exception as error:  # any store may stand behind the contract; the agent must learn of it
@@ -94,8 +94,8 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
         Attr.RESPONSE_ID: call.response_id,
         Attr.RESPONSE_MODEL: call.model,
         Attr.FINISH_REASONS: [answer.finish_reason],
-        Attr.INPUT_MESSAGES: json.dumps(call.messages, ensure_ascii=False),
-        Attr.OUTPUT_MESSAGES: json.dumps(answer.message, ensure_ascii=False),
+        Attr.INPUT_MESSAGES: encode_in_steps(call.messages).decode(),
+        Attr.OUTPUT_MESSAGES: encode_in_steps(answer.message).decode(),
         Attr.CHOICE_INDEX: answer.index,
     }
     if answer.token_ids:
@@ -117,7 +117,7 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
     if answer.forced:
         attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
     if call.tools:
-        attributes[Attr.TOOL_DEFINITIONS] = json.dumps(call.tools, ensure_ascii=False)
+        attributes[Attr.TOOL_DEFINITIONS] = encode_in_steps(call.tools).decode()
     return Span.from_attributes(
         attributes=attributes,
         rollout_id=call.rollout_id,

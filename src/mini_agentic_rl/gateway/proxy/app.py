@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...http import (
+    LARGE,
     Admission,
     Endpoint,
     EventStream,
@@ -21,8 +22,10 @@ from ...http import (
     MetricFamily,
     json_response,
     new_app,
+    off_loop,
     openai_response,
     read_json,
+    size_of,
     unless_disconnected,
 )
 from ...store import LightningStore
@@ -102,7 +105,9 @@ def create_proxy_app(
 
             async def ask() -> Response:
                 await call.send(upstreams)
-                return json_response(exchange.answer(await call.whole()))
+                completion = await call.whole()
+                size = size_of([exchange.chat, completion], LARGE)  # a dialect may keep the conversation
+                return await off_loop(size, lambda: json_response(exchange.answer(completion)))
 
             try:
                 return await unless_disconnected(ask(), request.receive)

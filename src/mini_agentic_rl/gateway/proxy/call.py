@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from ...http import BadRequestError, HttpError
+from ...http import LARGE, BadRequestError, HttpError, off_loop, size_of
 from ...store import LightningStore
 from ..caller import Caller
 from ..completion import CallContext, RecordedAnswer, record_answer
@@ -136,7 +136,7 @@ class ProxiedCall:
         if not self.answer.choices:
             raise UpstreamBrokenError(f"{upstream.shown_url} ended a stream in which there was no answer")
         await self._record(upstream)
-        yield self.exchange.end()
+        yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
         """Close the upstream's answer, count its tokens, and keep what had come of one that was broken off."""

@@ -21,7 +21,7 @@ import httpx
 
 from ...attribution import unrecorded
 from ...errors import UserError
-from ...http import encode
+from ...http import LARGE, encode_in_steps, off_loop, size_of
 from ...redaction import without_secrets
 from ..errors import UnknownModelError
 from .reading import ACCEPTED
@@ -216,8 +216,9 @@ class Upstreams:
         url = httpx.URL(f"{server.base_url}{path}")
         # what httpx logs has no password: it is told beside the URL
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
+        content = await off_loop(size_of(body, LARGE), lambda: encode_in_steps(body))
         request = pool.build_request(
-            "POST", url.copy_with(userinfo=b""), content=encode(body), headers=headers, timeout=timeout
+            "POST", url.copy_with(userinfo=b""), content=content, headers=headers, timeout=timeout
         )
         try:
             with unrecorded():  # the call was recorded here, or is of nobody

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from ...http import parse_json
+from ...http import AT_ONCE, in_steps, parse_json, size_of
 
 T = TypeVar("T")
 
 _DEPTH: Final = 200
 """Levels of nesting, as pydantic bounds them too."""
-_STEP: Final = 1000
-_NUMBERS: Final = frozenset({int, float, bool, type(None)})
-_AT_ONCE: Final = 64 * 1024
-"""Characters of JSON, about, that are written in one call."""
 
 
 def encode(value: Any, name: str) -> bytes:
@@ -33,30 +28,15 @@ def encode(value: Any, name: str) -> bytes:
         ValueError: it holds something that JSON cannot express; the message names the place.
     """
     try:
-        return _json_in_steps(value)
+        return in_steps(value, _json)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         path, reason = _innermost(value, name, error)
         raise ValueError(f"{path or 'the value'} cannot be sent, since it is not JSON: {reason}") from None
 
 
-def is_large(value: Any, bound: int = _AT_ONCE) -> bool:
-    """Return True if the JSON text of a value has more than about `bound` characters. Looks at no more than that."""
-    left, rest = bound, [value]
-    while rest and left >= 0:
-        one = rest.pop()
-        if isinstance(one, BaseModel):
-            one = vars(one)
-        if isinstance(one, str):
-            left -= len(one)
-        elif isinstance(one, dict):
-            left -= 16 * len(one)
-            if left >= 0:
-                rest += one.values()
-        elif isinstance(one, list | tuple):
-            left -= 8 * len(one)
-            if left >= 0:
-                rest += one
-    return left < 0
+def is_large(value: Any) -> bool:
+    """Return True if the JSON text of a value is better written in steps. Looks at no more of it than that takes."""
+    return size_of(value, AT_ONCE) > AT_ONCE
 
 
 def decode(text: bytes, adapter: TypeAdapter[T]) -> T:
@@ -96,36 +76,6 @@ def _json(value: Any) -> bytes:
         return to_json(plain, inf_nan_mode="constants")
     except (PydanticSerializationError, UnicodeEncodeError):  # half of a surrogate pair, or not JSON at all
         return json.dumps(plain, default=to_jsonable_python, separators=(",", ":")).encode()
-
-
-def _json_in_steps(value: Any) -> bytes:
-    """Return JSON text, written in calls between which other threads get their turn."""
-    if isinstance(value, str) or not is_large(value):
-        return _json(value)
-    if isinstance(value, list | tuple):
-        return b"[" + b",".join(_parts_of_list(value)) + b"]"
-    if isinstance(value, dict | BaseModel):
-        return b"{" + b",".join(_parts_of_object(dict(value))) + b"}"
-    return _json(value)
-
-
-def _parts_of_list(value: Sequence[Any]) -> Iterable[bytes]:
-    for start in range(0, len(value), _STEP):
-        part = list(value[start : start + _STEP])
-        if _NUMBERS.issuperset(map(type, part)) or not is_large(part):
-            yield _json(part)[1:-1]
-        else:
-            yield from map(_json_in_steps, part)
-
-
-def _parts_of_object(value: Mapping[Any, Any]) -> Iterable[bytes]:
-    items = iter(value.items())
-    while part := dict(islice(items, _STEP)):
-        if is_large(part):
-            for name, one in part.items():
-                yield _json({name: None})[1:-5] + _json_in_steps(one)
-        else:
-            yield _json(part)[1:-1]
 
 
 def _plain(value: Any, depth: int = 2) -> Any:
