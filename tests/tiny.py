@@ -13,7 +13,9 @@ def tiny_tokenizer():
     return small_tokenizer()
 
 
-def tiny_model(vocabulary: int = 300, *, seed: int = 0, layers: int = 2, width: int = 48) -> PreTrainedModel:
+def tiny_model(
+    vocabulary: int = 300, *, seed: int = 0, layers: int = 2, width: int = 48, head_size: int = 8
+) -> PreTrainedModel:
     """A randomly initialised Llama in float32, with grouped-query attention."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -23,7 +25,7 @@ def tiny_model(vocabulary: int = 300, *, seed: int = 0, layers: int = 2, width: 
         num_hidden_layers=layers,
         num_attention_heads=6,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_size,
         max_position_embeddings=512,
         initializer_range=0.08,
     )

@@ -96,8 +96,8 @@ MEMORY = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 {height}" f
 def memory_plans() -> dict[str, MemoryPlan]:
     """Return the plans that the picture shows, by their captions."""
     step = PlannedWork(tasks_per_step=4, samples_per_prompt=8, prompt_tokens=375, max_new_tokens=64)
-    small, plain = _shape(SMOLLM2_135M), PlannedSettings(torch.bfloat16)
-    checkpointed = PlannedSettings(torch.bfloat16, checkpointing=True)
+    small, plain = _shape(SMOLLM2_135M), PlannedSettings(torch.bfloat16, compiled=True)
+    checkpointed = PlannedSettings(torch.bfloat16, checkpointing=True, compiled=True)
     card = PlannedSettings(torch.bfloat16, optimizer_8bit=True)
     long_step = PlannedWork(tasks_per_step=8, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
     return {

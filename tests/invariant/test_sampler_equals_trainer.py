@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from helpers import group_of_conversations, sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, kernels
 from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack
 
 
@@ -32,6 +33,17 @@ def test_recorded_log_probabilities_are_the_learners(engine):
     with tiny_policy(engine=engine) as policy:
         conversations = group_of_conversations(policy, rollouts=6)
         assert _difference(policy, [record for records in conversations for record in records]) < 1e-4
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_in_16_bits_they_are_the_learners_to_its_rounding(compiled, monkeypatch):
+    """Heads of this size are attended to in C++ where it can be compiled; sampler and learner have kernels of their
+    own there, as they have in torch."""
+    if not compiled:
+        monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    with tiny_policy(dtype=torch.bfloat16, head_size=32, width=96) as policy:
+        conversations = group_of_conversations(policy, rollouts=6)
+        assert _difference(policy, [record for records in conversations for record in records]) < 0.08
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

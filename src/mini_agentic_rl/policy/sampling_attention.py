@@ -56,10 +56,10 @@ class PagedTables:
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if kernels.usable(q_HTD.dtype, self._pool.device, q_HTD.shape[2]):
-            cache_SW = (self._pool.keys[layer], self._pool.values[layer])
+            cache_CW = (self._pool.keys[layer], self._pool.values[layer])
             reads = self._reads_of_kernel(q_HTD.shape[1])
             return kernels.paged_attention(
-                *(q_HTD, k_HTD, v_HTD, cache_SW, reads),
+                *(q_HTD, k_HTD, v_HTD, cache_CW, reads),
                 scale=scoring.scale,
                 window=scoring.window,
                 softcap=scoring.softcap,

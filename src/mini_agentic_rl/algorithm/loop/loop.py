@@ -275,6 +275,7 @@ class Loop:
             "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
             "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
             "seconds/sampling": sampled - started,
+            "seconds/tail": found.tail_seconds,
             "seconds/learning": ended - sampled,
             "memory_gib": peak_memory_bytes() / 2**30,
         }

@@ -19,6 +19,7 @@ from .adapters import by_adapter
 from .curriculum import TaskSource
 from .groups import Group
 from .settings import LoopSettings
+from .tail import tail_seconds
 
 SECONDS_BETWEEN_NOTES = 60.0
 """A step whose rollouts take longer says so often how many have ended."""
@@ -42,6 +43,8 @@ class SampledStep:
     """Numbers of rollouts that failed, were tried again, count as 0, wanted more LLM calls or tokens than they may
     have, or are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter
     how many rollouts did not call it."""
+    tail_seconds: float
+    """What its slowest rollouts cost (`tail.py`), added up over the rounds."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
@@ -76,7 +79,7 @@ async def sample_groups(
         causes: why rollouts of the run were not trained so far; only new ones are logged.
     """
     finished: list[FinishedRollout] = []
-    rounds, missing = 0, settings.tasks_per_step
+    rounds, missing, tail = 0, settings.tasks_per_step, 0.0
     while True:
         begin = len(tasks.drawn)
         requests = [
@@ -95,7 +98,9 @@ async def sample_groups(
             for sample in range(settings.samples_per_prompt)
         ]
         on_progress = _notes(context, f"step {tasks.step + 1}", len(requests))
+        started = time.perf_counter()
         found = await run_rollouts(context.store, requests, on_progress, trained_calls(context, models))
+        tail += tail_seconds([f.rollout for f in found], time.perf_counter() - started)
         finished += [_as_zero(f) for f in found] if settings.on_failure == "zero" else found
         groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings, causes)
         rounds += 1
@@ -119,6 +124,7 @@ async def sample_groups(
         }
         | ({"sampling/rounds": float(rounds)} if settings.dynamic_sampling else {})
         | of_adapters,
+        tail_seconds=tail,
     )
 
 

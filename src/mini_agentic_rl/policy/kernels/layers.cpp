@@ -7,6 +7,9 @@
 
 namespace {
 
+// Numbers from which a second thread pays: below, one is done before another has begun.
+constexpr int64_t MANY = 32768;
+
 __m512 load(const bf16* x) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
@@ -46,8 +49,8 @@ void add_tile(bf16* y, const bf16* low, int64_t row, const pair* b, int64_t ldb,
 
 extern "C" {
 
-// Rows of y hold `size` outputs, a multiple of 64, and behind them `2 pairs` numbers of low rank: those times b (packed,
-// [pairs][size]) are added to the outputs.
+// Rows of y hold `size` outputs, a multiple of 64, and behind them `2 pairs` numbers of low rank: those times b
+// (packed, [pairs][size]) are added to the outputs.
 void add_low_rank(bf16* y, int64_t row, int64_t rows, int64_t size, const pair* b, int64_t pairs) {
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < size; first += 64) {
@@ -59,7 +62,7 @@ void add_low_rank(bf16* y, int64_t row, int64_t rows, int64_t size, const pair* 
 }
 
 void rms_norm(const bf16* x, const bf16* weight, int64_t rows, int64_t size, float epsilon, bf16* y, float* scales) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * size > MANY)
     for (int64_t r = 0; r < rows; ++r) {
         const bf16* in = x + r * size;
         __m512 sum = _mm512_setzero_ps();
@@ -75,7 +78,7 @@ void rms_norm(const bf16* x, const bf16* weight, int64_t rows, int64_t size, flo
 
 void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, const bf16* grad, int64_t rows,
                        int64_t size, bf16* of_x) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * size > MANY)
     for (int64_t r = 0; r < rows; ++r) {
         const bf16 *in = x + r * size, *g = grad + r * size;
         const __m512 scale = _mm512_set1_ps(scales[r]);
@@ -95,17 +98,18 @@ void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, c
 
 void silu_product(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, int64_t rows, int64_t size,
                   bf16* out) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * size > MANY)
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t d = 0; d < size; d += LANES) {
             const __m512 g = load(gate + r * gate_row + d);
-            store(out + r * size + d, _mm512_mul_ps(round_once(_mm512_mul_ps(g, sigmoid(g))), load(up + r * up_row + d)));
+            const __m512 activated = round_once(_mm512_mul_ps(g, sigmoid(g)));
+            store(out + r * size + d, _mm512_mul_ps(activated, load(up + r * up_row + d)));
         }
 }
 
 void silu_product_backward(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, const bf16* grad,
                            int64_t rows, int64_t size, bf16* of_gate, bf16* of_up) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * size > MANY)
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t d = 0; d < size; d += LANES) {
             const __m512 g = load(gate + r * gate_row + d), u = load(up + r * up_row + d);
@@ -122,7 +126,7 @@ void silu_product_backward(const bf16* gate, const bf16* up, int64_t gate_row, i
 void rotate(const bf16* x, int64_t head_stride, int64_t token_stride, const bf16* cosines, const bf16* sines,
             int64_t tokens, int64_t heads, int64_t size, bool back, bf16* out) {
     const int64_t half = size / 2;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (tokens * heads * size > MANY)
     for (int64_t t = 0; t < tokens; ++t)
         for (int64_t h = 0; h < heads; ++h) {
             const bf16* in = x + h * head_stride + t * token_stride;
@@ -135,7 +139,8 @@ void rotate(const bf16* x, int64_t head_stride, int64_t token_stride, const bf16
                     first = _mm512_fmadd_ps(b, load(s + half), _mm512_mul_ps(a, load(c)));
                     second = _mm512_fnmadd_ps(a, load(s), _mm512_mul_ps(b, load(c + half)));
                 } else {
-                    first = _mm512_sub_ps(round_once(_mm512_mul_ps(a, load(c))), round_once(_mm512_mul_ps(b, load(s))));
+                    first = _mm512_sub_ps(round_once(_mm512_mul_ps(a, load(c))),
+                                          round_once(_mm512_mul_ps(b, load(s))));
                     second = _mm512_add_ps(round_once(_mm512_mul_ps(b, load(c + half))),
                                            round_once(_mm512_mul_ps(a, load(s + half))));
                 }

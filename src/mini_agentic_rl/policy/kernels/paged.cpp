@@ -1,4 +1,4 @@
-// Attention of sampling over the block cache; `attention.py` says what the arguments are.
+// Attention of sampling over the block cache; `paged.py` says what the arguments are.
 
 #include <omp.h>
 
@@ -8,6 +8,8 @@ namespace {
 
 constexpr int64_t KEYS = 512;  // keys of the cache that are packed together
 
+// Rows that read the same slots: the first of them holds position `position`, and results go to parts from `first_part`
+// on, one for each row.
 struct Item {
     int64_t first_row, last_row, first_slot, keys, position, first_part;
 };
@@ -41,8 +43,8 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
     const int64_t rows = (item.last_row - item.first_row) * groups;
     bf16* q = scratch<bf16>(0, rows * size);
     for (int64_t r = 0; r < rows; ++r)
-        std::memcpy(q + r * size,
-                    in.q.at(head * groups + r % groups, item.first_row + r / groups), size * sizeof(bf16));
+        std::memcpy(q + r * size, in.q.at(head * groups + r % groups, item.first_row + r / groups),
+                    size * sizeof(bf16));
     // Parts are stored row by row, and within a row head by head, as the rows of q are.
     const auto part = [&](int64_t r) {
         return (item.first_part + r / groups) * in.heads.query + head * groups + r % groups;

@@ -128,7 +128,7 @@ def paged_attention(
     q_HTD: Tensor,
     k_HTD: Tensor,
     v_HTD: Tensor,
-    cache_SW: tuple[Tensor, Tensor],
+    cache_CW: tuple[Tensor, Tensor],
     reads: PagedReads,
     *,
     scale: float,
@@ -138,22 +138,22 @@ def paged_attention(
     """Store the keys and values of T packed rows in the cache of one layer, and return the rows' attention [T, H, D].
 
     Args:
-        cache_SW: keys and values of the cache, [slots, key heads x D].
+        cache_CW: keys and values of the cache, [slots, key heads x D].
         reads: which rows read which slots; every row reads at least its own.
         scale, window, softcap: see `Scoring`.
     """
     heads, tokens, size = q_HTD.shape
     q_HTD, k_HTD, v_HTD = dense(q_HTD), dense(k_HTD), dense(v_HTD)
-    keys_SW, values_SW = cache_SW
+    keys_CW, values_CW = cache_CW
     arrays = reads.frozen(heads, size)
     out_THD = q_HTD.new_empty(tokens, heads, size)
     arguments = _Paged(
         q=Strided.of(q_HTD),
         k=Strided.of(k_HTD),
         v=Strided.of(v_HTD),
-        keys=keys_SW.data_ptr(),
-        values=values_SW.data_ptr(),
-        slot_width=keys_SW.stride(0),
+        keys=keys_CW.data_ptr(),
+        values=values_CW.data_ptr(),
+        slot_width=keys_CW.stride(0),
         new_slots=arrays.new_slots.data_ptr(),
         sources=None if arrays.sources is None else arrays.sources.data_ptr(),
         new_count=arrays.new_slots.numel(),

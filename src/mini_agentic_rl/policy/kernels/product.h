@@ -1,8 +1,9 @@
-// Products of small matrices in bfloat16 with float32 sums, C[M, N] = A[M, K] B[K, N], for processors with AVX512-BF16.
+// Products of small matrices in bfloat16 with float32 sums, C[M, N] = A[M, K] B[K, N], for processors with
+// AVX512-BF16.
 //
-// The processor multiplies pairs: a lane of 32 bits holds two neighbours along K, and one instruction adds both products
-// to a float32. So A has its pairs as they lie in its rows, and B is packed: row p of a packed B holds, for each column,
-// the pair (2p, 2p + 1).
+// The processor multiplies pairs: a lane of 32 bits holds two neighbours along K, and one instruction adds both
+// products to a float32. So A has its pairs as they lie in its rows, and B is packed: row p of a packed B holds, for
+// each column, the pair (2p, 2p + 1).
 
 #pragma once
 

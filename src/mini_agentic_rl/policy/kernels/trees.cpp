@@ -1,4 +1,4 @@
-// Attention of learning inside packed trees, forward and backward; `attention.py` says what the arguments are.
+// Attention of learning inside packed trees, forward and backward; `trees.py` says what the arguments are.
 
 #include <omp.h>
 
@@ -6,6 +6,7 @@
 
 namespace {
 
+// Rows of a chunk that look at some of its own tokens, and at the first `context` ones of the path above it.
 struct Block {
     int64_t first_row, last_row, first_own, last_own, context;
     int64_t keys() const { return context + last_own - first_own; }
@@ -31,7 +32,8 @@ struct BlockRows {
 
     void copy(const Strided& x, int64_t first, int64_t some, bf16* out) const {
         for (int64_t r = 0; r < some; ++r)
-            std::memcpy(out + r * in.heads.size, x.at(query_head(first + r), token(first + r)), in.heads.size * sizeof(bf16));
+            std::memcpy(out + r * in.heads.size, x.at(query_head(first + r), token(first + r)),
+                        in.heads.size * sizeof(bf16));
     }
 
     // Weights of some rows over all keys of the block, normalised, in place of their scores.
