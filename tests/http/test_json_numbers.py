@@ -54,3 +54,8 @@ def test_numbers_of_json_are_taken_to_their_ends(pad):
 def test_a_number_that_is_refused_may_have_been_overwritten():
     with pytest.raises(BadRequestError, match=r"^NaN is no finite number"):
         json_object(b'{"a": NaN, "a": 1}', finite=True)
+
+
+def test_a_number_that_is_refused_above_too_many_levels_is_still_refused():
+    with pytest.raises(BadRequestError, match=r"^NaN is no finite number"):
+        json_object(b'{"a": NaN, "b": ' + b"[" * 150 + b"]" * 150 + b"}", finite=True)

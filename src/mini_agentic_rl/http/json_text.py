@@ -101,7 +101,7 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     try:
         body = parse_json(content.decode("utf-8-sig"), finite=finite)
     except NotFiniteError as error:
-        place = place_of_infinite(parse_json(content.decode("utf-8-sig")))
+        place = _place_of_infinite(content.decode("utf-8-sig"))
         told = f"{error} is no finite number, and JSON has no others"
         raise BadRequestError(f"{place}: {told}" if place else told, param=place or None) from None
     except ValueError as error:
@@ -109,6 +109,13 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequestError("the body is not a valid request: expected a JSON object")
     return body
+
+
+def _place_of_infinite(text: str) -> str:
+    try:
+        return place_of_infinite(parse_json(text))
+    except ValueError:  # what stands behind the number, or around it, is no JSON that is taken
+        return ""
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
