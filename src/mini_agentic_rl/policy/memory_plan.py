@@ -115,7 +115,7 @@ class PlannedSettings:
     cache_mib: int = 768
     optimizer_8bit: bool = False
     compiled: bool = False
-    """What stands between a layer's products is computed in C++ (kernels/), which keeps less of it."""
+    """True if a layer computes in C++ between its products (kernels/), which keeps less for the backward pass."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a layer computes besides its products, in C++ for processors that multiply bfloat16, compiled at first use."""
+"""Attention, norms, gates and rotations in C++ for processors that multiply bfloat16, compiled at first use."""
 
 from .compiled import usable
 from .layers import add_low_rank, packed_pairs, rms_norm, rotated, silu_product

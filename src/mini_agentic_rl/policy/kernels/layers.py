@@ -1,4 +1,4 @@
-"""What stands between the products of a layer, in C++ (layers.cpp): RMS norm, SiLU times up, rotary embedding.
+"""RMS norm, SiLU times up, and rotary embedding in C++ (layers.cpp): the parts of a layer between its products.
 
 Each is one pass over its numbers where torch makes up to seven, and keeps its input alone for the backward pass.
 """
