@@ -26,7 +26,7 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-tau2 test-oldest torture audit lint format install clean
+.PHONY: train test test-embedded test-agents test-tau2 test-oldest torture sanitize audit lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -48,6 +48,14 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 torture: export TORTURE_SIZE ?= 1
 torture: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -n 0 --timeout 7200 tests/torture $(ARGS)
+
+# The C++ under AddressSanitizer and UndefinedBehaviorSanitizer, compiled beforehand: below a preloaded sanitizer g++ hangs.
+sanitize: export CXX = dev/sanitizing-g++
+sanitize: export MINI_AGENTIC_RL_CACHE = $(abspath $(VENV))/sanitized
+sanitize: $(INSTALLED_DEV)
+	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled; compiled._built(compiled._compiler())"
+	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py -k "not compile" $(ARGS)
 
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)

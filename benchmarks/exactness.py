@@ -48,7 +48,7 @@ def main() -> None:
         seed=0,
         engine=EngineSettings(cache_mib=64),
     )
-    policy.run(lambda: _move_adapter(policy))
+    policy.run(lambda: move_adapter(policy))
     trees = _conversations(policy)
     reference = options.model if options.quantization == "none" else None
     rows = [_row(options, name, value, bound) for name, value, bound in _checks(policy, trees, options, reference)]
@@ -61,7 +61,7 @@ def _row(options: argparse.Namespace, name: str, value: float, bound: float) -> 
     return {"check": name, "format": form, "difference": value, "bound": bound, "holds": value <= bound}
 
 
-def _move_adapter(policy: Policy) -> None:
+def move_adapter(policy: Policy) -> None:
     """Give the adapter values that do something: fresh ones are without effect."""
     generator = torch.Generator().manual_seed(1)
     for name, parameter in policy.model.base.named_parameters():
@@ -92,8 +92,8 @@ def _checks(
     policy: Policy, tasks: list[list[list[CompletionRecord]]], options: argparse.Namespace, reference: str | None
 ) -> list[tuple[str, float, float]]:
     bound = BOUNDS[options.dtype]
-    together = pack([_tree(rollouts) for rollouts in tasks])
-    apart = pack([_tree([records]) for rollouts in tasks for records in rollouts])
+    together = pack([tree_of(rollouts) for rollouts in tasks])
+    single = pack([tree_of([records]) for rollouts in tasks for records in rollouts])
     settings = LearnerSettings(learning_rate=1e-4, optimizer=options.optimizer)
     learner = policy.run(lambda: policy.learner(settings))
     learned_S = policy.run(lambda: learner.logprobs(together)).float().cpu().numpy()
@@ -102,24 +102,24 @@ def _checks(
         ("sampler against learner, largest, nats", float(difference_S.max()), bound),
         ("sampler against learner, mean, nats", float(difference_S.mean()), bound / 4),
     ]
-    whole = _gradient(policy, together, settings)
-    found.append(("tree against sequences, gradient", _apart(_gradient(policy, apart, settings), whole), bound))
+    whole = gradient(policy, together, settings)
+    found.append(("tree against sequences, gradient", apart(gradient(policy, single, settings), whole), bound))
     for name, other in (
         ("small chunks against large, gradient", settings.model_copy(update={"max_batch_tokens": 64})),
         ("with checkpointing, gradient", settings.model_copy(update={"checkpointing": True})),
     ):
-        found.append((name, _apart(_gradient(policy, together, other), whole), bound))
+        found.append((name, apart(gradient(policy, together, other), whole), bound))
     if reference is not None:
-        base_S = policy.run(lambda: learner.logprobs(apart, reference=True)).float().cpu().numpy()
-        theirs_S = _transformers_logprobs(reference, tasks, apart, options)
+        base_S = policy.run(lambda: learner.logprobs(single, reference=True)).float().cpu().numpy()
+        theirs_S = _transformers_logprobs(reference, tasks, single, options)
         found.append(("learner against transformers, largest, nats", float(np.abs(base_S - theirs_S).max()), bound))
     found.append(
-        ("a step leaves finite weights that differ", policy.learn(lambda: _step(policy, settings, apart)), 0.0)
+        ("a step leaves finite weights that differ", policy.learn(lambda: _step(policy, settings, single)), 0.0)
     )
     return found
 
 
-def _tree(rollouts: Sequence[Sequence[CompletionRecord]]) -> TokenTree:
+def tree_of(rollouts: Sequence[Sequence[CompletionRecord]]) -> TokenTree:
     tree = TokenTree()
     for index, records in enumerate(rollouts):
         for record in records:
@@ -136,7 +136,7 @@ def _streams(packed: PackedTrees) -> TermStreams:
     return TermStreams(torch.from_numpy(np.sin(1 + 9 * packed.behaviour_logprobs_S).astype(np.float32)))
 
 
-def _gradient(policy: Policy, packed: PackedTrees, settings: LearnerSettings) -> torch.Tensor:
+def gradient(policy: Policy, packed: PackedTrees, settings: LearnerSettings) -> torch.Tensor:
     def job() -> torch.Tensor:
         learner = policy.learner(settings)
         learner.forward_backward(packed, _weighted, _streams(packed))
@@ -148,7 +148,7 @@ def _gradient(policy: Policy, packed: PackedTrees, settings: LearnerSettings) ->
     return policy.run(job)
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the distance of two gradients as a share of their length."""
     return float((one - other).norm() / other.norm())
 

@@ -90,6 +90,9 @@ def parts(device: str, models: dict[str, str], sizes: Sizes, vllm_url: str | Non
                 script += ["--quantization", quantization, "--optimizer", "adamw_8bit"]
                 yield Part(f"exactness, {shape}, {quantization}", script, 300, needs="bitsandbytes")
     for shape, model in models.items():
+        for dtype in ("float32", "bfloat16") if shape == smallest else ("bfloat16",):
+            script = ["fast_paths.py", "--model", model, *here, "--dtype", dtype, *sizes.step()]
+            yield Part(f"graphs and FlexAttention, {shape}, {dtype}", script, 300)
         common = ["--model", model, *here, "--dtype", "bfloat16"]
         yield Part(f"step, {shape}", ["grpo_step.py", *common, *sizes.step(), "--json"], 600)
         peers = ["--peers", "padded", "continuous"] if sizes is FULL else ["--peers"]
@@ -124,6 +127,7 @@ def _small_card(model: str, device: str, sizes: Sizes) -> list[str]:
         *("--max-batch-tokens", chosen["--max-batch-tokens"], "--cache-mib", chosen["--cache-mib"]),
         *("--quantization", chosen["--quantization"] if quantizes else "none"),
         *(["--checkpointing"] if "--gradient-checkpointing" in words else []),
+        *(["--no-cuda-graphs"] if "--no-cuda-graphs" in words else []),
         *("--device-bytes", str(CARD_BYTES)),
     ]
 

@@ -19,8 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,22 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
+from neighbours import neighbours
 from output import add_model_options, deliver, make_parser, tell
 
 HERE = Path(__file__).parent
 OURS, PEER = "mini-agentic-rl", "TRL"
-
-
-@contextmanager
-def neighbours(count: int) -> Iterator[None]:
-    """Keep so many other processes busy, each with one thread that never waits, while inside."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:

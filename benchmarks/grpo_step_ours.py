@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--max-batch-tokens", type=int, default=LearnerSettings().max_batch_tokens)
     parser.add_argument("--cache-mib", type=int, default=EngineSettings().cache_mib)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--no-cuda-graphs", action="store_true", help="decode without recorded steps")
     parser.add_argument("--quantization", default="none", choices=["none", "4bit", "8bit"])
     parser.add_argument("--device-bytes", type=int, default=None, help="as if the card had so little memory")
     options = parser.parse_args()
@@ -67,7 +68,7 @@ def main() -> None:
         device=options.device,
         quantization=options.quantization,
         seed=0,
-        engine=EngineSettings(cache_mib=options.cache_mib),
+        engine=EngineSettings(cache_mib=options.cache_mib, cuda_graphs=not options.no_cuda_graphs),
     )
     backend = PolicyBackend(
         policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length

@@ -50,6 +50,7 @@ def measure_one(options: argparse.Namespace, max_batch_tokens: int, checkpointin
             max_batch_tokens=max_batch_tokens,
             cache_mib=options.cache_mib,
             optimizer_8bit=False,
+            cuda_graphs=device.type != "cpu",
             compiled=kernels.usable(dtype, device),
         ),
         on_cpu=device.type == "cpu",

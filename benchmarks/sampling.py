@@ -3,6 +3,7 @@
 python benchmarks/sampling.py                                        # against padded transformers.generate
 python benchmarks/sampling.py --peers padded continuous              # and transformers' continuous batching
 python benchmarks/sampling.py --url http://127.0.0.1:8000/v1 --url-model NAME     # and any OpenAI-compatible server
+python benchmarks/sampling.py --requests 32 --samples 8 --system-tokens 350 --new-tokens 64    # four groups, as in W1
 
 Every side samples exactly the same number of new tokens for the same messages. Ours and other servers are asked over
 HTTP by the OpenAI SDK; transformers is called in a process of its own, without a server, which is to its advantage.
@@ -62,18 +63,21 @@ for line in sys.stdin:
 
 
 def conversations(options: argparse.Namespace, round_number: int) -> list[list[dict[str, str]]]:
-    """Requests that share a system prompt of about `system_tokens` tokens and differ in their question. Each round has
-    a system prompt of its own, so that nothing is cached from the one before."""
-    system = f"Session {round_number}. You answer questions about the rules below." + " the rule" * (
-        options.system_tokens // 2
-    )
-    return [
-        [
-            {"role": "system", "content": system},
-            {"role": "user", "content": f"Question {n}: what follows from rule {n}?"},
+    """Return the requests of a round. They share a system prompt of about `system_tokens` tokens and differ in their
+    question; with `samples` each prompt is asked so often, and shares nothing with the others, as groups of GRPO do.
+    Each round has prompts of its own, so that nothing is cached from the one before."""
+
+    def conversation(session: str, question: int) -> list[dict[str, str]]:
+        system = f"Session {session}. You answer questions about the rules below."
+        return [
+            {"role": "system", "content": system + " the rule" * (options.system_tokens // 2)},
+            {"role": "user", "content": f"Question {question}: what follows from rule {question}?"},
         ]
-        for n in range(options.requests)
-    ]
+
+    if not options.samples:
+        return [conversation(str(round_number), n) for n in range(options.requests)]
+    groups = (n // options.samples for n in range(options.requests))
+    return [conversation(f"{round_number}, group {group}", group) for group in groups]
 
 
 async def ask(url: str, model: str, key: str, asked: list[Any], new: int) -> tuple[int, float]:
@@ -172,7 +176,7 @@ def measure_all(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def report(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table(title="Chat requests that share a system prompt")
+    table = Table(title="Chat requests at once")
     for name in ("", "new tokens", "seconds", "new tokens/s"):
         table.add_column(name, justify="right" if name else "left")
     for row in rows:
@@ -190,6 +194,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     add_model_options(parser)
     parser.add_argument("--requests", type=int, default=64, help="requests at once")
+    parser.add_argument("--samples", type=int, default=0, help="samples of each prompt; 0: one prompt for each request")
     parser.add_argument("--system-tokens", type=int, default=1000, help="tokens of the system prompt, about")
     parser.add_argument("--new-tokens", type=int, default=128, help="sampled tokens of each request")
     parser.add_argument("--peers", nargs="*", choices=["padded", "continuous"], default=["padded"], help="other sides")

@@ -66,13 +66,14 @@ def test_importing_the_package_is_quick_and_needs_no_torch(statement):
         f"import sys, time; start = time.process_time(); {statement}; print(time.process_time() - start, "
         "*[name for name in ('torch', 'transformers', 'peft', 'datasets') if name in sys.modules])"
     )
-    outputs = []
-    for _ in range(3):
+    for _ in range(3):  # a loaded machine makes a try slow, not all of them
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout.split())
-    assert all(loaded == [] for _, *loaded in outputs)
-    assert min(float(seconds) for seconds, *_ in outputs) < 2.0  # of processor time: a loaded machine takes longer
+        seconds, *loaded = done.stdout.split()
+        assert loaded == []
+        if float(seconds) < 2.0:  # of processor time
+            return
+    pytest.fail(f"{statement} took {seconds} s of processor time")
 
 
 def test_the_repository_names_no_package_index():

@@ -22,6 +22,7 @@ HOMONYMS = {
     "deterministic": "of the engine, which the loop's setting sets",
     "format": "of an exported model; of rows",
     "learning_rate": "of the policy's optimizer, of the value head, of the imitation",
+    "schedule": "of the policy's optimizer, of the imitation",
     "max_attempts": "of a rollout that trains weights; of one that judges a prompt",
     "max_batch_tokens": "of a forward pass while sampling; of a forward-backward pass while learning",
     "max_grad_norm": "of the policy's gradients; of the value head's",

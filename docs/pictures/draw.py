@@ -75,6 +75,7 @@ PART_COLOURS = {
     "adapter and its gradients": "#17406b",
     "optimizer": "#0c2238",
     "keys and values": "#c2571a",
+    "recorded decode steps": "#8a3d12",
     "activations of sampling": "#e7a977",
     "weights laid out for sampling": "#8fb6dd",
     "activations of learning": "#3f8f5b",
@@ -98,7 +99,7 @@ def memory_plans() -> dict[str, MemoryPlan]:
     step = PlannedWork(tasks_per_step=4, samples_per_prompt=8, prompt_tokens=375, max_new_tokens=64)
     small, plain = _shape(SMOLLM2_135M), PlannedSettings(torch.bfloat16, compiled=True)
     checkpointed = PlannedSettings(torch.bfloat16, checkpointing=True, compiled=True)
-    card = PlannedSettings(torch.bfloat16, optimizer_8bit=True)
+    card = PlannedSettings(torch.bfloat16, optimizer_8bit=True, cuda_graphs=True)
     long_step = PlannedWork(tasks_per_step=8, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
     return {
         "SmolLM2-135M on a CPU, bfloat16: 4 tasks x 8 samples": plan_memory(small, step, plain, on_cpu=True),

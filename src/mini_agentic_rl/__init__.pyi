@@ -9,6 +9,7 @@ from .adapter import TraceToTokenTree as TraceToTokenTree
 from .adapter import TraceToTripletBase as TraceToTripletBase
 from .adapter import TrainedCalls as TrainedCalls
 from .algorithm import APO as APO
+from .algorithm import GEPA as GEPA
 from .algorithm import VERL as VERL
 from .algorithm import Algorithm as Algorithm
 from .algorithm import Baseline as Baseline
@@ -60,6 +61,9 @@ from .runner import LitAgentRunner as LitAgentRunner
 from .runner import LoggingHook as LoggingHook
 from .runner import RewardHook as RewardHook
 from .runner import Runner as Runner
+from .sessions import Session as Session
+from .sessions import Sessions as Sessions
+from .sessions import session as session
 from .store import InMemoryLightningStore as InMemoryLightningStore
 from .store import LightningStore as LightningStore
 from .store import LightningStoreCapabilities as LightningStoreCapabilities

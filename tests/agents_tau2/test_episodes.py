@@ -172,25 +172,25 @@ def judged() -> dict:
     return {**found, "data": json.dumps(task)}
 
 
-@pytest.mark.parametrize("verdict", [True, False])
-def test_assertions_in_natural_language_are_left_to_a_judge(stage, verdict):
+@pytest.mark.parametrize("holds", [True, False])
+def test_assertions_in_natural_language_are_left_to_a_judge(stage, holds):
     judge = stage.server.as_resource({"max_tokens": 50}).model_copy(update={"model": "judge"})
     _, spans = stage.play(
         judged(),
         assistant=[CREATES, "Done."],
         user=[ASKS, THANKS],
-        judge=[f'{{"verdicts": [{json.dumps(verdict)}]}}'],
+        judge=[f'{{"judgements": [{json.dumps(holds)}]}}'],
         resources={"judge_llm": judge},
     )
     found = rewards(spans)
-    assert (found["reward"], found["db"], found["nl_assertion"]) == (float(verdict), 1.0, float(verdict))
+    assert (found["reward"], found["db"], found["nl_assertion"]) == (float(holds), 1.0, float(holds))
     assert len(TrainedCalls().select(spans).records) == 2
     (asked,) = stage.prompts("judge")
     assert "The agent confirmed the task was created" in stage.backend.tokenizer.decode(asked.prompt_ids)
 
 
-@pytest.mark.parametrize("judge", [None, "I think so.", '{"verdicts": [true, true]}'])
-def test_without_a_verdict_there_is_no_reward(stage, judge):
+@pytest.mark.parametrize("judge", [None, "I think so.", '{"judgements": [true, true]}'])
+def test_without_a_judgement_there_is_no_reward(stage, judge):
     resources = {"judge_llm": stage.server.as_resource().model_copy(update={"model": "judge"})} if judge else {}
     rollout, spans = stage.play(
         judged(), assistant=[CREATES, "Done."], user=[ASKS, THANKS], judge=[judge], resources=resources

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.advantage import batch_normalized, group_centred, leave_one_out, uncompared
+from mini_agentic_rl.algorithm.grpo.advantage import (
+    advantage_of,
+    batch_normalized,
+    group_centred,
+    leave_one_out,
+    uncompared,
+)
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
 from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
@@ -21,6 +27,31 @@ def test_leave_one_out_compares_each_with_the_mean_of_the_others(shape):
     expected = [rewards[i] - sum(rewards[j] for j in range(5) if j != i) / 4 for i in range(5)]
     np.testing.assert_allclose(leave_one_out(rewards), expected)
     np.testing.assert_allclose(leave_one_out(rewards), group_centred(rewards) * 5 / 4)
+
+
+@pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [1, 1, 0, 1], [0.5, 0.25, 1.0, 0.0]])
+@pytest.mark.parametrize("baseline", ["group", "none"])
+def test_maxrl_divides_by_the_mean_of_the_group(rewards, baseline):
+    mean = sum(rewards) / len(rewards)
+    expected = [(reward - (mean if baseline == "group" else 0)) / mean for reward in rewards]
+    np.testing.assert_allclose(advantage_of(baseline, "mean")(np.array(rewards, np.float64)), expected)
+
+
+def test_maxrl_is_the_gradient_of_the_mean_over_the_successes():
+    """Theorem 2: with K successes of N, the mean of A grad log pi is the successes' mean, less that of all."""
+    rewards, scores = np.array([1.0, 0, 0, 1, 0]), np.random.default_rng(0).normal(size=5)
+    found = (advantage_of("group", "mean")(rewards) * scores).mean()
+    assert found == pytest.approx(scores[rewards == 1].mean() - scores.mean())
+
+
+def test_maxrl_has_nothing_to_say_without_a_success_and_stays_within_what_rewards_of_0_and_1_give():
+    advantage = advantage_of("group", "mean")
+    assert advantage(np.zeros(4)).tolist() == [0.0] * 4
+    assert advantage(np.array([-1.0, 0.0, 0.0, 0.0])).tolist() == [0.0] * 4
+    found = advantage(np.array([1.0, -0.99, 0.0, 0.0]))  # the mean is near 0
+    assert (found.max(), found.min()) == (4.0, -4.0)
+    columns = advantage(np.array([[1.0, 0.2], [0.0, 0.0]]))
+    np.testing.assert_allclose(columns, [[0.5 / 0.3, 0.1 / 0.3], [-0.5 / 0.3, -0.1 / 0.3]])
 
 
 def test_a_rollout_without_others_has_no_advantage_over_them():
@@ -80,8 +111,12 @@ def test_a_penalty_is_on_all_turns_alike():
 
 
 @pytest.mark.parametrize("mode", ["broadcast", "last_call", "per_turn", "discounted"])
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "sdpo"])  # which has no rewards
 def test_every_preset_takes_every_form_of_credit(preset, mode):
+    if preset == "gdpo" and mode in ("per_turn", "discounted"):
+        with pytest.raises(ValueError, match="takes one reward"):
+            GRPOSettings(preset=preset, credit=mode)
+        return
     settings = GRPOSettings(preset=preset, credit=mode, max_trajectory_tokens=9)
     groups = [_group([1.0, 0.0, 0.5], turns=2, mode=mode), _group([0.25, 0.25], turns=2, mode=mode)]
     batch = batch_of(groups, settings)
@@ -89,7 +124,9 @@ def test_every_preset_takes_every_form_of_credit(preset, mode):
     expected = sum(per_rollout * record.output_ids.size for t in groups[0].trajectories for record in t.records[:1])
     if preset == "reinforce++":  # rewards are compared with those of the whole batch, not of the group
         expected += sum(per_rollout * t.records[0].output_ids.size for t in groups[1].trajectories)
-    elif preset != "gspo":  # a call that is as good as the mean teaches nothing, and is no part of its rollout's ratio
+    # A call as good as its group's mean has an advantage where the whole batch is normalised after that, and is a part
+    # of its rollout's ratio.
+    elif preset not in ("gdpo", "gspo", "geometric_mask"):
         expected -= 4 * per_rollout
     assert np.isfinite(batch.advantages_S).all()
     assert batch.advantages_S.any()

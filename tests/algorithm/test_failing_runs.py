@@ -103,6 +103,7 @@ def test_the_parameters_that_are_trained_are_told_at_the_start():
     counted = trained.summary["parameters"]
     assert counted["all"] == whole + counted["trained"]
     share = f"{100 * counted['trained'] / counted['all']:.2f} %"
+    assert trained.summary["kernels"] == "torch"  # the tiny model is in float32
     assert f"training {counted['trained']:,} of {counted['all']:,} parameters ({share})" in kept.notes
 
 

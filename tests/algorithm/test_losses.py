@@ -9,7 +9,7 @@ from letters import TASKS, CountLetters, Letters
 from pydantic import ValidationError
 
 from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
-from mini_agentic_rl.algorithm.losses import LOSSES, PRESETS, LossTerms, PolicyLoss, Surrogate
+from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, PRESETS, LossTerms, PolicyLoss, Surrogate
 from mini_agentic_rl.algorithm.losses.base import trajectory_sum
 from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.metrics import MetricsLogger
@@ -18,7 +18,7 @@ from tiny import tiny_model, tiny_tokenizer
 
 SIZES = [4, 7, 2]
 TRAJECTORY = np.repeat(np.arange(3), SIZES)
-LOW, HIGH = 0.9, 1.15
+LOW, HIGH, DIVERGENCE = 0.9, 1.15, 0.01
 
 
 def _clip(logprob, old, advantage, *_):
@@ -35,7 +35,32 @@ def _cispo(logprob, old, advantage, *_):
     return min(max(np.exp(logprob - old), LOW), HIGH) * advantage * logprob
 
 
-REFERENCES = {"clip": _clip, "gspo": _gspo, "cispo": _cispo}
+def _dppo(divergence):
+    def reference(logprob, old, advantage, *_):
+        ratio = np.exp(logprob - old)
+        leads_away = (advantage > 0 and ratio > 1) or (advantage < 0 and ratio < 1)
+        beyond = divergence(np.exp(logprob), np.exp(old)) > DIVERGENCE
+        return 0.0 if leads_away and beyond else ratio * advantage
+
+    return reference
+
+
+def _total_variation(new, old):
+    """Half of the sum of the differences of both entries of (p, 1 - p)."""
+    return sum(abs(a - b) for a, b in ((new, old), (1 - new, 1 - old))) / 2
+
+
+def _kl(new, old):
+    return sum(b * np.log(b / a) for a, b in ((new, old), (1 - new, 1 - old)))
+
+
+REFERENCES = {
+    "clip": _clip,
+    "gspo": _gspo,
+    "cispo": _cispo,
+    "dppo_tv": _dppo(_total_variation),
+    "dppo_kl": _dppo(_kl),
+}
 """What each loss maximises at one term, with plain numbers: its own, and those of all terms of its rollout."""
 
 
@@ -52,7 +77,7 @@ def test_a_loss_is_the_weighted_sum_of_its_reference(name):
     over_rollouts = LOSSES[name].over_rollouts
     rollout = None if over_rollouts is None else torch.tensor(over_rollouts(current, old, TRAJECTORY))
     streams = TermStreams(torch.tensor(weights), torch.tensor(advantages), rollout_S=rollout)
-    loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name)
+    loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name, divergence_bound=DIVERGENCE)
     found = loss(LossInputs(torch.tensor(current), torch.tensor(old), torch.zeros(old.size), streams))
     expected = 0.0
     for term, trajectory in enumerate(TRAJECTORY):
@@ -69,9 +94,10 @@ def test_a_variant_is_settings_that_are_valid(name):
 
 def test_the_choices_are_those_of_the_tables():
     choices = GRPOSettings.model_json_schema()["properties"]
-    assert choices["policy_loss"]["enum"] == list(LOSSES) == ["clip", "gspo", "cispo"]
+    assert choices["policy_loss"]["enum"] == list(LOSSES) == ["clip", "gspo", "cispo", "dppo_tv", "dppo_kl"]
     assert choices["preset"]["enum"] == list(PRESETS)
-    with pytest.raises(ValidationError, match="'clip', 'gspo' or 'cispo'"):
+    assert choices["importance_correction"]["enum"] == ["none", *CORRECTIONS]
+    with pytest.raises(ValidationError, match="'clip', 'gspo', 'cispo', 'dppo_tv' or 'dppo_kl'"):
         GRPOSettings(policy_loss="clap")
     with pytest.raises(ValidationError, match="`policy_loss=gspo` is GRPO's: with PPO take clip or cispo"):
         PPOSettings(policy_loss="gspo")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mini_agentic_rl.algorithm.losses import importance_correction, term_weights
+from mini_agentic_rl.algorithm.losses.dppo_kl import binary_kl
 from mini_agentic_rl.algorithm.losses.gspo import sequence_log_ratio
 from mini_agentic_rl.algorithm.losses.kl import sum_to_go
 from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
@@ -108,6 +109,72 @@ def test_truncated_importance_correction_weighs_the_ratio_to_the_learners_own_nu
         total = total + min(mismatch, cap) * torch.minimum(ratio * ADVANTAGES[index], clipped * ADVANTAGES[index])
     assert 0 < capped < TRAJECTORY.size
     _same(ours, -total / TRAJECTORY.size, current)
+
+
+def _icepop(ratios, low, high):
+    return [ratio if low <= ratio <= high else 0.0 for ratio in ratios]
+
+
+def _geometric(ratios, low, high):
+    return [1.0 if low <= math.prod(ratios) ** (1 / len(ratios)) <= high else 0.0] * len(ratios)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "low", "high"), [("icepop", _icepop, 0.7, 1.5), ("geometric", _geometric, 0.8, 1.2)]
+)
+def test_a_mask_takes_terms_out_on_which_sampler_and_learner_disagree(name, reference, low, high):
+    current, old, behaviour = _logprobs()
+    correction = importance_correction(name, old, behaviour, TRAJECTORY, high, low)
+    ours = _ours(PolicyGradientLoss(), current, behaviour, "token", old_logprobs_S=old, correction_S=correction)
+    total = torch.zeros((), dtype=torch.float64)
+    kept = []
+    for index, advantage in enumerate(ADVANTAGES):
+        weights = reference([math.exp(old[t] - behaviour[t]) for t in _terms(index)], low, high)
+        kept += weights
+        for term, weight in zip(_terms(index), weights, strict=True):
+            ratio = torch.exp(current[term] - old[term])
+            total = total + weight * torch.minimum(ratio * advantage, torch.clamp(ratio, 0.8, 1.2) * advantage)
+    _same(ours, -total / TRAJECTORY.size, current)
+    masked = sum(weight == 0 for weight in kept) / len(kept)
+    assert 0 < masked < 1
+    assert float(ours[0].metrics["importance/masked"]) == pytest.approx(masked, rel=1e-5)
+    assert not ours[1][np.array(kept) == 0].any()
+
+
+def test_a_ratio_that_is_no_number_is_masked():
+    far = np.array([800.0, -800.0, 0.0])
+    trajectory = np.array([0, 1, 2])
+    for name, kept in (("icepop", 1.0), ("geometric", 1.0)):
+        found = importance_correction(name, far, np.zeros(3), trajectory, 5.0, 0.5)
+        assert found.tolist() == [0.0, 0.0, kept]
+
+
+@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
+def test_a_trust_region_masks_what_leads_away_and_nothing_that_leads_back(name):
+    current, old, _ = _logprobs(spread=0.6)
+    bound = {"dppo_tv": 0.03, "dppo_kl": 0.005}[name]
+    ours = _ours(PolicyGradientLoss(policy_loss=name, divergence_bound=bound), current, old, "token")
+    total, masked = torch.zeros((), dtype=torch.float64), 0
+    for term, index in enumerate(TRAJECTORY):
+        ratio, advantage = torch.exp(current[term] - old[term]), ADVANTAGES[index]
+        new, was = math.exp(float(current[term].detach())), math.exp(old[term])
+        divergence = abs(new - was)
+        if name == "dppo_kl":
+            divergence = was * math.log(was / new) + (1 - was) * math.log((1 - was) / (1 - new))
+        if divergence > bound and (new > was) == (advantage > 0):
+            masked += 1
+        else:
+            total = total + ratio * advantage
+    assert 0 < masked < TRAJECTORY.size
+    _same(ours, -total / TRAJECTORY.size, current)
+    assert float(ours[0].metrics["clip_fraction"]) == pytest.approx(masked / TRAJECTORY.size, rel=1e-5)
+
+
+def test_a_divergence_of_certain_tokens_is_a_number():
+    certain = torch.tensor([0.0, -1e-9, -20.0])
+    found = binary_kl(certain, torch.tensor([0.0, -20.0, 0.0]))
+    assert torch.isfinite(found).all()
+    assert float(found[0]) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_the_entropy_bonus_is_the_weighted_mean_of_the_entropies():

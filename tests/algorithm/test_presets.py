@@ -13,6 +13,7 @@ from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.teachers.local import LocalTeacher
 from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
@@ -53,7 +54,8 @@ def _step(policy, settings, groups):
     def job():
         learner = policy.learner(LearnerSettings(max_batch_tokens=60))
         before = [parameter.detach().clone() for parameter in learner.parameters]
-        figures = GRPOObjective({"default": learner}, settings).update("default", groups)
+        teachers = {"default": LocalTeacher(learner.scorer(None))} if settings.teacher else None
+        figures = GRPOObjective({"default": learner}, settings, teachers=teachers).update("default", groups)
         pairs = zip(learner.parameters, before, strict=True)
         return figures, sum(float((now.detach() - then).norm()) for now, then in pairs)
 

@@ -11,8 +11,8 @@ from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.trl_backend.objective import TRLObjective
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.trl_grpo.objective import TRLObjective
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.trainer import RunFolder

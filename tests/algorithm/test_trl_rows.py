@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl import MiniGRPO
+from mini_agentic_rl.algorithm.grpo.trl_backend import row_of
 from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
 from mini_agentic_rl.algorithm.loop.groups import Trajectory
-from mini_agentic_rl.algorithm.trl_grpo import row_of
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import PolicyError
 from mini_agentic_rl.tokens import CompletionRecord

@@ -62,6 +62,12 @@ def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu(tmp_path):
     assert part["failed"] is None
     assert len(part["rows"]) == 7
     assert all(row["holds"] for row in part["rows"])
+    only = "graphs and FlexAttention, toy, float32"
+    fast = subprocess.run([*run, only], capture_output=True, text=True, timeout=240, check=True)
+    (part,) = json.loads(fast.stdout)["parts"]
+    assert part["failed"] is None
+    assert len(part["rows"]) == 9
+    assert all(row["holds"] for row in part["rows"])
     small = subprocess.run([*run, "4 GB"], capture_output=True, text=True, timeout=240, check=True)
     (row,) = json.loads(small.stdout)["parts"][0]["rows"]
     assert row["computed_tokens"] > 0

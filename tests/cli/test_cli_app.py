@@ -93,9 +93,10 @@ def test_help_needs_no_torch_and_little_time():
         "assert CliRunner().invoke(app, ['train', '--help']).exit_code == 0\n"
         "print(time.process_time() - start, *[n for n in ('torch', 'transformers', 'openai') if n in sys.modules])"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(3)
-    ]
-    outputs = [run.stdout.split() for run in runs]
-    assert all(output[1:] == [] for output in outputs)
-    assert min(float(output[0]) for output in outputs) < 2.0  # half of it with nothing else running
+    for _ in range(3):  # neighbours make a try slow, not all of them
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        seconds, *loaded = run.stdout.split()
+        assert loaded == []
+        if float(seconds) < 2.0:  # half of it with nothing else running
+            return
+    pytest.fail(f"help took {seconds} s of processor time")

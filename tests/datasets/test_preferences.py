@@ -89,7 +89,7 @@ def test_every_common_shape_is_read(record: dict[str, Any], prompt: str, chosen:
          "only one of chosen and rejected holds its prompt"),
         ({"prompt": "p", "completion": "a"}, "no known shape of a preference"),
         ({"prompt": "p", "response_a": "a", "response_b": "b", "winner": "tie (bothbad)"}, "tie"),
-        ({"prompt": "p", "response_a": "a", "response_b": "b", "winner": "c"}, "the verdict names neither answer"),
+        ({"prompt": "p", "response_a": "a", "response_b": "b", "winner": "c"}, "the judgement names neither answer"),
         ({"prompt": "p", "response_a": "a", "response_b": "b"}, "no known shape of a preference"),
         ({"prompt": "p", "responses": ["a", "b"], "scores": [1, 1]}, "tie"),
         ({"prompt": "p", "responses": ["a", "b"], "scores": [1]}, "another number of scores than of answers"),

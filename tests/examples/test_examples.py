@@ -48,6 +48,14 @@ def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path
     assert adapter.joinpath("adapter_model.safetensors").read_bytes() == before
 
 
+def test_a_server_learns_from_its_use(tiny_folder, tmp_path):
+    size = ("--rounds", "2", "--samples", "2", "--max-tokens", "6")
+    told = _run("learn_from_use.py", "--model", tiny_folder, "--folder", str(tmp_path / "use"), *size)
+    rounds = [line for line in told.splitlines() if line.startswith("round")]
+    assert len(rounds) == 2
+    assert (tmp_path / "use" / "sessions.db").is_file()
+
+
 def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
     folder = shutil.copytree(tiny_folder, tmp_path / "tiny")
     config = json.loads((folder / "config.json").read_text())

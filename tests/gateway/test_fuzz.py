@@ -1,7 +1,7 @@
 """Random and mutated requests in all dialects against a real policy: whatever is sent, no answer is a fault of the
 server's, none is missing, and afterwards the server is as it was.
 
-`GATEWAY_FUZZ_REQUESTS=10000` sends so many (600 by default), `GATEWAY_FUZZ_SEED=7` other ones.
+`GATEWAY_FUZZ_REQUESTS=10000` sends so many (300 by default), `GATEWAY_FUZZ_SEED=7` other ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mini_agentic_rl.store import InMemoryLightningStore
 from .request_fuzzer import FuzzedRequest, RequestFuzzer
 from .tiny_server import tiny_server
 
-REQUESTS = int(os.environ.get("GATEWAY_FUZZ_REQUESTS", "600"))
+REQUESTS = int(os.environ.get("GATEWAY_FUZZ_REQUESTS", "300"))
 SEED = int(os.environ.get("GATEWAY_FUZZ_SEED", "0"))
 CLIENTS = 16
 STUCK_SECONDS = 120.0

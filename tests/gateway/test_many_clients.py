@@ -26,7 +26,7 @@ async def _stream(port: int, number: int, leaves_after: float | None) -> bytes:
         "model": "tiny",
         "messages": [{"role": "user", "content": f"Question {number}?"}],
         "stream": True,
-        "max_tokens": 60,
+        "max_tokens": 30,
         "ignore_eos": True,
     }
     content = json.dumps(body).encode()
@@ -45,7 +45,7 @@ async def _stream(port: int, number: int, leaves_after: float | None) -> bytes:
 async def _round(port: int, seed: int) -> list[bytes]:
     """The answers to those who stayed."""
     choose = random.Random(seed)
-    leaving = [choose.uniform(0.0, 1.5) if number % 2 else None for number in range(CLIENTS)]
+    leaving = [choose.uniform(0.0, 0.75) if number % 2 else None for number in range(CLIENTS)]
     got = await asyncio.gather(*(_stream(port, number, leaves) for number, leaves in enumerate(leaving)))
     return [answer for answer, leaves in zip(got, leaving, strict=True) if leaves is None]
 

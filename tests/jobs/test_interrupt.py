@@ -19,8 +19,15 @@ from warm import WarmProcess, run_warm
 
 
 def _settings(model, folder, **changes):
-    values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "tasks_per_step": 2}
-    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "n_runners": 8, "console": False, **changes}
+    values = {"sft_examples": 0, "total_steps": 4, "checkpoint_every": 100, "eval_size": 2, "transfer_size": 0}
+    values |= {
+        "tasks_per_step": 2,
+        "samples_per_prompt": 2,
+        "max_new_tokens": 8,
+        "n_runners": 8,
+        "console": False,
+        **changes,
+    }
     return TrainConfig(model=model, output_dir=folder, **values)
 
 

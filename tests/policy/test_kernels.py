@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -19,12 +20,13 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from mini_agentic_rl.policy import kernels
+from mini_agentic_rl.policy import kernels, sampler
 from mini_agentic_rl.policy import sampling_attention as sampling
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.fused_layers import fuse_layers
 from mini_agentic_rl.policy.kernels import compiled
 from mini_agentic_rl.policy.kv_cache import KVPool
+from mini_agentic_rl.tokens import SamplingParams
 
 CPU = torch.device("cpu")
 USED = kernels.usable(torch.bfloat16, CPU)
@@ -224,3 +226,75 @@ def test_blocks_of_trees_give_what_torch_gives():
     exact = _with_gradients(plain, [tensor.double() for tensor in (*inputs, *context)])
     for one, true in zip(found, exact, strict=True):
         assert _error(one, true) < 2**-7
+
+
+def _asked(count: int, vocabulary: int) -> list[sampler.Row]:
+    """Rows of all kinds: free and masked, greedy, and cut short so that torch draws them."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for seed in range(count):
+        params = [{"temperature": t} for t in (1.0, 0.6, 0.0, 1e30)] + [{"top_p": 0.9}, {"top_logprobs": 2}]
+        bits = rng.random(-(-vocabulary // 32) * 32) < (0.5, 0.01, 2.0)[seed % 3]
+        bits[0] = True
+        words = np.packbits(bits, bitorder="little").view(np.int32)
+        mask = sampler.fit_mask(words, vocabulary) if seed % 4 == 3 else None
+        rows.append(sampler.Row(SamplingParams(**params[seed % 6]), seed, seed % 7, allowed=mask))
+    return rows
+
+
+@needs_them
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("vocabulary", [5, 128, 1000, 20_003])
+def test_tokens_are_those_that_torch_draws(dtype, vocabulary, monkeypatch):
+    rows = _asked(96, vocabulary)
+    places = [number // 4 for number in range(96)]  # four of each history
+    for spread in (0.1, 3.0, 40.0):
+        generator = torch.Generator().manual_seed(1)
+        logits = (torch.randn(24, vocabulary, generator=generator) * spread).to(dtype)
+        logits[::5, 1::3] = -torch.inf
+        with monkeypatch.context() as patch:
+            found = sampler.sample(logits.clone(), rows, places)
+            patch.setattr(kernels, "can_draw", lambda _: False)
+            expected = sampler.sample(logits.clone(), rows, places)
+        for one, other in zip(found, expected, strict=True):
+            assert (one.token, one.forced, len(one.top)) == (other.token, other.forced, len(other.top))
+            # torch rounds the log-sum-exp, which is as large as the largest logit, to float32.
+            assert one.logprob == pytest.approx(other.logprob, rel=1e-6, abs=2**-22 * (10 + 10 * spread))
+
+
+@needs_them
+def test_what_is_drawn_does_not_depend_on_the_other_rows():
+    rows, logits = _asked(96, 3000), torch.randn(96, 3000).bfloat16()
+    together = sampler.sample(logits.clone(), rows)
+    alone = [sampler.sample(logits.clone(), [row], [place])[0] for place, row in enumerate(rows)]
+    assert together == alone
+
+
+@needs_them
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_row_that_is_no_distribution_has_no_log_probability(dtype, bad):
+    logits = torch.randn(3, 1000).to(dtype)
+    logits[1, 700] = bad
+    logits[2] = -torch.inf
+    draws = sampler.sample(logits, [sampler.Row(SamplingParams(), seed) for seed in range(3)])
+    assert [math.isfinite(draw.logprob) for draw in draws] == [True, False, False]
+
+
+@needs_them
+def test_numbers_at_the_ends_of_their_range_draw_tokens_that_have_a_probability():
+    logits = torch.full((64, 300), -torch.inf)
+    logits[:, [0, 127, 128, 299]] = 0.0
+    logits[:, 5] = -200.0  # no probability in float32
+    draws = kernels.draw_tokens(logits, range(64), [1.0] * 64, [2**-54, 1 - 2**-53] * 32, [None] * 64)
+    assert draws[0] == [0, 299] * 32
+    assert draws[1] == pytest.approx([-math.log(4)] * 64)
+
+
+@needs_them
+def test_a_draw_from_what_is_not_there_is_refused():
+    logits = torch.zeros(2, 64)
+    with pytest.raises(ValueError, match="row is not there"):
+        kernels.draw_tokens(logits, [2], [1.0], [0.5], [None])
+    with pytest.raises(ValueError, match="shorter than the vocabulary"):
+        kernels.draw_tokens(logits, [0], [1.0], [0.5], [np.full(1, -1, np.int32)])

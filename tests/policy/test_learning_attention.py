@@ -16,7 +16,7 @@ from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 HEADS, KEY_HEADS, SIZE = 6, 2, 8
 
 
-def _packed(sequences):
+def packed_trees(sequences):
     tree = TokenTree()
     for index, tokens in enumerate(sequences):
         tree.insert(
@@ -49,7 +49,7 @@ def _attention(packed, max_tokens, scoring, inputs, weights):
 )
 @settings(max_examples=80, deadline=None)
 def test_it_equals_one_masked_product(sequences, max_tokens, smallest, largest):
-    packed = _packed(sequences)
+    packed = packed_trees(sequences)
     torch.manual_seed(0)
     size = packed.token_count
     inputs = [torch.randn(heads, size, SIZE) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
@@ -70,7 +70,7 @@ def test_it_equals_one_masked_product(sequences, max_tokens, smallest, largest):
 def test_blocks_hold_each_token_once_and_see_no_key_in_vain(smallest, monkeypatch):
     monkeypatch.setattr(module, "_SMALLEST", smallest)
     prompt = list(range(10, 50))
-    packed = _packed([[*prompt, *range(1000 * n, 1000 * n + 30)] for n in range(1, 9)])
+    packed = packed_trees([[*prompt, *range(1000 * n, 1000 * n + 30)] for n in range(1, 9)])
     chunks = list(cut(packed, 120))
     looked_at = 0
     for chunk in chunks:
@@ -83,7 +83,7 @@ def test_blocks_hold_each_token_once_and_see_no_key_in_vain(smallest, monkeypatc
 
 def test_a_long_path_is_looked_at_part_by_part_up_to_the_diagonal(monkeypatch):
     monkeypatch.setattr(module, "_LARGEST", 10)
-    packed = _packed([list(range(40))])
+    packed = packed_trees([list(range(40))])
     (chunk,) = cut(packed, 100)
     blocks = module.blocks_of(packed, chunk, 1)
     assert [(b.rows.start, b.rows.stop, b.own.start, b.own.stop) for b in blocks] == [
@@ -92,7 +92,7 @@ def test_a_long_path_is_looked_at_part_by_part_up_to_the_diagonal(monkeypatch):
 
 
 def test_in_bfloat16_it_is_as_exact_as_its_inputs():
-    packed = _packed([[*range(20), *range(1000 * n, 1000 * n + 30)] for n in range(1, 4)])
+    packed = packed_trees([[*range(20), *range(1000 * n, 1000 * n + 30)] for n in range(1, 4)])
     torch.manual_seed(0)
     inputs = [torch.randn(heads, packed.token_count, SIZE).bfloat16() for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     weights = torch.randn(packed.token_count, HEADS, SIZE).bfloat16()

@@ -46,6 +46,26 @@ def test_what_saves_memory_saves_it_where_it_should():
     assert _part(small, "activations of learning") < _part(plan, "activations of learning")
 
 
+def test_recorded_steps_hold_the_cache_and_their_buffers_while_learning():
+    plain = plan_memory(HALF, WORK, BF16, on_cpu=False)
+    recorded = plan_memory(HALF, WORK, replace(BF16, cuda_graphs=True), on_cpu=False)
+    # Eight rows over 1,024 tokens: slots, mask, keys and values of one layer; and one layer of the rows.
+    read, rows = 8 * 1024, 8
+    widest = 3 * 4864 + 5 * 896 + 896 + 2 * 128
+    assert _part(recorded, "recorded decode steps") == 8 * read + 2 * (read + 2 * 128 * read + rows * widest)
+    assert recorded.peak == plain.peak + _part(recorded, "recorded decode steps") + 768 * 2**20
+    assert plan_memory(HALF, WORK, replace(BF16, cuda_graphs=True), on_cpu=True) == replace(
+        plan_memory(HALF, WORK, BF16, on_cpu=True), settings=replace(BF16, cuda_graphs=True)
+    )
+
+
+def test_where_memory_is_short_decode_steps_are_not_recorded():
+    asked = replace(BF16, cuda_graphs=True, checkpointing=True, max_batch_tokens=128, cache_mib=256)
+    with_graphs = plan_memory(HALF, WORK, asked, on_cpu=False).peak
+    plan = fitting_plan(HALF, WORK, asked, with_graphs - 1, on_cpu=False, quantizes=True)
+    assert (plan.settings.cuda_graphs, plan.settings.quantization) == (False, "none")
+
+
 def test_keys_and_learning_are_never_counted_together():
     large_cache = plan_memory(HALF, WORK, replace(BF16, cache_mib=100_000), on_cpu=False)
     always = sum(part.bytes for part in large_cache.parts if part.phase == "always")

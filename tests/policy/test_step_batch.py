@@ -30,7 +30,7 @@ class PackingEngine(FakeEngine):
         batch.tables.attend(0, keys_1TD, keys_1TD, keys_1TD, Scoring(1.0, None, None))
         for segment in (*plan.prefill, *plan.decode):
             tokens = [*segment.sequence.tokens[: segment.stop], *segment.guessed]
-            for position, index in enumerate(batch.drawing(segment), segment.stop - 1):
+            for position, index in enumerate(batch.places.drawing(segment), segment.stop - 1):
                 assert batch.tokens_T[index] == tokens[position]
                 assert batch.positions_T[index] == position
             assert self.held(segment.sequence, len(tokens)) == list(enumerate(tokens))
@@ -55,7 +55,7 @@ def test_sequences_that_begin_alike_decode_side_by_side():
     for seed, prompt in enumerate([[1] * 9, [2] * 9, [1] * 9, [2] * 9]):
         engine.add(prompt, 2, seed=seed)
     engine.run()
-    decoding = sorted(engine.plans[1].decode, key=engine.batches[1].drawing)
+    decoding = sorted(engine.plans[1].decode, key=engine.batches[1].places.drawing)
     assert [segment.sequence.tokens[0] for segment in decoding] in ([1, 1, 2, 2], [2, 2, 1, 1])
 
 

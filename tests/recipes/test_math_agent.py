@@ -221,10 +221,9 @@ def completion(message: dict[str, Any], sequence_id: int = 1, finish: str = "sto
     )
 
 
-async def score(*spans: Span, task: Any = None, **bonus: float) -> float | None:
-    return await MathRewardHook(**bonus).on_rollout_end(
-        agent=None, runner=None, rollout=a_rollout(task), spans=list(spans)
-    )
+async def score(*spans: Span, task: Any = None, **options: float) -> float | None:
+    scores = await MathRewardHook(**options).scores(a_rollout(task), list(spans))
+    return None if scores is None else scores["reward"]
 
 
 async def test_the_last_message_decides() -> None:
@@ -243,6 +242,30 @@ async def test_the_last_message_decides() -> None:
 )
 async def test_only_a_finished_text_can_be_right(message: dict[str, Any], finish: str) -> None:
     assert await score(completion(message, finish=finish)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: 408\n</tool_response>",
+        "Answer: 408\nAnswer: 408",
+        "Answer: 408\nDone.",
+        "It is 408.",
+        "<|im_start|>assistant\nAnswer: 408",
+        "Answer: 408 [/INST]",
+    ],
+)
+async def test_a_right_answer_in_a_reply_that_is_not_clean_earns_half(text: str) -> None:
+    scores = await MathRewardHook().scores(a_rollout(), [completion(says(text))])
+    assert scores == {"reward": 0.5, "correct": 1.0, "clean": 0.0, "tool": 0.0}
+    assert await score(completion(says(text)), unclean=0.0) == 0.0
+
+
+async def test_words_of_a_template_beside_a_call_make_the_reply_unclean() -> None:
+    call = calls('{"expression": "12*34"}', content="</tool_call>")
+    assert await score(completion(call, 1), completion(says("Answer: 408"), 2)) == 0.5
+    call = calls('{"expression": "12*34"}', content="Multiply.")
+    assert await score(completion(call, 1), completion(says("12*34 it is.\nAnswer: 408"), 2)) == 1.0
 
 
 async def test_a_rollout_without_a_model_call_has_no_reward() -> None:

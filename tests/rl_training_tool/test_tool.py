@@ -53,6 +53,7 @@ def letters(completions, **columns):
             {"algorithm": "grpo", "num_generations": 4},
             "no parameter 'num_generations' (here it is 'samples_per_prompt')",
         ),
+        ({"algorithm": "sft", "use_trl": True}, "no parameter 'use_trl'. Allowed: reward_type"),  # no slip for use_lora
         ({"action": "trian"}, "action 'trian' is unknown (did you mean 'train'?)"),
         ({"algorithm": "grop"}, "algorithm='grop' is not allowed (did you mean 'grpo'?). Allowed: sft, dpo"),
         ({"epochs": 3}, "train has no parameter 'epochs' (here it is 'num_epochs')"),

@@ -12,7 +12,7 @@ from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, Lightn
 from mini_agentic_rl.types import EnqueueRolloutRequest
 
 PROCESSES = 4
-ROLLOUTS = 1_000
+ROLLOUTS = 400
 
 _CLAIMER = """
 import asyncio, json, sys

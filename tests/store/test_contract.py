@@ -359,3 +359,49 @@ async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_
         assert own is not contract
         assert inspect.signature(own) == inspect.signature(contract)
     assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
+
+
+async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:
+    kept = await store.start_rollout("kept")
+    gone = await store.start_rollout("gone", worker_id="w")
+    queued = await store.enqueue_rollout("queued")
+    for rollout in (kept, gone):
+        await store.add_span(span_of(rollout))
+    assert list(await store.delete_rollouts([gone.rollout_id, queued.rollout_id, "never"])) == [
+        gone.rollout_id,
+        queued.rollout_id,
+    ]
+    assert await store.get_rollout_by_id(gone.rollout_id) is None
+    assert not (await store.query_spans(gone.rollout_id)).items
+    assert not (await store.query_attempts(gone.rollout_id)).items
+    assert await store.dequeue_rollout() is None
+    with pytest.raises(ValueError, match=gone.rollout_id):
+        await store.add_span(span_of(gone))
+    assert list(await store.delete_rollouts([gone.rollout_id])) == []
+    assert [rollout.input for rollout in await store.query_rollouts()] == ["kept"]
+    assert len(await store.query_spans(kept.rollout_id)) == 1
+    statistics = await store.statistics()
+    assert (statistics["total_rollouts"], statistics["total_attempts"], statistics["total_spans"]) == (1, 1, 1)
+    later = await store.enqueue_rollout("later")
+    assert [rollout.input for rollout in await store.query_rollouts(limit=1, offset=1)] == ["later"]
+    assert (await store.query_rollouts(limit=1)).total == 2
+    assert later.rollout_id not in (gone.rollout_id, kept.rollout_id)
+
+
+async def test_a_rollout_that_is_deleted_with_a_limit_running_is_not_missed(store: LightningStore) -> None:
+    limited = await store.start_rollout("limited", config=RolloutConfig(timeout_seconds=0.05))
+    await store.delete_rollouts([limited.rollout_id])
+    await asyncio.sleep(0.1)
+    other = await store.start_rollout("other")
+    assert await status_of(store, other.rollout_id) == ("preparing", "preparing")
+
+
+async def test_a_rollout_may_have_an_id_of_its_makers_own(store: LightningStore) -> None:
+    made = await store.start_rollout("task", rollout_id="se-1")
+    assert made.rollout_id == made.attempt.rollout_id == "se-1"
+    with pytest.raises(ValueError, match="se-1"):
+        await store.start_rollout("again", rollout_id="se-1")
+    await store.add_span(span_of(made))
+    await store.delete_rollouts(["se-1"])
+    assert (await store.start_rollout("anew", rollout_id="se-1")).input == "anew"
+    assert not (await store.query_spans("se-1")).items

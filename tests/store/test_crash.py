@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .crash import Acknowledged, check_kept, load_until, nothing_is_stuck, start_command
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def _kill(server: subprocess.Popen[str]) -> None:

@@ -316,8 +316,11 @@ async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_starte
 
 
 async def test_stopping_ends_requests_that_wait_and_finishes_those_under_way() -> None:
+    begun = threading.Event()
+
     class Slow(InMemoryLightningStore):
         async def statistics(self):  # type: ignore[no-untyped-def]  # as that of the store
+            begun.set()
             await asyncio.sleep(0.3)
             return await super().statistics()
 
@@ -326,6 +329,7 @@ async def test_stopping_ends_requests_that_wait_and_finishes_those_under_way() -
     async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/", timeout=20) as http:
         waiting = asyncio.create_task(http.post("waits/work", json={"timeout": 20}))
         under_way = asyncio.create_task(http.get("statistics"))
+        assert await asyncio.to_thread(begun.wait, 30)
         await asyncio.sleep(0.1)
         await server.stop()
         assert (await waiting).status_code == 503

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.store.base import LightningStoreError
+from mini_agentic_rl.store.errors import LightningStoreError
 from mini_agentic_rl.store.sql import sqlite
 from mini_agentic_rl.store.sql.sqlite import Synchronous
 from mini_agentic_rl.types import EnqueueRolloutRequest

@@ -66,6 +66,11 @@ class Neighbour:
         self._stop.set()
         self._thread.join()
 
+    def forget(self) -> None:
+        """Forget the waits so far: making a large body holds up this thread too."""
+        with self._lock:
+            self._longest = 0.0
+
     def longest(self) -> float:
         """Return the longest wait since the last time, in seconds.
 

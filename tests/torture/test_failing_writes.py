@@ -22,6 +22,9 @@ from .failing_disk import FAULTS, NAMES, Done, Preloaded
 HERE = Path(__file__).parent
 EVERY = max(1, round(1 / SIZE))
 SOON_S = 60
+"""The longest that a training may take to end when its disk fails."""
+WHOLE_S = 300
+"""The longest that one may take whose disk works: seconds, on a machine of its own."""
 STEPS = 4
 TRAINING = {"train": "reinforcement learning", "sft": "training"}
 """Phase of the metrics that each step has one row in."""
@@ -111,7 +114,12 @@ class Training:
     def _run(self, folder: Path, at: int, error: int, *more: str, stays: bool = False) -> Done:
         fault = (str(folder), str(at), str(error), str(stays))
         return self.preloaded.run(
-            HERE / "failing_command.py", *fault, self.command, *self._options(folder), *more, timeout=SOON_S
+            HERE / "failing_command.py",
+            *fault,
+            self.command,
+            *self._options(folder),
+            *more,
+            timeout=SOON_S if at else WHOLE_S,
         )
 
     def _options(self, folder: Path) -> list[str]:

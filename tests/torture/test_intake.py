@@ -216,7 +216,7 @@ def test_compression_shapes_of_otlp(attack: Attack, store: tuple[Served, Ids]) -
     with Neighbour(f"{ids.url}/v1/agl/health") as neighbour, httpx.Client(timeout=300) as http:
         for name, made, statuses in random.Random(4).sample(shapes, min(len(shapes), attack.times(len(shapes)))):
             body = made()
-            neighbour.longest()
+            neighbour.forget()
             with attack.attempt(name, limit_s=100), attack.memory_of(server.pid):
                 response = http.post(f"{ids.url}/v1/traces", content=body, headers=GZIP)
                 assert response.status_code in statuses, (response.status_code, response.content[:300])
@@ -233,7 +233,7 @@ def test_good_spans_of_otlp_into_sqlite(attack: Attack, tmp_path: Path) -> None:
         with Neighbour(neighbour_at) as neighbour, httpx.Client(timeout=300) as http:
             for size in (60_000 // n for n in range(1, 1 + attack.times(10))):
                 body = many(ids, size)()
-                neighbour.longest()
+                neighbour.forget()
                 with attack.attempt(size, limit_s=200), attack.memory_of(server.pid):
                     assert http.post(f"{ids.url}/v1/traces", content=body, headers=GZIP).status_code == 200
                     attack.neighbour(neighbour.longest())

@@ -40,6 +40,8 @@ SHAPES: Final[dict[str, Shape]] = {
     "zeros": _many("0"),
     "one word": lambda size: json.dumps("a" * size),
     "words": lambda size: json.dumps("one 2 " * (size // 6)),
+    "blanks": lambda size: json.dumps(" " * size),
+    "special tokens": lambda size: json.dumps("<|im_end|>" * (size // 10)),
     "white space": lambda size: " " * size + '""',
     "escapes": lambda size: '"' + "\\u4f60" * (size // 6) + '"',
     "half surrogates": lambda size: '"' + "\\ud800" * (size // 6) + '"',
@@ -102,10 +104,10 @@ def _attack(attack: Attack, server: Served, routes: dict[str, tuple[str, ...]], 
         for number, name in enumerate(SHAPES)
     ]
     random.Random(turn).shuffle(tries)
-    with Neighbour(f"{server.url}/") as neighbour, httpx.Client(timeout=120) as client:
+    with Neighbour(f"{server.url}/") as neighbour, httpx.Client(timeout=600) as client:
         for path, name, frame in tries[: attack.times(len(tries))]:
             body = (frame % SHAPES[name](size)).encode()
-            neighbour.longest()
+            neighbour.forget()
             with attack.attempt(f"{name}, {len(body)} bytes, to {path}"), attack.memory_of(server.pid):
                 answer = client.post(f"{server.url}{path}", content=body, headers=JSON)
                 assert answer.status_code < 500 or "127.0.0.1:9" in answer.text, answer.text[:300]

@@ -5,6 +5,7 @@ from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
 from .messages import parsed_messages as parsed_messages
 from .records import TraceToRecords as TraceToRecords
+from .records import is_completion as is_completion
 from .records import spans_to_records as spans_to_records
 from .selection import Selection as Selection
 from .selection import TraceToTokenTree as TraceToTokenTree

@@ -3,9 +3,10 @@
     base, decorator, baseline   what an algorithm is; `@algo` makes one of a function; `Baseline` changes nothing
     loop/                       a training with weights: sampling, credit, checkpoints; `Objective` is the update
     losses/                     losses of the policy gradient, one file each, and the published variants
-    grpo/, ppo/                 `MiniGRPO` and `MiniPPO`: two objectives for that loop; `trl_grpo/` is a third, by TRL
+    grpo/, ppo/                 `MiniGRPO` and `MiniPPO`: two objectives for that loop; `grpo/trl_backend/` is a third
     verl/                       `VERL`: a verl configuration, run by one of them
-    apo/                        prompts instead of weights
+    apo/, gepa/                 prompts instead of weights
+    from_use/                   sessions of agents in use instead of tasks
     measure                     evaluation alone
 
 Names whose modules need torch are loaded when they are asked for.

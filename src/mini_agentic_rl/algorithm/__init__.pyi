@@ -1,3 +1,4 @@
+from .answers import answer_rows as answer_rows
 from .apo import APO as APO
 from .apo import APOSettings as APOSettings
 from .base import Algorithm as Algorithm
@@ -7,6 +8,12 @@ from .baseline import Baseline as Baseline
 from .baseline import FastAlgorithm as FastAlgorithm
 from .decorator import FunctionalAlgorithm as FunctionalAlgorithm
 from .decorator import algo as algo
+from .from_use import UseLearner as UseLearner
+from .from_use import UseSettings as UseSettings
+from .from_use import judge_ended as judge_ended
+from .from_use import use_loop as use_loop
+from .gepa import GEPA as GEPA
+from .gepa import GEPASettings as GEPASettings
 from .grpo import Backend as Backend
 from .grpo import GRPOSettings as GRPOSettings
 from .grpo import MiniGRPO as MiniGRPO

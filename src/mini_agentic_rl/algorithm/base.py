@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,8 +36,11 @@ template."""
 class Checkpoints(Protocol):
     """Storage of what a run needs to go on."""
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
-        """Keep what `write` puts into an empty folder; None when the disk is full."""
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: Collection[int] = ()) -> Path | None:
+        """Keep what `write` puts into an empty folder, and those of the steps in `keep`; None when the disk is full."""
+
+    def checkpoints(self) -> Sequence[tuple[int, Path]]:
+        """(step, folder) of every whole checkpoint, oldest first."""
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """(step, folder) of the newest whole checkpoint."""
@@ -47,6 +50,9 @@ class Checkpoints(Protocol):
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Keep what was trained."""
+
+    def save_answers(self, rows: Sequence[Mapping[str, Any]], keep: Collection[str]) -> None:
+        """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in `keep`."""
 
 
 @dataclass

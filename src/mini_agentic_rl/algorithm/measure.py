@@ -85,6 +85,7 @@ class Measure(Algorithm):
     """Port of the endpoint that agents call; 0 takes a free one."""
     evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
     seconds: dict[str, float] = field(default_factory=dict, init=False)
+    kernels: str | None = field(default=None, init=False)
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -93,9 +94,9 @@ class Measure(Algorithm):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """`accuracy` (name, correct, count of the one measurement), `seconds` by phase."""
+        """`accuracy` (name, correct, count of the one measurement), `seconds` by phase, `kernels` (`PolicyModel`)."""
         rows = [{"name": one.name, "correct": sum(one.correct), "count": len(one.rollouts)} for one in self.evaluations]
-        return {"accuracy": rows, "seconds": dict(self.seconds)}
+        return {"accuracy": rows, "seconds": dict(self.seconds), "kernels": self.kernels}
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Measure on `val_dataset`.
@@ -113,6 +114,7 @@ class Measure(Algorithm):
         served = await asyncio.to_thread(
             ServedPolicy.load, self.model, self.tokenizer, engine=self.engine, **(self.load_options or {})
         )
+        self.kernels = served.policy.model.kernels
         try:
             await asyncio.to_thread(
                 served.serve,

@@ -68,14 +68,14 @@ class FinishedRollout:
 
     @property
     def unscored(self) -> str | None:
-        """Why there is nothing to measure; None when there is. What was recorded of its calls does not matter."""
+        """Return why there is nothing to measure; None when there is. Records of its calls do not matter."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
             return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
         return "no reward: neither the agent nor a hook gave one" if self.reward is None else None
 
     @property
     def untrainable(self) -> str | None:
-        """Why there is nothing to train on; None when there is."""
+        """Return why there is nothing to train on; None when there is."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
             return self.unscored
         if self.untrained_calls is not None:
@@ -145,6 +145,15 @@ async def run_rollouts(
         if found:
             on_progress(len(found))
     return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
+
+
+async def read_rollouts(
+    store: LightningStore, ids: Sequence[str], trained: TrainedCalls | None = None
+) -> list[FinishedRollout]:
+    """Return rollouts that have ended, as `run_rollouts` does, in this order; without those that the store has lost."""
+    found = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
+    wanted = trained or TrainedCalls()
+    return [await _finished(store, found[rollout_id], wanted) for rollout_id in ids if rollout_id in found]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:

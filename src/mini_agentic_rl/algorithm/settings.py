@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ..config import SeedSettings, Settings
 from ..gateway import AnswerSettings
+from ..policy import Schedule
 
 OnFailure: TypeAlias = Literal["drop", "zero", "retry"]
 """Treatment of a rollout that failed: left out, counted as reward 0, or run again."""
@@ -29,9 +30,11 @@ class WarmStartSettings(Settings):
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
     """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
-    batch_size: int = Field(default=4, ge=1)
-    """Conversations per optimizer step."""
+    batch_size: int = Field(default=4, ge=1, json_schema_extra={"option": "--sft-batch-size"})
+    """Conversations per optimizer step of the imitation."""
     learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})
     """Peak learning rate of the imitation."""
     warmup_steps: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises."""
+    schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--sft-lr-schedule"})
+    """Curve by which the learning rate of the imitation falls over its steps."""

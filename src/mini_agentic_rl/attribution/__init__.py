@@ -1,4 +1,4 @@
-"""Which attempt and which agent an LLM call belongs to, where its URL does not say so.
+"""The attempt and the agent that an LLM call belongs to, where its URL does not say so.
 
 While an agent runs, its attempt stands in the context of the running task (`calls_of`), in the threads that it starts
 (`threads`), and in the environment of the processes that it starts (`rollout_environment`). Every HTTP client of the

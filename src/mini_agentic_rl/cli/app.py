@@ -10,18 +10,22 @@ import typer
 from .. import __version__
 from ..jobs import (
     ChatSettings,
+    CompareSettings,
     EvalSettings,
+    LearnSettings,
     PlanSettings,
     ServeSettings,
     SqlTrainConfig,
     TrainConfig,
     with_agent_defaults,
 )
+from .comparisons import show_comparison
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
+from .sweep import add_sweep_command
 from .tables import show, show_plan, show_result
 
 app = typer.Typer(
@@ -57,7 +61,17 @@ def _train(settings: TrainConfig) -> None:
     show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
 
 
+add_sweep_command(app)
 add_post_training_commands(app)
+
+
+@settings_command(app, "learn", LearnSettings, panel=TRAIN)
+def learn(settings: LearnSettings) -> None:
+    """Learn from the sessions of a server in use (serve --learn-from-use), and publish what was learnt to it."""
+    from ..jobs import learn_job
+
+    done = learn_job(settings)
+    typer.echo(f"{done['steps']} steps on {done['sessions']} sessions; version {done['version']}")
 
 
 @settings_command(app, "eval", EvalSettings, panel=MEASURE)
@@ -68,6 +82,15 @@ def evaluate(settings: EvalSettings) -> None:
     summary = eval_job(settings)
     written = [settings.output] if settings.output else []
     show(settings, summary, lambda console: show_result(console, summary, written=written))
+
+
+@settings_command(app, "compare", CompareSettings, panel=MEASURE, has_file=False)
+def compare(settings: CompareSettings) -> None:
+    """Compare runs, or outputs of `eval`, on the problems that they share: each with the first, by a paired test."""
+    from ..jobs import compare_job
+
+    found = compare_job(settings)
+    show(settings, found, lambda console: show_comparison(console, found))
 
 
 @settings_command(app, "plan", PlanSettings, panel=MEASURE)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobs import ConvertSettings, DatasetSettings
-from ..metrics import counted
+from ..metrics import counted, percent
 from .options import DATA, settings_command
 from .tables import show
 
@@ -22,8 +22,12 @@ def add_data_commands(app: typer.Typer) -> None:
     @settings_command(app, "dataset", DatasetSettings, panel=DATA)
     def dataset(settings: DatasetSettings) -> None:
         """Look at what a data set gives to a form of training, and write it to a file if asked to."""
-        from ..jobs import dataset_job
+        from ..jobs import check_splits_job, dataset_job
 
+        if settings.check_splits:
+            overlap = check_splits_job(settings)
+            show(settings, overlap, lambda console: show_overlaps(console, overlap))
+            return
         found = dataset_job(settings)
         show(settings, found, lambda console: show_examples(console, found))
         if settings.output is not None and not settings.json_output:
@@ -53,6 +57,24 @@ def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
             table.add_row(Text(reason), f"{found['count']:,}", Text(first))
         console.print(table)
     console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def show_overlaps(console: Console, found: Mapping[str, Any]) -> None:
+    """Print how much of the questions of each split was in the earlier ones."""
+    sizes = ", ".join(f"{name} {count:,}" for name, count in found["splits"].items())
+    console.print(f"{found['dataset']}: {sizes}", highlight=False, markup=False)
+    ngram = found["ngram"]
+    table = Table("asked", "seen", "the same", "but for numbers", f"{ngram} words", "of their words", title="Overlap")
+    for row in found["overlaps"]:
+        shares = (percent(row[name] / row["questions"]) for name in ("same", "same_but_numbers", "with_ngram"))
+        table.add_row(row["asked"], row["seen"], *shares, percent(row["ngrams_seen"]))
+    console.print(table)
+    console.print(
+        f"of the questions asked: seen as they are; seen with other numbers; with {ngram} words in a row that were "
+        f"seen; and the mean share of their runs of {ngram} words that were",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def show_examples(console: Console, found: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ _POST_TRAINING = (
 SHORT_HELP: Mapping[str, Sequence[str]] = {
     "train": _TRAIN,
     "train-sql": (*_TRAIN, "database", "reward_model_url", "ci_fast", "external_store_address"),
+    "sweep": ("vary", "seeds", *_TRAIN),
     "sft": (*_POST_TRAINING, "packing"),
     "dpo": (*_POST_TRAINING, "beta", "loss_type"),
     "kto": (*_POST_TRAINING, "beta"),

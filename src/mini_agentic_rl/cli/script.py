@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from ..config import called_here
-from ..errors import UserError, nearest
+from ..config import called_here, misspelt
+from ..errors import UserError
 from ..visible_text import visible
 from .app import app
 from .help_pages import PagedCommand
@@ -182,7 +182,7 @@ def _own_options(own: Mapping[str, str]) -> list[Any]:
 
 def _unknown(flag: str, known: Iterable[str]) -> str:
     name, names = _underscored(flag), list(known)
-    near = called_here(name, names) or nearest(name, names)
+    near = called_here(name, names) or misspelt(name, names)
     hint = f": did you mean --{near}?" if near else "; --help shows those there are"
     return f"{flag} is unknown{hint}"
 

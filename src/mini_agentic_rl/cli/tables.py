@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import JsonSettings
-from ..metrics import counted, percent
+from ..metrics import counted, number, percent
 from ..types import Attempt, AttemptedRollout, Rollout, Span, Worker
 from ..visible_text import VisibleConsole, visible, visible_json, visible_line
 
@@ -57,14 +57,25 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def check_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of `trainer.evaluations.check_rows`."""
+    table = Table("", "check", "mean", "95 % interval", title="Other checks of the same answers")
+    for row in rows:
+        name, check = (Text(visible_line(str(row[key]))) for key in ("name", "check"))
+        table.add_row(name, check, number(row["mean"]), f"{number(row['low'])} – {number(row['high'])}")
+    return table
+
+
 def show_result(
     console: Console, summary: Mapping[str, Any], *, written: Sequence[Path] = (), then: Sequence[str] = ()
 ) -> None:
-    """Print the accuracies of a summary, why rollouts were left out, those of the `written` paths that exist, and what
-    to do `then`."""
+    """Print the accuracies of a summary, the other checks of its answers, why rollouts were left out, those of the
+    `written` paths that exist, and what to do `then`."""
     rows = summary.get("accuracy") or []
     if rows:
         console.print(accuracy_table(rows))
+    if summary.get("checks"):
+        console.print(check_table(summary["checks"]))
     for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
         for reason, count in (summary.get(key) or {}).items():
             console.print(

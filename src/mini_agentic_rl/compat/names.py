@@ -41,6 +41,7 @@ MOVED: Final[dict[str, str]] = {
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
     "algorithm.warm_start": "algorithm.loop.warm_start",
+    "algorithm.trl_grpo": "algorithm.grpo.trl_backend",
     "mini_llm_server": "gateway.http.server",
     "utils": "compat",
     "utils.mini_llm_server": "cli.mini_llm_server",

@@ -10,6 +10,7 @@ from .environment import resolve_str_env_var as resolve_str_env_var
 from .other_names import OTHER_NAMES as OTHER_NAMES
 from .other_names import VALUES as VALUES
 from .other_names import called_here as called_here
+from .other_names import misspelt as misspelt
 from .other_names import refusal as refusal
 from .settings import JsonSettings as JsonSettings
 from .settings import SeedSettings as SeedSettings

@@ -17,7 +17,7 @@ KERNELS_VARIABLE: Final = "MINI_AGENTIC_RL_KERNELS"
 
 
 def cache_dir() -> Path:
-    """Where models and generated data are kept: `$MINI_AGENTIC_RL_CACHE`, or the user's cache folder."""
+    """Return the folder of models and generated data: `$MINI_AGENTIC_RL_CACHE`, or the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).expanduser() if chosen else user_cache_path("mini-agentic-rl", appauthor=False)
 

@@ -83,6 +83,11 @@ def called_here(name: str, known: Collection[str]) -> str | None:
     return next((here for here in OTHER_NAMES.get(name, ()) if here in known), None)
 
 
+def misspelt(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that a name may be a slip of. A name of elsewhere is no slip: None."""
+    return None if name in OTHER_NAMES else nearest(name, known)
+
+
 def refusal(name: str, known: Collection[str]) -> str | None:
     """Return the complaint about an unknown setting whose name here, or one spelled nearly alike, is among the `known`;
     None where there is none. Settings stand in it in backticks."""
@@ -92,5 +97,5 @@ def refusal(name: str, known: Collection[str]) -> str | None:
         return (
             f"{name} is unknown: here it is `{here}`" if value is None else f"{name} is unknown: give `{here}={value}`"
         )
-    near = nearest(name, known)
+    near = misspelt(name, known)
     return None if near is None else f"{name} is unknown: did you mean `{near}`?"

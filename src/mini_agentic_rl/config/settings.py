@@ -118,7 +118,7 @@ class Setting:
 
 
 class SeedSettings(Settings):
-    """Where random numbers come from."""
+    """The seed of random numbers."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of tasks, sampling and initial weights."""

@@ -21,15 +21,18 @@ from .formats import FORMS, Example, Form, examples_of
 from .load import LOCAL as LOCAL_GSM8K
 from .load import NAMES, load_task_dataset
 from .messages import ShapeError
+from .overlap import overlap_of_splits, split_overlap
 from .preferences import PreferenceFields
 from .records import is_data_file, is_hub_name
-from .rows import DatasetError, Row, Split, TaskRows, check_split, choose, select
+from .rows import SPLITS, DatasetError, Row, Split, TaskRows, check_split, choose, select
+from .small_talk import small_talk_conversations
 from .tasks import load_jsonl
 
 __all__ = [
     "FORMS",
     "LOCAL_GSM8K",
     "NAMES",
+    "SPLITS",
     "SYSTEM_PROMPT",
     "TOOLS",
     "ArithmeticDataset",
@@ -54,7 +57,10 @@ __all__ = [
     "load_jsonl",
     "load_task_dataset",
     "opening",
+    "overlap_of_splits",
     "select",
+    "small_talk_conversations",
+    "split_overlap",
     "split_style",
     "tools_for",
 ]

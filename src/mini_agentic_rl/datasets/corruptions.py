@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from ..rewards import parse_number, plain_number
+from ..rewards import is_correct, parse_number, plain_number
 from .worked import Operation, Worked, operations, plan_of, results, working
 
 _SWAPPED = {"+": "-", "-": "+", "*": "+", "/": "*"}
@@ -164,6 +164,8 @@ def _recomputed(case: Case, steps: list[Operation], slips: Mapping[int, Fraction
     except ZeroDivisionError:
         return None
     if any(value.denominator not in (1, 2, 4, 5, 10, 20, 25, 50, 100) for value in values):
+        return None
+    if is_correct(plain_number(values[-1]), case.right.answer):  # within the tolerance of the right answer
         return None
     return Worked((*plan_of(case.row), *lines), plain_number(values[-1])).text
 

@@ -21,8 +21,9 @@ from ..metrics import counted
 from ..user_code import load_object
 from .conversation import TEXT_PROMPT, demonstration, in_text, opening, split_style, tools_for
 from .corruptions import Case, corrupted
+from .episodes import episode_examples, is_episodes, load_episodes
 from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
-from .load import MEDICAL, NAMES, load_task_dataset
+from .load import EVERY_NAME, MEDICAL, NAMES, load_task_dataset
 from .messages import ShapeError, assistant
 from .records import Located, is_data_file, is_hub_name, stem
 from .rows import DatasetError, Row, digest, meant, select
@@ -97,11 +98,12 @@ def load_examples(
     - `unpaired`: `{"prompt": […], "completion": […], "label": bool}`.
 
     Args:
-        name: `arithmetic` or `medical` (`arithmetic:1,2` for some levels), `gsm_symbolic` or `gsm8k`; a .jsonl, .json,
-            .csv, .tsv or .parquet file; a folder with such files named for their splits; `owner/name` (or
-            `owner/name:configuration`) on the Hugging Face Hub; or `module:function`, which is called with form, split,
-            max_samples and seed and gives the rows. With "text:" before it, word problems come without the calculator:
-            the prompt asks for a step-by-step solution, and that is what is imitated.
+        name: `arithmetic` or `medical` (`arithmetic:1,2` for some levels), `gsm_symbolic` or `gsm8k`; one of
+            `EPISODES`, which have the forms `sft` and `rl`; a .jsonl, .json, .csv, .tsv or .parquet file; a folder with
+            such files named for their splits; `owner/name` (or `owner/name:configuration`) on the Hugging Face Hub; or
+            `module:function`, which is called with form, split, max_samples and seed and gives the rows. With "text:"
+            before it, word problems come without the calculator: the prompt asks for a step-by-step solution, and that
+            is what is imitated.
         form: what the examples are for.
         split: "train", "val", "test", or for files "all".
         max_samples: how many examples to draw; None takes all (of generated data sets 1000).
@@ -117,6 +119,8 @@ def load_examples(
         raise DatasetError(f"max_samples must be 0 or more, not {max_samples}")
     text, as_text = split_style(str(name))
     path = Path(text)
+    if is_episodes(text):
+        return episode_examples(text, load_episodes(text, split, max_samples, seed), form)
     known = text.partition(":")[0]
     if known == MEDICAL:
         return medical_examples(load_task_dataset(text, split, max_samples, seed), form)
@@ -126,9 +130,8 @@ def load_examples(
     if ":" in text and not (path.exists() or is_data_file(path) or is_hub_name(text)):
         return _called(text, form, split, max_samples, seed)
     if not (path.exists() or is_data_file(path) or is_hub_name(text)):
-        names = (*NAMES, MEDICAL)
         raise DatasetError(
-            f"{text!r} does not exist{meant(text, names)}; choose {', '.join(names)}, or give a file "
+            f"{text!r} does not exist{meant(text, EVERY_NAME)}; choose {', '.join(EVERY_NAME)}, or give a file "
             "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function",
             setting="dataset",
         )

@@ -22,7 +22,7 @@ TWO_FIELDS: tuple[tuple[str, str], ...] = (
     ("conversation_a", "conversation_b"),
     ("human_ref_A", "human_ref_B"),
 )
-"""Fields of two answers of which a verdict says which is better."""
+"""Fields of two answers of which a judgement says which is better."""
 JUDGEMENT_FIELDS: tuple[str, ...] = (
     "better_response_id",
     "winner",
@@ -52,10 +52,10 @@ _TEXT_FIELDS = ("response", "text", "content", "output", "answer", "completion",
 
 
 def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the better and the worse of two answers; None where the record has no two answers with a verdict.
+    """Return the better and the worse of two answers; None where the record has no two judged answers.
 
     Raises:
-        ShapeError: a tie, or a verdict that names neither.
+        ShapeError: a tie, or a judgement that names neither.
     """
     for first, second in TWO_FIELDS:
         if first in record and second in record:
@@ -90,7 +90,7 @@ def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | None:
-    """Return True if the first answer is better; None without a verdict."""
+    """Return True if the first answer is better; None without a judgement."""
     if first == "human_ref_A" and "labels" in record:  # SHP: 1 stands for A
         return bool(record["labels"])
     left, right = _ending(first), _ending(second)
@@ -107,13 +107,13 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
         if value == 0:
             raise ShapeError(TIE)
         return None if value is None else value < 0
-    verdict = _word(record[name])
-    if "tie" in verdict or "both" in verdict or verdict in ("equal", "neither", "same"):
+    judgement = _word(record[name])
+    if "tie" in judgement or "both" in judgement or judgement in ("equal", "neither", "same"):
         raise ShapeError(TIE)
     for ending, field, wins in ((left, first.lower(), True), (right, second.lower(), False)):
-        if verdict in (ending, field) or verdict.endswith(("_" + ending, " " + ending)):
+        if judgement in (ending, field) or judgement.endswith(("_" + ending, " " + ending)):
             return wins
-    raise ShapeError("the verdict names neither answer", f"{name} is {verdict[:40]!r}")
+    raise ShapeError("the judgement names neither answer", f"{name} is {judgement[:40]!r}")
 
 
 def _ending(field: str) -> str:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import MissingPackageError
-from .arithmetic import LEVELS, ArithmeticDataset
+from .arithmetic import TRANSFER, ArithmeticDataset
 from .conversation import in_text, split_style
+from .episodes import EPISODES, is_episodes, load_episodes
 from .records import SUFFIXES, is_data_file, is_hub_name
 from .rows import DatasetError, Row, TaskRows, check_split, digest, meant, split_of
 from .sql import MedicalQuestions
+from .stories import LEVELS
 from .tasks import load_tasks_of
 
 HUB_NAME = "openai/gsm8k:main"
@@ -94,6 +96,8 @@ def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> 
 NAMES: tuple[str, ...] = ("arithmetic", "gsm_symbolic", "gsm8k")
 MEDICAL = "medical"
 """Questions with SQL queries, for the SQL agent alone."""
+EVERY_NAME: tuple[str, ...] = (*NAMES, MEDICAL, *EPISODES)
+"""Every data set that is known by its name."""
 DEFAULT_SIZE = 1000
 """Rows of a generated data set when no size is given."""
 
@@ -103,12 +107,12 @@ def load_task_dataset(
 ) -> TaskRows:
     """Return rows with `id`, `question` and `answer`.
 
-    `name_or_path` is one of `NAMES` or `MEDICAL` (`arithmetic:1,2` has problems of these levels only), a file (.jsonl,
-    .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the Hugging Face Hub.
-    What has no published splits is divided by its questions into train, val and test (8 : 1 : 1); the split "all", for
-    everything that is not generated, takes every row. "text:" before the name asks for answers in words: the rows have
-    the `style` "text", by which the math agent offers no calculator. Without a `size`, generated data sets have
-    `DEFAULT_SIZE` rows and others all they hold.
+    `name_or_path` is one of `NAMES`, `MEDICAL` or `EPISODES` (`arithmetic:1,2` has problems of these levels only), a
+    file (.jsonl, .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the
+    Hugging Face Hub. What has no published splits is divided by its questions into train, val and test (8 : 1 : 1); the
+    split "all", for everything that is not generated, takes every row. "text:" before the name asks for answers in
+    words: the rows have the `style` "text", by which the math agent offers no calculator. Without a `size`, generated
+    data sets have `DEFAULT_SIZE` rows and others all they hold.
 
     Raises:
         DatasetError: no such data set, split or file, or a malformed one.
@@ -121,20 +125,24 @@ def load_task_dataset(
 
 def _load(name: str, split: str, size: int | None, seed: int) -> TaskRows:
     path = Path(name)
+    if is_episodes(name):
+        return load_episodes(name, split, size, seed)
     known, _, levels = name.partition(":")
     if known not in (*NAMES, MEDICAL):
         if not (path.exists() or is_data_file(path) or is_hub_name(name)):
             raise DatasetError(
-                f"{name!r} does not exist{meant(name, NAMES)}; choose {', '.join((*NAMES, MEDICAL))}, "
+                f"{name!r} does not exist{meant(name, EVERY_NAME)}; choose {', '.join(EVERY_NAME)}, "
                 f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub",
                 setting="dataset",
             )
         return load_tasks_of(name, split, size, seed)
     if split == "all":
         raise DatasetError(f'{name}: the split "all" is for files; choose train, val or test', setting="dataset")
-    wanted = check_split(split)
     if known == "arithmetic":
-        return ArithmeticDataset(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
+        return ArithmeticDataset(split, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
+    if split == TRANSFER:
+        raise DatasetError(f"{name} has no stories kept apart: the split transfer is arithmetic's", setting="split")
+    wanted = check_split(split)
     if known == MEDICAL:
         return MedicalQuestions(wanted, DEFAULT_SIZE if size is None else size, seed, _levels(known, levels))
     if levels:

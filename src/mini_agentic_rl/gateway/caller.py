@@ -1,4 +1,4 @@
-"""Whose call a request is: its URL says it, or at the plain URL the `baggage` header that clients of an agent send."""
+"""The caller of a request: its URL says it, or at the plain URL the `baggage` header that clients of an agent send."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from ..policy import (
     adapter_folder,
     resolve_model,
 )
+from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .backends.policy import PolicyBackend
@@ -150,8 +151,9 @@ class ServedPolicy:
         limits: GatewayLimits | None = None,
         tool_format: ToolFormatName = "auto",
         thinking: ThinkingName = "auto",
+        sessions: SessionSettings | None = None,
     ) -> MiniLLMServer:
-        """Start the server; rollouts' calls are recorded in `store`."""
+        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use."""
         backend = PolicyBackend(
             self.policy.engine,
             base_name=self.base_name,
@@ -171,6 +173,7 @@ class ServedPolicy:
             tool_format=tool_format,
             thinking=thinking,
             extra_eos_ids=self._generation_eos_ids(),
+            sessions=sessions,
         )
         return self.server.start()
 

@@ -23,7 +23,7 @@ class AnswerSettings(Settings):
 
 
 class AddressSettings(Settings):
-    """Where a server listens."""
+    """The address that a server listens on."""
 
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 lets other machines in, and then needs a key."""
@@ -34,7 +34,7 @@ class AddressSettings(Settings):
 
 
 class ServerSettings(AddressSettings):
-    """Where a server listens, and whom it lets in."""
+    """The address that a server listens on, and whom it lets in."""
 
     api_key: list[str] = Field(default=[], repr=False)
     """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the

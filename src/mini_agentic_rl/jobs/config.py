@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
-from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings
+from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings
 from ..config import COMMAS, JsonSettings, Settings
+from ..datasets.episodes import EPISODES, is_episodes, tokens_of_episodes
+from ..errors import UserError
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings, RunSettings
@@ -29,40 +31,63 @@ DECIDED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in
 """Settings of the loop that the algorithm decides where they are not given."""
 CRITIC: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
 """Settings of the loop that PPO alone has."""
+COMPARED: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
+"""Settings of the loop that PPO has not."""
 
 
 class TaskSettings(Settings):
-    """Which agent, on which tasks."""
+    """An agent and its tasks."""
 
     agent: str = "math"
-    """Agent: `math`, `sql` (with the defaults of `train-sql`), or `module:ClassName` of a LitAgent of yours."""
+    """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
+    `reasoning_gym` (each for the tasks of its name), or `module:ClassName` of a LitAgent of yours."""
     dataset: str = "arithmetic"
-    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, a file (JSONL, JSON,
-    CSV, TSV or Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub."""
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
+    name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or Parquet) with `question`
+    and `answer`, a folder with such files, or `owner/name` on the Hub."""
     difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
-    """Levels of the arithmetic and medical tasks, from 1 to 4; several with commas, as 1,2."""
+    """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
+
+
+SHORT_IMITATION: Mapping[str, Any] = {
+    "loop.total_steps": 12,
+    "lora.r": 8,
+    "learner.learning_rate": 8e-4,
+    "warm_start.examples": 32,
+    "warm_start.learning_rate": 1e-3,
+    "warm_start.batch_size": 4,
+    "warm_start.schedule": "constant",
+}
+"""Defaults of trainings on anything but the generated arithmetic: imitation teaches the form, rewards the rest."""
 
 
 class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "loop.total_steps": 12,
+        "loop.total_steps": 16,
         "loop.tasks_per_step": 12,
         "loop.samples_per_prompt": 8,
         "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
-        "learner.learning_rate": 8e-4,
+        "lora.r": 16,
+        "learner.learning_rate": 2e-4,
         "learner.schedule": "linear",
-        "warm_start.examples": 32,
+        "warm_start.examples": 1024,
+        "warm_start.learning_rate": 2e-3,
+        "warm_start.batch_size": 8,
+        "warm_start.schedule": "linear",
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*DECIDED, *CRITIC)},
     }
     """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
     constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
-    it trains the embedded model on arithmetic, on a CPU within minutes, and so takes fewer and larger steps, at a
-    higher learning rate that falls, after a short imitation. With PPO, too, it takes these numbers of rollouts and
-    passes, so that runs of different algorithms compare. None is what the algorithm or the agent decides."""
+    it trains the embedded model on arithmetic, on a CPU within minutes. To read stories that it has never seen it
+    imitates many different ones first, where a few would teach the form of a call only; from there it takes fewer and
+    larger steps of reinforcement learning, at a low rate that falls (a higher one, which suits a model that has just
+    learnt the form, destroys what it has read). Other tasks have `SHORT_IMITATION`. With PPO, too, it takes these
+    numbers of rollouts and passes, so that runs of different algorithms compare. None is what the algorithm or the
+    agent decides."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
@@ -81,6 +106,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.seed",
             "loop.deterministic",
             "loop.eval_every",
+            "loop.transfer_size",
+            "loop.validation_size",
+            "loop.validation_every",
+            "loop.patience",
             "loop.checkpoint_every",
             "run.console",
             "run.loggers",
@@ -88,7 +117,21 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "run.overwrite",
             "json_output",
         ),
-        "Warm-up (SFT)": ("warm_start.examples", "warm_start.learning_rate"),
+        "Prompt before weights": (
+            "optimize_prompt",
+            "prompt_file",
+            "gepa.reflection_model",
+            "reflection_base_url",
+            "gepa.max_rollouts",
+            "gepa.minibatch_size",
+            "gepa.pareto_size",
+        ),
+        "Warm-up (SFT)": (
+            "warm_start.examples",
+            "warm_start.learning_rate",
+            "warm_start.batch_size",
+            "warm_start.schedule",
+        ),
         "Reinforcement learning": (
             "algorithm",
             "backend",
@@ -106,10 +149,14 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.dynamic_sampling",
             "loop.max_sampling_rounds",
             "loop.curriculum",
+            "loop.replay_groups",
+            "loop.replay_steps",
             "loop.epochs_per_batch",
             "learner.max_batch_tokens",
             "learner.checkpointing",
+            "learner.flex_attention",
             "engine.cache_mib",
+            "engine.cuda_graphs",
             "n_runners",
             "loop.gateway_port",
             "loop.rollout_timeout",
@@ -117,16 +164,20 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.max_attempts",
         ),
         "Rewards and loss": (
+            "loop.separate_rewards",
+            "loop.separate_reward_weights",
             "loop.baseline",
             "loop.normalize_advantage",
             "loop.advantage_normalization",
             "loop.policy_loss",
             "loop.clip_ratio",
             "loop.clip_ratio_high",
+            "loop.divergence_bound",
             "loop.loss_aggregation",
             "loop.max_trajectory_tokens",
             "loop.importance_correction",
             "loop.importance_cap",
+            "loop.importance_floor",
             "loop.kl_coef",
             "loop.kl_estimator",
             "loop.kl_in_reward",
@@ -135,12 +186,24 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.overlong_buffer",
             "loop.overlong_penalty",
         ),
-        "Critic (--algorithm ppo)": tuple(f"loop.{name}" for name in CRITIC),
+        "Teachers, and what is imitated": (
+            "loop.reward_coef",
+            "loop.teacher",
+            "loop.teacher_model",
+            "loop.teacher_coef",
+            "loop.distillation",
+            "loop.teacher_top_k",
+            "loop.teacher_reward",
+            "loop.echo_coef",
+            "loop.sft_coef",
+            "loop.sft_per_step",
+        ),
+        "Critic (PPO)": tuple(f"loop.{name}" for name in CRITIC),
         "Limits of a rollout": ("limits.*",),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
-        "96 for `sql`, 48 for `arithmetic`, else 128.",
+        "96 for `sql`, 48 for `arithmetic`, less for games, else 128.",
     }
 
     algorithm: AlgorithmName = "grpo"
@@ -155,8 +218,19 @@ class TrainConfig(RunnerSettings, JsonSettings):
     """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
     the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
 
+    optimize_prompt: Literal["none", "gepa"] = "none"
+    """Optimise the prompt before the weights: `gepa` searches with the untrained model, and the training goes on with
+    the best prompt."""
+    prompt_file: Path | None = None
+    """File with the prompt to begin with, which an agent of yours finds as the resource `prompt`; by default the
+    system prompt of the math agent."""
+    reflection_base_url: str | None = None
+    """Endpoint of the model that rewrites prompts (its key is OPENAI_API_KEY); by default OPENAI_BASE_URL, or
+    OpenAI's."""
+
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
+    gepa: GEPASettings = GEPASettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     loop: GRPOSettings | PPOSettings = GRPOSettings()
     lora: LoraSettings = LoraSettings()
@@ -176,7 +250,11 @@ class TrainConfig(RunnerSettings, JsonSettings):
         tasks = info.data.get("tasks", TaskSettings())
         given = {"max_new_tokens": tokens_of_call(tasks), **value}
         if algorithm == PPO:
-            return PPOSettings(**given)
+            usual = GRPOSettings.model_construct()  # as a run folder's file has them
+            foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
+            if foreign is not None:
+                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or take another `algorithm`")
+            return PPOSettings(**{name: one for name, one in given.items() if name not in COMPARED})
         foreign = next((name for name in CRITIC if name in given), None)
         if foreign is not None:
             raise ValueError(f"`{foreign}` is PPO's: give `algorithm=ppo` with it")
@@ -188,6 +266,7 @@ class SqlTrainConfig(TrainConfig):
 
     defaults: ClassVar[Mapping[str, Any]] = {
         **TrainConfig.defaults,
+        **SHORT_IMITATION,
         "tasks.agent": "sql",
         "tasks.dataset": "medical",
         "tasks.difficulty": [1],
@@ -237,14 +316,56 @@ class SqlTrainConfig(TrainConfig):
 
 
 def with_agent_defaults(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of `train-sql` with what was given, for `agent=sql`; any other as it is."""
-    if config.tasks.agent != "sql" or isinstance(config, SqlTrainConfig):
+    """Return the configuration with what the agent or the data set decides where nothing was given.
+
+    `agent=sql` has the configuration of `train-sql`. An agent with tasks of its own has these, and the other way round.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
+    if isinstance(config, SqlTrainConfig):
         return config
-    return SqlTrainConfig(**config.model_dump(exclude_unset=True))
+    if config.tasks.agent == "sql":
+        return SqlTrainConfig(**config.model_dump(exclude_unset=True))
+    tasks = tasks_of_family(config.tasks)
+    changes: dict[str, Any] = {}
+    if tasks != config.tasks:
+        changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
+        if "output_dir" not in config.run.model_fields_set:
+            changes["run"] = {"output_dir": Path("outputs", f"{tasks.agent}-agent")}
+    if (tasks.agent, tasks.dataset.partition(":")[0]) != ("math", "arithmetic"):
+        for path, value in SHORT_IMITATION.items():
+            group, name = path.split(".")
+            if name not in getattr(config, group).model_fields_set:
+                changes.setdefault(group, {})[name] = value
+    return config.changed(**changes) if changes else config
+
+
+def tasks_of_family(tasks: TaskSettings) -> TaskSettings:
+    """Return the settings with the data set of an agent that has its own, or the agent of such a data set.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
+    given = tasks.model_fields_set
+    family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
+    if tasks.agent in EPISODES and "dataset" not in given:
+        return tasks.changed(dataset=tasks.agent)
+    if family is not None and "agent" not in given:
+        return tasks.changed(agent=family)
+    if family != tasks.agent and (tasks.agent in EPISODES or (family is not None and ":" not in tasks.agent)):
+        raise UserError(
+            f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
+            setting="dataset",
+        )
+    return tasks
 
 
 def tokens_of_call(tasks: TaskSettings) -> int:
-    """Return the tokens that a call of an agent needs: a query, an expression, or a step of a solution in words."""
+    """Return the tokens that a call of an agent needs: a query, an expression, a guess, or a solution in words."""
     if tasks.agent == "sql":
         return 96
+    name = tasks.dataset if is_episodes(tasks.dataset) else tasks.agent
+    if is_episodes(name):
+        return tokens_of_episodes(name)
     return 48 if tasks.dataset == "arithmetic" else 128

@@ -11,7 +11,14 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..atomic_files import write_json, write_text
-from ..datasets import PreferenceFields, convert_preferences, load_examples
+from ..datasets import (
+    SPLITS,
+    PreferenceFields,
+    convert_preferences,
+    load_examples,
+    load_task_dataset,
+    overlap_of_splits,
+)
 from ..errors import UserError
 from ..metrics import shared_console
 from .settings import ConvertSettings, DatasetSettings
@@ -61,6 +68,26 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
         "columns": list(dict.fromkeys(name for example in examples for name in example)),
         "faults": Counter(example["fault"] for example in examples if "fault" in example),
         "first": examples[: settings.show],
+    }
+
+
+def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
+    """Return how much of the questions of each split was in the earlier ones: `overlaps`, see `overlap_of_splits`.
+
+    Raises:
+        UserError: there is no such data set, an extra that it needs is not installed, or it has one split alone.
+    """
+    splits: dict[str, list[str]] = {}
+    for split in SPLITS:
+        rows = load_task_dataset(settings.dataset, split, settings.max_samples, settings.seed)
+        splits[split] = [str(row["question"]) for row in rows]
+    if sum(map(bool, splits.values())) < 2:
+        raise UserError(f"{settings.dataset} has too few tasks for two splits", setting="dataset")
+    return {
+        "dataset": settings.dataset,
+        "ngram": settings.ngram,
+        "splits": {name: len(questions) for name, questions in splits.items()},
+        "overlaps": overlap_of_splits(splits, settings.ngram),
     }
 
 

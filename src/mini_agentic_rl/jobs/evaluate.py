@@ -7,25 +7,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm import Evaluation, Measure, peak_memory_bytes
+from ..algorithm import Measure, answer_rows, peak_memory_bytes
 from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..recipes import load_recipe, load_tasks
-from ..trainer import Trainer, accuracy_row, mean_pass_at_k, transcripts, versions
-from .config import SqlTrainConfig
+from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
+from .config import SqlTrainConfig, tasks_of_family, tokens_of_call
 from .settings import EvalSettings
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:
-    """Run the job and return its result: pass@1 and, with several samples, pass@k.
+    """Run the job and return its result: pass@1 and, with several samples, pass@k and the majority's accuracy.
 
     Raises:
         UserError: a setting cannot work.
     """
-    recipe = load_recipe(settings.tasks.agent, settings.tasks.dataset)
     settings = _with_defaults_of_agent(settings)
+    recipe = load_recipe(settings.tasks.agent, settings.tasks.dataset)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
     tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
@@ -47,10 +47,13 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         )
     if algorithm.evaluation is None:
         raise UserError("the evaluation was stopped before it ended")
+    answers = answer_rows(algorithm.evaluation)
     result = {
-        "accuracy": _rows(algorithm.evaluation),
+        "accuracy": accuracy_rows(answers),
+        "checks": check_rows(answers),
         "failed": Counter(row.unscored for row in algorithm.evaluation.rollouts if row.unscored is not None),
         "seconds": algorithm.seconds,
+        "kernels": algorithm.kernels,
         "peak_memory_bytes": peak_memory_bytes(),
         "versions": versions(),
         "seed": rollouts.seed,
@@ -59,26 +62,25 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         "dataset": asked.dataset,
     }
     if settings.output is not None:
-        answers = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
-        write_json(settings.output, json.loads(json.dumps({**result, "rollouts": answers})), private=True)
+        shown = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
+        whole = {**result, "answers": answers, "rollouts": shown}
+        write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
 
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the tasks that the agent is trained on, where none were given."""
+    """Return the settings with the tasks that the agent is trained on, where none were given.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
     if settings.tasks.agent != "sql":
-        return settings
+        tasks = tasks_of_family(settings.tasks)
+        if tasks == settings.tasks:
+            return settings
+        changes: dict[str, Any] = {"tasks": tasks.model_dump(include={"agent", "dataset"})}
+        if "max_new_tokens" not in settings.rollouts.model_fields_set:
+            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks)}
+        return settings.changed(**changes)
     usual = SqlTrainConfig().tasks.model_dump(exclude={"agent"})
     return settings.changed(tasks={**usual, **settings.tasks.model_dump(exclude_unset=True)})
-
-
-def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """pass@1 over all rollouts, and pass@k by the unbiased estimator (Chen et al. 2021, equation 1)."""
-    problems = len(evaluation.correct)
-    rows: list[dict[str, Any]] = [dict(accuracy_row("pass@1", sum(evaluation.correct), len(evaluation.rollouts)))]
-    outcomes = [(evaluation.samples, correct) for correct in evaluation.correct]
-    k = 2
-    while k <= evaluation.samples:
-        rows.append(dict(accuracy_row(f"pass@{k}", mean_pass_at_k(outcomes, k) * problems, problems)))
-        k *= 2
-    return rows

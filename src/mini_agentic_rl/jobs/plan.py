@@ -60,7 +60,7 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         "model": settings.load.model,
         "peak_bytes": plan.peak,
         "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
-        "options": _options(settings, plan),
+        "options": _options(settings, asked, plan),
     }
 
 
@@ -89,12 +89,15 @@ def apply_preset(settings: TrainConfig) -> TrainConfig:
             setting="preset",
         )
     chosen = plan.settings
-    logger.info("preset %s: %s; planned peak %.2f GB", settings.preset, _changes(chosen), plan.peak / 1e9)
+    changes = _changes(asked, chosen)
+    logger.info("preset %s: %s; planned peak %.2f GB", settings.preset, changes, plan.peak / 1e9)
     return settings.changed(
         quantization=chosen.quantization,
         gradient_checkpointing=chosen.checkpointing,
         max_batch_tokens=chosen.max_batch_tokens,
         cache_mib=chosen.cache_mib,
+        # On a CPU nothing is recorded, whatever is said.
+        cuda_graphs=settings.engine.cuda_graphs and (on_cpu or chosen.cuda_graphs),
     )
 
 
@@ -126,6 +129,7 @@ def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         max_batch_tokens=settings.learner.max_batch_tokens,
         cache_mib=settings.engine.cache_mib,
         optimizer_8bit=bitsandbytes,
+        cuda_graphs=settings.engine.cuda_graphs and not on_cpu,
         compiled=on_cpu and kernels.usable(dtype, torch.device("cpu")),
     )
 
@@ -151,20 +155,21 @@ def _dtype(dtype: Any, *, on_cpu: bool) -> torch.dtype:
     return torch.bfloat16
 
 
-def _changes(chosen: PlannedSettings) -> str:
+def _changes(asked: PlannedSettings, chosen: PlannedSettings) -> str:
+    graphs = " --no-cuda-graphs" if asked.cuda_graphs and not chosen.cuda_graphs else ""
     checkpointing = "--gradient-checkpointing " if chosen.checkpointing else ""
     return (
         f"--quantization {chosen.quantization} {checkpointing}"
-        f"--max-batch-tokens {chosen.max_batch_tokens} --cache-mib {chosen.cache_mib}"
+        f"--max-batch-tokens {chosen.max_batch_tokens} --cache-mib {chosen.cache_mib}{graphs}"
     )
 
 
-def _options(settings: PlanSettings, plan: MemoryPlan) -> str:
+def _options(settings: PlanSettings, asked: PlannedSettings, plan: MemoryPlan) -> str:
     loop = settings.loop
     return (
         f"--model {settings.load.model} --lora-r {settings.lora.r} "
         + (f"--lora-dropout {settings.lora.dropout:g} " if settings.lora.dropout else "")
         + f"--tasks-per-step {loop.tasks_per_step} "
         f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
-        + _changes(plan.settings)
+        + _changes(asked, plan.settings)
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
@@ -15,6 +17,7 @@ from ..http import RequestLimits
 from ..policy import LoraSettings, TorchThread
 from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
 from .settings import ServeSettings
+from .use import UseOfServer
 
 logger = logging.getLogger(__name__)
 
@@ -28,23 +31,26 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
     """
     server, load = settings.server, settings.load
     keys = accepted_keys(server.api_key, server.api_key_file)
+    use = None if settings.learn_from_use is None else UseOfServer(settings)
+    published = None if use is None else use.folder.published()
     served = ServedPolicy.load(
-        **load.model_dump(),
+        **load.model_dump() | ({} if published is None else {"adapter": published.folder / "adapter"}),
         # A fresh adapter changes nothing, and gives the model a name of its own beside its base.
         lora=None if load.adapter is not None else LoraSettings(),
         engine=settings.engine,
         name=settings.served_model_name,
     )
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(served.close, server.drain_seconds)
+        sessions: dict[str, Any] = {} if use is None else stack.enter_context(use.of(served, published))
         yield served.serve(
             host=server.host,
             port=server.port,
             api_keys=keys,
             limits=GatewayLimits(**settings.limits.model_dump(), **settings.grammars.model_dump()),
             **settings.answers.model_dump(),
+            **sessions,
         )
-    finally:
-        served.close(server.drain_seconds)
 
 
 def serve_job(settings: ServeSettings) -> None:

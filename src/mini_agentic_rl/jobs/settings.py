@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..algorithm import GRPOSettings, RolloutSettings
+from ..algorithm import GRPOSettings, RolloutSettings, UseSettings
 from ..config import JsonSettings, SeedSettings, Settings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..sessions import SessionSettings
 from ..trainer import RunnerSettings
 from .config import TaskSettings
 
@@ -30,6 +31,7 @@ class PlanSettings(JsonSettings):
             "learner.checkpointing",
             "learner.max_batch_tokens",
             "engine.cache_mib",
+            "engine.cuda_graphs",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
@@ -77,20 +79,31 @@ class EvalSettings(RunnerSettings, JsonSettings):
         "rollouts.seed": "Seed of tasks and sampling.",
     }
 
-    split: Literal["train", "val", "test"] = "test"
-    """Which part of the tasks; of a single file, `test` is the whole."""
+    split: Literal["train", "val", "test", "transfer"] = "test"
+    """Which part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
+    and operations of arithmetic, wordings and the like of a family of tasks."""
     size: int = Field(default=200, ge=1)
     """Number of problems at most."""
     samples: int = Field(default=1, ge=1)
-    """Tries at each problem; with k tries pass@1 to pass@k are reported."""
+    """Tries at each problem; with k tries pass@1 to pass@k are reported, and the accuracy of the majority's answer."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; by default 0 for one try and 1 for several."""
     output: Path | None = None
-    """JSON file for the result, every rollout's answer included."""
+    """JSON file for the result, every rollout's answer included; `compare` reads it."""
 
     load: AdaptedModelSettings = AdaptedModelSettings()
     tasks: TaskSettings = TaskSettings()
     rollouts: RolloutSettings = RolloutSettings()
+
+
+class CompareSettings(JsonSettings):
+    """The settings of `compare`."""
+
+    runs: list[str] = Field(default=[], json_schema_extra={"argument": True})
+    """Folders of runs, or files that `eval --output` wrote, the one to compare with first. FOLDER:NAME takes the
+    measurement NAME of a run, as "outputs/mine:before"."""
+    evaluation: str | None = None
+    """Measurement to take of every run, as "after RL"; by default the last of each."""
 
 
 class ChatSettings(AdaptedModelSettings):
@@ -116,8 +129,9 @@ class ServeSettings(Settings):
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("load.*", "served_model_name", "answers.*"),
+        "Learning from use": ("learn_from_use", "session_store", "sessions.*"),
         "Limits of requests": ("limits.*", "grammars.*"),
-        "Server": ("server.*", "engine.cache_mib", "engine.max_waiting"),
+        "Server": ("server.*", "engine.cache_mib", "engine.cuda_graphs", "engine.max_waiting"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "engine.cache_mib": "Size of the key/value cache in MiB; requests that do not fit into it wait.",
@@ -126,13 +140,63 @@ class ServeSettings(Settings):
     served_model_name: str | None = None
     """Name that clients ask for; by default the name of the model's folder, or its Hugging Face id. The model without
     its adapter is NAME-base."""
+    learn_from_use: Path | None = None
+    """Folder of the sessions that are recorded, by consent, and of the versions that `learn` makes of them, which are
+    served as soon as they are there."""
+    session_store: str | None = None
+    """Store of the sessions, where it is not the file in that folder: a URL or a file."""
 
+    sessions: SessionSettings = SessionSettings()
     load: AdaptedModelSettings = AdaptedModelSettings()
     answers: AnswerSettings = AnswerSettings()
     server: ServerSettings = ServerSettings()
     limits: RequestLimits = RequestLimits()
     grammars: GrammarLimits = GrammarLimits()
     engine: EngineSettings = EngineSettings()
+
+
+class LearnSettings(Settings):
+    """The settings of `learn`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        # what people say is scarce and noisy: smaller steps than those of a training that can try again
+        "learner.learning_rate": 1e-4,
+        # old answers were sampled by other weights: what they differ by is a weight, up to importance_cap
+        "loop.importance_correction": "token",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Sessions": ("folder", "use.*", "once", "poll_seconds"),
+        "Judge": ("judge_model", "judge_base_url", "judge_rubric"),
+        "Update": (
+            "learner.learning_rate",
+            "loop.policy_loss",
+            "loop.clip_ratio",
+            "loop.importance_correction",
+            "loop.importance_cap",
+            "loop.loss_aggregation",
+            "loop.kl_coef",
+            "loop.epochs_per_batch",
+        ),
+        "Memory": ("learner.max_batch_tokens", "learner.checkpointing"),
+    }
+
+    folder: Path = Field(default=Path("runs/use"), json_schema_extra={"argument": True})
+    """Folder that `serve --learn-from-use` records in."""
+    once: bool = False
+    """Take the steps that can be taken now, and end; otherwise wait for further sessions until Ctrl-C."""
+    poll_seconds: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """Seconds between two looks for sessions that were judged."""
+    judge_model: str | None = None
+    """Model that scores sessions which are over and that nobody has judged, beside others of their key; its key is
+    OPENAI_API_KEY. Without one only the numbers count that sessions were given."""
+    judge_base_url: str | None = None
+    """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
+    judge_rubric: str | None = None
+    """What makes one conversation better than another, in a sentence or two."""
+
+    use: UseSettings = UseSettings()
+    loop: GRPOSettings = GRPOSettings()
+    learner: LearnerSettings = LearnerSettings()
 
 
 class ConvertSettings(JsonSettings):
@@ -165,15 +229,20 @@ class DatasetSettings(SeedSettings, JsonSettings):
     helps: ClassVar[Mapping[str, str]] = {"seed": "Seed of the draw, and of what is generated."}
 
     dataset: str = Field(default="arithmetic", json_schema_extra={"argument": True})
-    """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a file, a folder, `owner/name` on the Hub, or
-    `module:function`."""
+    """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a family of tasks (`countdown`, `units`, `guess`,
+    `wordle`, `retrieval`, `reasoning_gym:NAME`), a file, a folder, `owner/name` on the Hub, or `module:function`."""
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
-    split: Literal["train", "val", "test", "all"] = "train"
-    """Which part; `all` is for files."""
+    split: Literal["train", "val", "test", "transfer", "all"] = "train"
+    """Which part; `transfer` is for arithmetic and for families of tasks, `all` for files."""
     max_samples: int | None = Field(default=None, ge=0)
     """Number of examples to draw; by default all, of generated data sets 1000."""
     show: int = Field(default=3, ge=0)
     """Number of examples to show."""
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""
+    check_splits: bool = False
+    """Compare the questions of the splits with each other instead: the same ones, the same ones with other numbers, and
+    how many of their runs of words come back."""
+    ngram: int = Field(default=8, ge=1)
+    """Words of a run with `check_splits`."""

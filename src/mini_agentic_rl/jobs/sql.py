@@ -90,7 +90,7 @@ def _components(settings: SqlTrainConfig) -> dict[str, Any]:
             file = settings.run.output_dir / "rollouts.db"
             logger.warning(
                 "AGL_MANAGED_STORE=0, but no store server runs on this computer (looked at the ports %s), and none is "
-                "named by --external-store-address, AGL_SERVER_HOST or AGL_SERVER_PORT: rollouts go to the file %s",
+                "named by `external_store_address`, AGL_SERVER_HOST or AGL_SERVER_PORT: rollouts go to the file %s",
                 " and ".join(map(str, PORTS)),
                 file,
             )

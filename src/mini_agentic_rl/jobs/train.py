@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ..algorithm import MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart
-from ..datasets import TaskRows
+from ..algorithm import GRPOSettings, MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart
+from ..datasets import TaskRows, split_style
 from ..errors import UserError
 from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
@@ -17,6 +17,7 @@ from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset
+from .prompt_first import PROMPT_RESOURCE, PromptFirst, with_prompt
 from .sql import prepare_sql
 
 logger = logging.getLogger(__name__)
@@ -47,12 +48,24 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     tasks, loop = config.tasks, config.loop
     train = load_tasks(tasks.dataset, "train", config.max_samples, loop.seed, tasks.difficulty)
     held_out = load_tasks(tasks.dataset, "test", loop.eval_size, 0, tasks.difficulty)
-    algorithm = make_algorithm(config, warm_start=_warm_start(config, recipe, train))
+    algorithm = make_algorithm(
+        config,
+        warm_start=_warm_start(config, recipe, train),
+        validation=_validation(config),
+        transfer=_transfer(config),
+    )
 
     folder = RunFolder(config.run.output_dir)
     about = {"model": config.load.model, "dataset": tasks.dataset}
+    prompts = None if config.optimize_prompt == "none" else PromptFirst(config, recipe)
     with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
         if not run.is_finished:
+            prompt = None
+            if prompts is not None:
+                prompt = prompts.optimised(train, resumed=run.is_resumed)
+                algorithm.warm_starts = {
+                    name: with_prompt(start, prompt) for name, start in algorithm.warm_starts.items()
+                }
             trainer = Trainer(
                 algorithm=algorithm,
                 hooks=recipe.hooks,
@@ -60,6 +73,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 output_dir=folder,
                 logger=run.logger,
                 resume=run.is_resumed,
+                initial_resources=None if prompt is None else {PROMPT_RESOURCE: prompt},
                 **components,
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)
@@ -67,13 +81,20 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
 
 
 def make_algorithm(
-    config: TrainConfig, *, model: str | None = None, warm_start: WarmStart | None = None
+    config: TrainConfig,
+    *,
+    model: str | None = None,
+    warm_start: WarmStart | None = None,
+    validation: TaskRows | None = None,
+    transfer: TaskRows | None = None,
 ) -> ReinforcementLearning[Any]:
     """Return the algorithm that a configuration asks for.
 
     Args:
         model: the model in place of that of the configuration.
         warm_start: what is imitated first.
+        validation: tasks that choose the weights that are kept.
+        transfer: tasks unlike those that are trained on, which are measured as well.
 
     Raises:
         UserError: settings contradict each other.
@@ -96,6 +117,8 @@ def make_algorithm(
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,
         warm_start=warm_start,
+        validation=validation,
+        transfer=transfer,
         limits=GatewayLimits(**config.limits.model_dump()),
         backend=config.backend,
         load_options=load.model_dump(exclude={"model"}),
@@ -120,12 +143,36 @@ def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
     return config.n_runners if in_this_process else min(_PROCESSES, config.n_runners)
 
 
+def _transfer(config: TrainConfig) -> TaskRows | None:
+    """Return the tasks that measure transfer; None of a data set that has none, or where none are asked for."""
+    tasks, size = config.tasks, min(config.loop.transfer_size, config.loop.eval_size or config.loop.transfer_size)
+    if size == 0 or split_style(tasks.dataset)[0].partition(":")[0] != "arithmetic":
+        return None
+    return load_tasks(tasks.dataset, "transfer", size, 0, tasks.difficulty)
+
+
+def _validation(config: TrainConfig) -> TaskRows | None:
+    """Return the tasks that choose the weights; None where none are asked for.
+
+    Raises:
+        UserError: the data set has none.
+    """
+    tasks, size = config.tasks, config.loop.validation_size
+    if size == 0:
+        return None
+    found = load_tasks(tasks.dataset, "val", size, 0, tasks.difficulty)
+    if len(found) == 0:
+        raise UserError(f"{tasks.dataset} has no tasks in the split val", setting="validation_size")
+    return found
+
+
 def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
     """Return the imitation of tasks done well; None where there is nothing to imitate, which the log says."""
     found = recipe.demonstrations
-    if found is None or config.warm_start.examples == 0:
+    mixed = isinstance(config.loop, GRPOSettings) and config.loop.sft_coef > 0
+    if found is None or (config.warm_start.examples == 0 and not mixed):
         return None
     if not found.can_show(tasks[0]):
         logger.info("%s has no worked solutions: nothing is imitated before", config.tasks.dataset)
         return None
-    return WarmStart(found.demonstrate, found.tools(tasks[0]), config.warm_start)
+    return WarmStart(found.demonstrate, found.tools(tasks[0]), config.warm_start, found.besides)

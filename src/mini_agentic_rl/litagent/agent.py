@@ -100,11 +100,11 @@ class LitAgent(Generic[TaskT]):
         Raises:
             NotImplementedError: the class overrides none that fits.
         """
-        forms = ["_async", ""]
+        endings = ["_async", ""]
         if type(self).is_async is not LitAgent.is_async:
-            forms = ["_async"] if self.is_async() else [""]
+            endings = ["_async"] if self.is_async() else [""]
         specific = "training_rollout" if mode == "train" else "validation_rollout"
-        for name in (f"{base}{form}" for base in (specific, "rollout") for form in forms):
+        for name in (f"{base}{ending}" for base in (specific, "rollout") for ending in endings):
             if self._defines(name):
                 method: Callable[..., Any] = getattr(self, name)
                 return method

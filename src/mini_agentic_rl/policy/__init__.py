@@ -8,6 +8,7 @@ Follow a token that is sampled:
     step_plan.py           those tokens, segment by segment, and the sequences that they belong to
     kv_cache.py            the blocks that hold keys and values, and the prefix tree that finds them again
     step_batch.py          the pass as tensors
+    decode_runner.py       the same over fixed buffers (static_step.py), recorded and repeated on a GPU (step_graph.py)
     model.py               `PolicyModel`: weights, adapters and their versions; hidden states and logits
     sampling_attention.py  who looks at which cached keys
     packed_linear.py       the layers' weights as a CPU samples with them
@@ -19,15 +20,17 @@ Follow a token that is trained:
 
     learner.py             `Learner`: packed trees and a loss in, gradients and an optimizer step out
     value_learner.py       the same with a critic
+    scorer.py              numbers of terms under weights that do not learn: old ones, a reference, a teacher
+    teacher_kl.py          the divergence from a teacher's distribution, with its gradient
     tree_pass.py           the tree in chunks: forward in depth-first order, backward when all that look at one are done
-    learning_attention.py  who looks at whom inside a tree
+    learning_attention.py  who looks at whom inside a tree; on a GPU through flex_trees.py
     lora_linear.py         a layer and its adapter as one operation
     logprobs.py            hidden states to log-probabilities and entropies, a few positions at a time
     frozen_head.py         the same through a head that is not trained, with the gradient worked out at once
 
 Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
-the prepared products that product_caches.py lets a CPU keep; attention, and what stands between products, in the C++ of
-kernels/ where that can be compiled.
+the prepared products that product_caches.py lets a CPU keep; device_copies.py brings their numbers to a GPU. Attention,
+and what stands between products, runs in the C++ of kernels/ where that can be compiled.
 load.py and model_files.py turn a name into a `PolicyModel`, errors.py names what can go wrong on the way, and
 memory_plan.py predicts what a run will hold in memory.
 

@@ -41,6 +41,8 @@ from .model_files import resolve_model as resolve_model
 from .parameter_count import ParameterCount as ParameterCount
 from .parameter_count import count_parameters as count_parameters
 from .policy import Policy as Policy
+from .scorer import Likeliest as Likeliest
+from .scorer import Scorer as Scorer
 from .settings import AdaptedModelSettings as AdaptedModelSettings
 from .settings import Dtype as Dtype
 from .settings import EngineSettings as EngineSettings

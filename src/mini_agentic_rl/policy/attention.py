@@ -104,3 +104,12 @@ def partial_attention(
     lse_BHT = scores_BHTP.logsumexp(-1)
     weights_BHTP = scores_BHTP.sub_(lse_BHT[..., None]).exp_()
     return weights_BHTP.to(v_BHPD.dtype) @ v_BHPD, lse_BHT
+
+
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where nothing is hidden, elsewhere a number so small that its weight is 0.
+
+    It is finite: of a run outside a sequence's window everything is hidden, and a row of minus infinity has no softmax.
+    Half of the smallest number leaves room for the score that it is added to.
+    """
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

@@ -22,15 +22,19 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import ConstraintError, TokenDelta, TokenRequest
 
+from . import kernels
+from .decode_runner import DecodeRunner
+from .device_copies import on_device
 from .drafts import Drafts
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
 from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, one_token, sample
-from .scheduler import Scheduler
+from .scheduler import GUESSED, Scheduler
 from .settings import EngineSettings
-from .step_batch import StepBatch, pack_step
-from .step_plan import RunningSequence, Segment
+from .step_batch import Places, pack_step
+from .step_graph import CudaGraphs, Recorder
+from .step_plan import RunningSequence, Segment, StepPlan
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)
@@ -53,7 +57,17 @@ class EngineCounters:
 class Engine:
     """Continuous batching over a shared-prefix block cache."""
 
-    def __init__(self, model: PolicyModel, thread: TorchThread, settings: EngineSettings | None = None) -> None:
+    def __init__(
+        self,
+        model: PolicyModel,
+        thread: TorchThread,
+        settings: EngineSettings | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """
+        Args:
+            recorder: records decode steps; None takes CUDA graphs on a CUDA device, where the settings allow them.
+        """
         self._model = model
         self._thread = thread
         self.settings = settings or EngineSettings()
@@ -64,6 +78,8 @@ class Engine:
         blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
         self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
         self.cache = BlockCache(blocks, size, share=not self.settings.deterministic)
+        # Here, and not while a request waits, C++ is compiled.
+        kernels.can_draw(torch.empty(0, dtype=model.dtype, device=model.device))
         self._drafts = Drafts(0 if self.settings.deterministic else self.settings.max_draft_tokens)
         self._scheduler = Scheduler(
             self.cache,
@@ -76,6 +92,13 @@ class Engine:
         )
         if self.settings.deterministic:
             model.threads.fix()
+        elif recorder is None and self.settings.cuda_graphs and model.device.type == "cuda":
+            recorder = CudaGraphs(model.device)
+        rows = self.settings.max_running + GUESSED
+        self.decoding: DecodeRunner | None = None
+        """Decode steps that are recorded and repeated; None where every step is run from Python."""
+        if recorder is not None:
+            self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=rows)
         self.counters = EngineCounters()
         self._inbox: list[RunningSequence] = []
         self._inbox_lock = threading.Lock()
@@ -129,12 +152,15 @@ class Engine:
     def weights_changed(self, adapter: str) -> None:
         """Invalidate every cached key of `adapter`. On the torch thread, after its version was raised."""
         self._scheduler.weights_changed(adapter)
+        if self.decoding is not None:
+            self.decoding.weights_changed()
 
     def release_cache(self) -> None:
         """Give the cache's memory back until the next forward pass; sequences under way then compute their keys again.
-        On the torch thread."""
+        Recorded steps hold on to the memory, though what is in it is forgotten. On the torch thread."""
         self._scheduler.forget_keys()
-        self._pool.release()
+        if self.decoding is None or not self.decoding.holds_recordings:
+            self._pool.release()
 
     @property
     def load(self) -> tuple[int, int]:
@@ -185,18 +211,25 @@ class Engine:
         if self._model.base.training:
             self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter, at_once=self.settings.deterministic)
-        batch = pack_step(plan, self._pool, self.settings.block_size)
-        hidden = self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables)
+        hidden, places = self._compute(plan)
         # A GPU computes the pass in the background: grammars work out their masks meanwhile.
         drawing, rows = self._rows(drawing)
-        draws = self._draw(hidden, batch, drawing, rows) if drawing else []
+        draws = self._draw(hidden, places, drawing, rows) if drawing else []
         drawing, draws = self._numbers(drawing, draws)
         self.counters.sampled_tokens += self._scheduler.postprocess(plan, drawing, draws)
-        self.counters.computed_tokens += batch.tokens_T.numel()
+        self.counters.computed_tokens += places.count
         self.counters.guessed_tokens += sum(len(segment.guessed) for segment in plan.decode if segment.twin is None)
         self.counters.passes += 1
-        if not plan.prefill:
-            self._drafts.cost.observe(batch.tokens_T.numel(), time.perf_counter() - began)
+        if not plan.prefill and (self.decoding is None or self.decoding.settled):
+            self._drafts.cost.observe(places.count, time.perf_counter() - began)
+
+    def _compute(self, plan: StepPlan) -> tuple[Tensor, Places]:
+        """Return the hidden states of a pass, and where its tokens stand in them."""
+        found = None if self.decoding is None else self.decoding.run(plan)
+        if found is not None:
+            return found
+        batch = pack_step(plan, self._pool, self.settings.block_size)
+        return self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables), batch.places
 
     def _rows(self, drawing: list[Segment]) -> tuple[list[Segment], list[Row]]:
         """Return what the sampler needs of each segment, a row for each of its draws.
@@ -248,13 +281,11 @@ class Engine:
             return [fit_mask(constraint.allowed(vocabulary), vocabulary)]
         return [one_token(id_, vocabulary) for id_ in constraint.certain(vocabulary)[: 1 + len(segment.guessed)]]
 
-    def _draw(self, hidden_TM: Tensor, batch: StepBatch, drawing: list[Segment], rows: list[Row]) -> list[list[Draw]]:
+    def _draw(self, hidden_TM: Tensor, places: Places, drawing: list[Segment], rows: list[Row]) -> list[list[Draw]]:
         """Draw the tokens of each segment; the head sees each distinct history once."""
-        each = [batch.drawing(segment) for segment in drawing]
+        each = [places.drawing(segment) for segment in drawing]
         last = [index for indices in each for index in indices]
         row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}
-        logits = self._model.logits(hidden_TM[torch.tensor(list(row_of), device=hidden_TM.device)])
-        if len(row_of) < len(last):
-            logits = logits[torch.tensor([row_of[index] for index in last], device=logits.device)]
-        draws = iter(sample(logits, rows))
+        logits = self._model.logits(hidden_TM[on_device(np.array(list(row_of), np.int64), hidden_TM.device)])
+        draws = iter(sample(logits, rows, [row_of[index] for index in last]))
         return [list(islice(draws, len(indices))) for indices in each]

@@ -23,8 +23,10 @@ from ..errors import MissingPackageError
 from .errors import PolicyError
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .scorer import Scorer
 from .settings import LearnerSettings
 from .state_files import write_state
+from .teacher_kl import teacher_kl
 from .tree_pass import ChunkTerms, TreePass
 
 
@@ -51,6 +53,14 @@ class TermStreams:
     """Values that the critic gave before the first step."""
     returns_S: Tensor | None = None
     """Returns that the critic is trained towards."""
+    observation_weights_S: Tensor | None = None
+    """Weights in the cross-entropy of what the environment said; 0 at all other terms."""
+    demonstration_weights_S: Tensor | None = None
+    """Weights in the cross-entropy of demonstrations; 0 at all other terms."""
+    teacher_tokens_SK: Tensor | None = None
+    """The tokens that a teacher finds likeliest in the state of each term [S, K]."""
+    teacher_logprobs_SK: Tensor | None = None
+    """Their log-probabilities under the teacher [S, K]; without `teacher_tokens_SK` those of all tokens [S, V]."""
 
     def select(self, terms_N: Any, device: torch.device | None = None) -> TermStreams:
         """Return the streams of some terms, given by their numbers [N], on `device` or where they are."""
@@ -75,6 +85,9 @@ class LossInputs:
     """Numbers that the algorithm computed before: weights, advantages, reference log-probabilities ..."""
     values_S: Tensor | None = None
     """Return expected from the state before each token on, with a gradient; None for a learner without a critic."""
+    teacher_kl_S: Tensor | None = None
+    """Divergence KL(pi || teacher) in the state of each token (`teacher_kl.py`), with a gradient; None where the
+    streams have no teacher."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,7 @@ class Learner:
         given = streams or TermStreams(torch.ones(packed.term_count))
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
+            own = given.select(chunk.terms_N, model.device)
             outputs = loss_fn(
                 LossInputs(
                     logprobs_S=chunk.logprobs_N,
@@ -136,8 +150,9 @@ class Learner:
                         packed.behaviour_logprobs_S[chunk.terms_N], device=model.device
                     ),
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
-                    streams=given.select(chunk.terms_N, model.device),
+                    streams=own,
                     values_S=self._values(chunk),
+                    teacher_kl_S=self._teacher_kl(chunk, packed, own),
                 )
             )
             # Off the graph: a metric that kept it would keep the activations of every chunk.
@@ -151,7 +166,7 @@ class Learner:
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or with the adapter off."""
-        return self._each_term(packed, None if reference else self.adapter, lambda chunk: chunk.logprobs_N)
+        return self.scorer(None if reference else self.adapter).logprobs(packed)
 
     def optim_step(self) -> dict[str, float]:
         """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
@@ -213,19 +228,26 @@ class Learner:
         """Return values [N] of the states that a chunk's terms were sampled in; None without a critic."""
         return None
 
-    @torch.no_grad()
-    def _each_term(self, packed: PackedTrees, adapter: str | None, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
-        """Return the numbers [S] that `read` gives for the terms of each chunk."""
-        found_S = torch.empty(packed.term_count, device=self._model.device)
+    def scorer(self, adapter: str | None) -> Scorer:
+        """Return what reads numbers off terms under another adapter, or under none, in passes of the same size."""
+        return Scorer(
+            self._model, adapter, max_tokens=self.settings.max_batch_tokens, head_rows=self.settings.head_rows
+        )
 
-        # Chunks come in the order of the trees, and each holds the terms that it predicts.
-        def on_terms(chunk: ChunkTerms) -> None:
-            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = read(chunk)
+    def _each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
+        return self.scorer(self.adapter).each_term(packed, read)
 
-        self._model.base.eval()
-        with self._model.using(adapter):
-            self._pass(packed).run(on_terms)
-        return found_S
+    def _teacher_kl(self, chunk: ChunkTerms, packed: PackedTrees, streams: TermStreams) -> Tensor | None:
+        if streams.teacher_logprobs_SK is None:
+            return None
+        return teacher_kl(
+            self._model,
+            chunk.hidden_TM[chunk.at_N],
+            torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(chunk.hidden_TM.device),
+            streams.teacher_tokens_SK,
+            streams.teacher_logprobs_SK,
+            rows=self.settings.head_rows,
+        )
 
     @property
     def drops(self) -> bool:
@@ -265,6 +287,7 @@ class Learner:
             max_tokens=settings.max_batch_tokens,
             head_rows=settings.head_rows,
             entropy_gradient=entropy_gradient,
+            flex=settings.flex_attention,
         )
 
 

@@ -4,6 +4,8 @@ Trees are computed chunk by chunk. A chunk's queries look at its own keys and at
 it, which an earlier chunk has computed and kept. Kept keys are detached from the graph that made them: the gradients of
 all that look at them gather there, and go on into that graph when its turn comes.
 
+On a GPU a chunk is computed by a compiled kernel (flex_trees.py), and where there is none under one whole mask.
+
 On the CPU a chunk is computed block by block, so that few products are computed which the tree's mask would hide. The
 subtrees of a chunk do not see each other: each looks at its own tokens under a small mask, and at a leading part of the
 context. Nothing but queries, keys and values is kept for the backward pass, which computes the weights again. Scores
@@ -24,6 +26,8 @@ from mini_agentic_rl.tokens import PackedTrees, TreeChunk
 
 from . import kernels
 from .attention import Scoring, masked_attention
+from .device_copies import on_device
+from .flex_trees import Attention, FlexMask, flex_tree_attention, seen_in
 
 
 class KeptKeys:
@@ -67,11 +71,13 @@ class TreeTables:
         path: Sequence[KeptKeys],
         keep: KeptKeys | None,
         device: torch.device,
+        flex: Attention | None = None,
     ) -> None:
         """
         Args:
             path: the chunks before this one whose keys are kept, in order; together they hold its context.
             keep: takes this chunk's own keys; None where no later chunk looks at them.
+            flex: FlexAttention; None does without.
         """
         self._packed = packed
         self._chunk = chunk
@@ -81,13 +87,15 @@ class TreeTables:
         self._blocks: dict[int, list[AttentionBlock]] = {}
         self._kernel_reads: kernels.TreeReads | None = None
         self._masks: dict[int | None, Tensor] = {}
+        self._flex = flex
+        self._flex_masks: dict[int | None, FlexMask] = {}
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if self._keep is not None:
             self._keep.keep(layer, k_HTD, v_HTD)
         keys = [kept.read(layer, indices) for kept, indices in self._reads]
-        # On a GPU one fused call is faster than many blocks, and blocks know no window and no softcap.
-        if self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
+        # Blocks know no window and no softcap.
+        if self._flex is None and self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
             if kernels.usable(q_HTD.dtype, self._device, q_HTD.shape[2]):
@@ -97,7 +105,15 @@ class TreeTables:
         if keys:
             k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
             v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
+        if self._flex is not None:
+            mask = self._flex_mask(scoring.window)
+            return flex_tree_attention(q_HTD, k_HTD, v_HTD, mask, scoring, self._flex).transpose(0, 1)
         return masked_attention(q_HTD, k_HTD, v_HTD, self._mask(scoring.window), scoring).transpose(0, 1)
+
+    def _flex_mask(self, window: int | None) -> FlexMask:
+        if window not in self._flex_masks:
+            self._flex_masks[window] = FlexMask(seen_in(self._packed, self._chunk, window), self._device)
+        return self._flex_masks[window]
 
     def _blocks_for(self, groups: int) -> list[AttentionBlock]:
         if groups not in self._blocks:
@@ -112,13 +128,8 @@ class TreeTables:
     def _mask(self, window: int | None) -> Tensor:
         """Return [T, C + T], True where a token sees a key, of the context or the chunk's own."""
         if window not in self._masks:
-            own_T = np.arange(self._chunk.start, self._chunk.stop)
-            keys_K = np.concatenate([self._chunk.context_C, own_T])
-            mask_TK = (keys_K <= own_T[:, None]) & (own_T[:, None] < self._packed.end_T[keys_K])
-            if window is not None:
-                positions_T = self._packed.positions_T
-                mask_TK &= positions_T[own_T][:, None] - positions_T[keys_K] < window
-            self._masks[window] = torch.from_numpy(mask_TK).to(self._device)
+            seen = seen_in(self._packed, self._chunk, window)
+            self._masks[window] = on_device(seen.rows(0, seen.query_Q.size), self._device)
         return self._masks[window]
 
 
@@ -139,7 +150,7 @@ def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> 
         if int(local[-1]) - int(local[0]) == local.size - 1:
             reads.append((kept, slice(int(local[0]), int(local[-1]) + 1)))
         else:
-            reads.append((kept, torch.from_numpy(local).to(device)))
+            reads.append((kept, on_device(local, device)))
     return reads
 
 

@@ -21,6 +21,7 @@ from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
 from .frozen_head import VOCAB_BLOCK
 from .packed_linear import is_packed
 from .settings import Quantization
+from .static_step import GATHERED, READ, step_size
 
 Phase = Literal["always", "sampling", "learning"]
 
@@ -29,8 +30,9 @@ _PROCESS_BYTES = 640 * 2**20
 _HOLES = 0.5
 """Share of what the layers keep that learning on the CPU leaves in the heap between its buffers: glibc does not put an
 aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much."""
-_ENGINE_TOKENS = 1024
-"""Tokens of one of the engine's forward passes (`EngineSettings.max_batch_tokens`)."""
+_ENGINE_TOKENS, _MOST_ROWS, _BLOCK_SIZE = 1024, 256, 8
+"""Tokens of one of the engine's forward passes, sequences that run at once, and tokens of a cache block, as
+`EngineSettings` has them (`max_batch_tokens`, `max_running`, `block_size`)."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class PlannedSettings:
     head_rows: int = 256
     cache_mib: int = 768
     optimizer_8bit: bool = False
+    cuda_graphs: bool = False
+    """True if decode steps are recorded, off the CPU: their buffers, and the cache, then stay while learning."""
     compiled: bool = False
     """True if a layer computes in C++ between its products (kernels/), which keeps less for the backward pass."""
 
@@ -148,16 +152,20 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     item = settings.dtype.itemsize
     lora = settings.lora_r * shape.lora_ends
     per_moment = 1 if settings.optimizer_8bit else 4
+    recorded = settings.cuda_graphs and not on_cpu
+    cache_phase: Phase = "always" if recorded else "sampling"
     # Adapters, their gradients and AdamW's two moments are in float32 whatever the base is in.
     parts = [
         MemoryPart("weights", _weight_bytes(shape, settings), "always"),
         MemoryPart("adapter and its gradients", 2 * 4 * lora, "always"),
         MemoryPart("optimizer", 2 * per_moment * lora, "always"),
-        MemoryPart("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), "sampling"),
+        MemoryPart("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), cache_phase),
         MemoryPart("activations of sampling", _sampling_bytes(shape, work, item), "sampling"),
         MemoryPart("activations of learning", _learning_bytes(shape, work, settings), "learning"),
         MemoryPart("head", _head_bytes(shape, settings), "learning"),
     ]
+    if recorded:
+        parts.insert(4, MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
     if settings.lora_dropout:
         parts.append(MemoryPart("dropout", _dropout_bytes(shape, work, settings, on_cpu=on_cpu), "learning"))
     if on_cpu:
@@ -186,23 +194,26 @@ def fitting_plan(
 def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedSettings]:
     """Yield settings from the fastest to the smallest.
 
-    A smaller cache costs least, then smaller chunks, then computing activations twice, and 4-bit weights cost accuracy.
+    A smaller cache costs least, then smaller chunks, then computing activations twice, then decoding without recorded
+    steps, and 4-bit weights cost accuracy.
     """
     quantizations: list[Quantization] = [settings.quantization]
     if quantizes and settings.quantization == "none":
         quantizations.append("4bit")
     sizes = [settings.max_batch_tokens, *(n for n in (2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens)]
     for quantization in quantizations:
-        for checkpointing in (True,) if settings.checkpointing else (False, True):
-            for max_batch_tokens in sizes:
-                for cache_mib in (settings.cache_mib, min(256, settings.cache_mib)):
-                    yield replace(
-                        settings,
-                        quantization=quantization,
-                        checkpointing=checkpointing,
-                        max_batch_tokens=max_batch_tokens,
-                        cache_mib=cache_mib,
-                    )
+        for cuda_graphs in (True, False) if settings.cuda_graphs else (False,):
+            for checkpointing in (True,) if settings.checkpointing else (False, True):
+                for max_batch_tokens in sizes:
+                    for cache_mib in (settings.cache_mib, min(256, settings.cache_mib)):
+                        yield replace(
+                            settings,
+                            quantization=quantization,
+                            cuda_graphs=cuda_graphs,
+                            checkpointing=checkpointing,
+                            max_batch_tokens=max_batch_tokens,
+                            cache_mib=cache_mib,
+                        )
 
 
 def _weight_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
@@ -224,8 +235,21 @@ def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings
 def _sampling_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
     # Sampling keeps nothing for a backward pass, so one layer's tensors at a time.
     widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
-    logits = 3 * 4 * shape.vocab * min(work.sampled_sequences, 256)
+    logits = 3 * 4 * shape.vocab * min(work.sampled_sequences, _MOST_ROWS)
     return item * widest * min(_ENGINE_TOKENS, work.tasks_per_step * work.prompt_tokens + 1) + logits
+
+
+def _recorded_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
+    """Return the bytes of the buffers and the scratch memory of decode steps in CUDA graphs, which all sizes share.
+
+    What the driver keeps for each graph is not measured, and not counted.
+    """
+    size = step_size(min(work.sampled_sequences, _MOST_ROWS), work.prompt_tokens + work.max_new_tokens, _BLOCK_SIZE)
+    rows, read = size.rows, min(size.rows * size.blocks * _BLOCK_SIZE, READ)
+    # A slot and a place in the mask for each key that is read, keys and values of one gathering, and one layer's rows.
+    gathered = 2 * shape.key_size * min(read, GATHERED)
+    widest = 3 * shape.intermediate + 5 * shape.hidden + shape.query_size + 2 * shape.key_size
+    return 8 * read + item * (read + gathered + rows * widest)
 
 
 def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,7 @@ class PolicyModel:
         self._logit_scale = float(getattr(config, "logit_scale", None) or 1.0)
         self._logit_scale /= float(getattr(config, "logits_scaling", None) or 1.0)
         self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.context_length: int = config.max_position_embeddings
@@ -72,8 +73,11 @@ class PolicyModel:
         self._active: str | None = self.adapters[0]
         self.threads = ThreadCount()
         """Number of threads that compute with it on a CPU."""
-        fits = kernels.usable(self.dtype, self.device, self.head_size)
-        fused = fuse_layers(self.base) if fits else set()
+        self.kernels: Literal["compiled", "torch"] = "torch"
+        """What computes attention and what stands between the products: C++ that was compiled here, or torch."""
+        if kernels.usable(self.dtype, self.device, self.head_size):
+            self.kernels = "compiled"
+        fused = fuse_layers(self.base) if self.kernels == "compiled" else set()
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)

@@ -1,4 +1,4 @@
-"""How many products of matrices oneDNN keeps prepared on a CPU, in two caches that torch leaves at 1,024 each.
+"""The number of products of matrices that oneDNN keeps prepared on a CPU, in two caches that torch leaves at 1,024.
 
 A product is prepared for its exact number of rows, and a server's passes have ever other numbers of tokens. oneDNN
 keeps the code of each, the layer of torch above it its description, and each of both holds a table of about 250 KiB

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
+from . import kernels
+
 _MASK64 = (1 << 64) - 1
 _BUCKET = 128
 
@@ -118,14 +120,54 @@ def one_token(token: int, vocabulary: int) -> npt.NDArray[np.int32]:
     return words.view(np.int32)
 
 
-def sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
-    """Draw one token for each row of logits, among those allowed.
+def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None = None) -> list[Draw]:
+    """Draw one token for each row, among those allowed.
 
     Log-probabilities are those of the whole distribution, after temperature and before truncation: the learner computes
     the same.
 
-    `logits_BV` may be overwritten.
+    Args:
+        logits_BV: may be overwritten.
+        places: the logits of each row; None takes the first row's from the first of them, and so on.
     """
+    places = range(len(rows)) if places is None else places
+    # How a row is drawn depends on what it asks for, and never on its neighbours.
+    quick = [i for i, row in enumerate(rows) if _is_quick(row)] if kernels.can_draw(logits_BV) else []
+    found = _sample_quickly(logits_BV, [rows[i] for i in quick], [places[i] for i in quick])
+    draws = dict(zip(quick, found, strict=True))
+    rest = [i for i in range(len(rows)) if i not in draws]
+    if rest:
+        index = [places[i] for i in rest]
+        if index != list(range(len(logits_BV))):
+            logits_BV = logits_BV[torch.tensor(index, device=logits_BV.device)]
+        draws.update(zip(rest, _sample(logits_BV, [rows[i] for i in rest]), strict=True))
+    return [draws[i] for i in range(len(rows))]
+
+
+def _is_quick(row: Row) -> bool:
+    """Return True if one pass over the logits as they are draws a row: nothing is added to them, and nothing sorted."""
+    params = row.sampling
+    if params.logit_bias or params.top_logprobs or row.counts is not None:
+        return False
+    return params.top_p >= 1 and params.top_k <= 0 and params.min_p <= 0
+
+
+def _sample_quickly(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int]) -> list[Draw]:
+    if not rows:
+        return []
+    temperatures = [row.sampling.temperature for row in rows]
+    uniforms = [uniform(row.seed, row.position) for row in rows]
+    tokens, logprobs = kernels.draw_tokens(logits_BV, places, temperatures, uniforms, [row.allowed for row in rows])
+    forced = [row.allowed is not None and _is_single(row.allowed) for row in rows]
+    return [Draw(token, logprob, (), only) for token, logprob, only in zip(tokens, logprobs, forced, strict=True)]
+
+
+def _is_single(mask: npt.NDArray[np.int32]) -> bool:
+    words = mask[mask.nonzero()].view(np.uint32)
+    return len(words) == 1 and int(words[0]).bit_count() == 1
+
+
+def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     # In 16 bits the log-sum-exp over a vocabulary would no longer be the learner's.
     logits_BV = logits_BV.float()
     _adjust(logits_BV, rows)

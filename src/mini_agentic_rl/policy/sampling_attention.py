@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .attention import Scoring, masked_attention, partial_attention
+from .attention import Scoring, hiding, masked_attention, partial_attention
 from .kv_cache import KVPool
 
 
@@ -274,7 +274,7 @@ class DecodeTables:
             hidden_BC = position_BC >= lengths_B1
             if window is not None:
                 hidden_BC |= position_BC < lengths_B1 - window
-            self._own_masks[window] = _hiding(hidden_BC, dtype)[:, None, None, :]
+            self._own_masks[window] = hiding(hidden_BC, dtype)[:, None, None, :]
         return self._own_masks[window]
 
     def _run_mask(self, keys: SharedKeys, window: int | None, groups: int, dtype: torch.dtype) -> Tensor | None:
@@ -282,13 +282,4 @@ class DecodeTables:
         if window is None:
             return None
         first_R1 = self._lengths_B[keys.rows, None] - window
-        return _hiding(keys.positions_P[None, :] < first_R1, dtype).repeat_interleave(groups, 0)
-
-
-def _hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where nothing is hidden, elsewhere a number so small that its weight is 0.
-
-    It is finite: of a run outside a sequence's window everything is hidden, and a row of minus infinity has no softmax.
-    Half of the smallest number leaves room for the score that it is added to.
-    """
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)
+        return hiding(keys.positions_P[None, :] < first_R1, dtype).repeat_interleave(groups, 0)

@@ -19,7 +19,7 @@ from .kv_cache import BlockCache
 from .sampler import Draw
 from .step_plan import RunningSequence, Segment, StepPlan
 
-_GUESSED: Final = 64
+GUESSED: Final = 64
 """Most tokens that are guessed in one pass, for all sequences together: each needs logits of its own, which in float32
 take four bytes for every token of the vocabulary, several times over."""
 
@@ -193,7 +193,7 @@ class Scheduler:
 
     def _guesses(self, ready: Sequence[RunningSequence]) -> list[Guess | None]:
         """Return what may come behind the next token of each: what its grammar leaves no choice of, else a guess."""
-        budget = min(self._max_batch_tokens - len(ready), _GUESSED)
+        budget = min(self._max_batch_tokens - len(ready), GUESSED)
         certain: dict[RunningSequence, Guess] = {}
         for sequence in ready:
             if sequence.constraint is not None:

@@ -15,7 +15,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class ModelSettings(Settings):
-    """Which model, and how it is loaded."""
+    """A model, and how it is loaded."""
 
     model: str = "embedded"
     """Model: `embedded` (SmolLM2-135M-Instruct, fetched when first needed), a Hugging Face id, or a local folder."""
@@ -28,7 +28,7 @@ class ModelSettings(Settings):
 
 
 class AdaptedModelSettings(ModelSettings):
-    """Which model, and with which adapter."""
+    """A model, and the adapter that it is taken with."""
 
     adapter: Path | None = None
     """Folder of a trained adapter; without it the model is taken as it is."""
@@ -75,6 +75,9 @@ class EngineSettings(Settings):
     max_draft_tokens: int = Field(default=8, ge=0)
     """Guess at most this many next tokens of a sequence from what was said before, where that is measured to pay; a
     guess is kept where it is what is drawn, so no token changes. 0 guesses none."""
+    cuda_graphs: bool = True
+    """Decode in CUDA graphs on a CUDA device, which spares launching every operation from Python; their buffers, and
+    the key/value cache, are then held while learning too."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
@@ -104,6 +107,9 @@ class LearnerSettings(Settings):
     """Packed tokens per forward-backward pass; bounds the memory of learning."""
     head_rows: int = Field(default=256, ge=1)
     """Positions whose logits exist at once."""
+    flex_attention: bool = True
+    """Compute attention over trees by torch's FlexAttention on a CUDA device, compiled before the first step, which
+    skips what the tree hides; without it a whole mask is used."""
 
 
 class ValueSettings(Settings):

@@ -7,16 +7,36 @@ copies of its twin's keys and values in its own cache slots, and draws from its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .device_copies import on_device
 from .kv_cache import KVPool
 from .sampling_attention import Chunk, DecodeTables, PagedTables, SharedKeys, shared_runs
 from .step_plan import Segment, StepPlan
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of the tokens of a pass."""
+
+    count: int
+    """Number of tokens that are computed."""
+    of: Mapping[Segment, Sequence[int]]
+    """Packed indices of the tokens of each computed segment, guessed ones included."""
+
+    def drawing(self, segment: Segment) -> list[int]:
+        """Return the packed indices that a segment draws from: its last token, and each guessed one."""
+        return [self.index(segment, segment.stop - 1 + ahead) for ahead in range(1 + len(segment.guessed))]
+
+    def index(self, segment: Segment, position: int) -> int:
+        """Return the packed index of the token at `position`, in the segment's twin where it has one."""
+        computed = segment.twin or segment
+        return self.of[computed][position - computed.start]
 
 
 @dataclass(frozen=True)
@@ -26,12 +46,7 @@ class StepBatch:
     tokens_T: Tensor
     positions_T: Tensor
     tables: PagedTables
-    places: dict[Segment, Sequence[int]]
-    """Packed indices of the tokens of each computed segment, guessed ones included."""
-
-    def drawing(self, segment: Segment) -> list[int]:
-        """Return the packed indices that a segment draws from: its last token, and each guessed one."""
-        return [_index(self.places, segment, segment.stop - 1 + ahead) for ahead in range(1 + len(segment.guessed))]
+    places: Places
 
 
 def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
@@ -41,50 +56,40 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
     positions: list[int] = []
     slots: list[np.ndarray] = []
     chunks: list[Chunk] = []
-    places: dict[Segment, Sequence[int]] = {}
+    places_of: dict[Segment, Sequence[int]] = {}
     for segment in (p for p in plan.prefill if p.twin is None):
         own = _slots(segment, block_size)
-        places[segment] = range(len(tokens), len(tokens) + segment.count)
+        places_of[segment] = range(len(tokens), len(tokens) + segment.count)
         tokens.extend(segment.sequence.tokens[segment.start : segment.stop])
         positions.extend(range(segment.start, segment.stop))
         slots.append(own[segment.start :])
-        chunks.append(Chunk(places[segment][0], len(tokens), torch.from_numpy(own).to(device)))
-    rows = [
-        _DecodeRow(segment, ahead)
-        for segment in plan.decode
-        if segment.twin is None
-        for ahead in range(1 + len(segment.guessed))
-    ]
+        chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(own, device)))
     # In the order of their blocks, so that those that begin alike stand side by side, as `shared_runs` needs.
-    rows.sort(key=lambda row: (row.blocks(block_size), row.length))
+    rows = sorted(decode_rows(plan), key=lambda row: (row.shareable(block_size), row.length))
     decode: DecodeTables | None = None
     if rows:
         decode, new_slots = _decode(rows, block_size, device)
         slots.append(new_slots)
-        index = {(row.segment, row.ahead): len(tokens) + number for number, row in enumerate(rows)}
-        for segment in (p for p in plan.decode if p.twin is None):
-            places[segment] = [index[segment, ahead] for ahead in range(1 + len(segment.guessed))]
+        places_of.update(places_of_rows(rows, len(tokens)))
         tokens.extend(row.token for row in rows)
         positions.extend(row.length - 1 for row in rows)
-    # A twin's keys are copied into its own slots: its blocks may be private, and outlive the other sequence.
-    twins = [p for p in (*plan.prefill, *plan.decode) if p.twin is not None]
-    sources = list(range(len(tokens))) if twins else []
-    for segment in twins:
-        end = segment.stop + len(segment.guessed)
-        sources.extend(_index(places, segment, position) for position in range(segment.start, end))
-        slots.append(_slots(segment, block_size)[segment.start :])
+    places = Places(len(tokens), places_of)
+    copies = list(twin_copies(plan, places, block_size))
+    slots.extend(own for own, _ in copies)
+    sources = [*range(len(tokens)), *(index for _, indices in copies for index in indices)] if copies else []
     tables = PagedTables(
         pool,
-        torch.from_numpy(np.concatenate(slots)).to(device),
-        torch.tensor(sources, device=device) if twins else None,
+        on_device(np.concatenate(slots), device),
+        on_device(np.array(sources, np.int64), device) if copies else None,
         chunks,
         decode,
     )
-    return StepBatch(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), tables, places)
+    tokens_T, positions_T = (on_device(np.array(values, np.int64), device) for values in (tokens, positions))
+    return StepBatch(tokens_T, positions_T, tables, places)
 
 
 @dataclass(frozen=True)
-class _DecodeRow:
+class DecodeRow:
     """One token of a decoding sequence that sees all before it: its last one, or the guessed one `ahead` behind it."""
 
     segment: Segment
@@ -100,15 +105,48 @@ class _DecodeRow:
         """Its id."""
         return self.segment.guessed[self.ahead - 1] if self.ahead else self.segment.sequence.tokens[-1]
 
-    def blocks(self, block_size: int) -> list[int]:
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of its sequence."""
+        return self.segment.sequence.table.blocks
+
+    def shareable(self, block_size: int) -> list[int]:
         """Return the blocks that may be shared with other sequences: those with a guess in them are not."""
-        return self.segment.sequence.table.blocks[: (self.segment.stop - 1) // block_size]
+        return self.blocks[: (self.segment.stop - 1) // block_size]
+
+    def slot(self, block_size: int) -> int:
+        """Return the cache slot of its own keys."""
+        block, offset = divmod(self.length - 1, block_size)
+        return self.blocks[block] * block_size + offset
 
 
-def _index(places: dict[Segment, Sequence[int]], segment: Segment, position: int) -> int:
-    """Return the packed index of the token at `position`, in the segment's twin where it has one."""
-    computed = segment.twin or segment
-    return places[computed][position - computed.start]
+def decode_rows(plan: StepPlan) -> list[DecodeRow]:
+    """Return the rows of the sequences that decode, but for twins, which have none of their own."""
+    return [
+        DecodeRow(segment, ahead)
+        for segment in plan.decode
+        if segment.twin is None
+        for ahead in range(1 + len(segment.guessed))
+    ]
+
+
+def places_of_rows(rows: Sequence[DecodeRow], first: int) -> dict[Segment, list[int]]:
+    """Return the packed indices of the rows of each segment; those of `rows` begin at `first`."""
+    index = {(row.segment, row.ahead): first + number for number, row in enumerate(rows)}
+    return {
+        row.segment: [index[row.segment, ahead] for ahead in range(1 + len(row.segment.guessed))]
+        for row in rows
+        if row.ahead == 0
+    }
+
+
+def twin_copies(plan: StepPlan, places: Places, block_size: int) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Yield for each twin its own cache slots, and the packed indices whose keys they get."""
+    # Copies, because a twin's blocks may be private, and outlive the other sequence.
+    for segment in (p for p in (*plan.prefill, *plan.decode) if p.twin is not None):
+        end = segment.stop + len(segment.guessed)
+        indices = [places.index(segment, position) for position in range(segment.start, end)]
+        yield _slots(segment, block_size)[segment.start :], indices
 
 
 def _slots(segment: Segment, block_size: int) -> np.ndarray:
@@ -118,9 +156,9 @@ def _slots(segment: Segment, block_size: int) -> np.ndarray:
     return slots[: segment.stop + len(segment.guessed)]
 
 
-def _decode(rows: list[_DecodeRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
+def _decode(rows: list[DecodeRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
     """Return the places of the rows' histories, and the slots of their own tokens."""
-    tables = [row.segment.sequence.table.blocks for row in rows]
+    tables = [row.blocks for row in rows]
     lengths = np.array([row.length for row in rows], np.int64)
     width = max(len(table) for table in tables)
     blocks = np.zeros((len(rows), width), np.int64)
@@ -128,7 +166,7 @@ def _decode(rows: list[_DecodeRow], block_size: int, device: torch.device) -> tu
         blocks[row, : len(table)] = table
     slots = (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(rows), -1)
     # The block that the new token goes to is being written, so it is never shared.
-    runs = shared_runs([row.blocks(block_size) for row in rows], block_size)
+    runs = shared_runs([row.shareable(block_size) for row in rows], block_size)
     first = np.zeros(len(rows), np.int64)
     shared = []
     for run in runs:
@@ -146,9 +184,9 @@ def _decode(rows: list[_DecodeRow], block_size: int, device: torch.device) -> tu
     own = np.take_along_axis(slots, np.minimum(own, slots.shape[1] - 1), 1)
     decode = DecodeTables(
         shared,
-        torch.from_numpy(own).to(device),
-        torch.from_numpy(first).to(device),
-        torch.from_numpy(lengths).to(device),
+        on_device(own, device),
+        on_device(first, device),
+        on_device(lengths, device),
     )
     return decode, slots[np.arange(len(rows)), lengths - 1]
 
@@ -158,4 +196,4 @@ def _run_of(slots: np.ndarray, device: torch.device) -> torch.Tensor | slice:
     first, last = int(slots[0]), int(slots[-1])
     if last - first == slots.size - 1 and bool((np.diff(slots) == 1).all()):
         return slice(first, last + 1)
-    return torch.from_numpy(slots).to(device)
+    return on_device(slots, device)

@@ -1,4 +1,4 @@
-"""How many threads compute: as many as there are cores that nobody else is using.
+"""The number of threads that compute: as many as there are cores that nobody else is using.
 
 A product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core another
 process is using comes late, thousands of times a second, and all others wait. One thread fewer is then faster: it has a

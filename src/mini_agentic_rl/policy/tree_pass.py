@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import PackedTrees, TreeChunk, cut
 
+from .flex_trees import flex_on
 from .learning_attention import KeptKeys, TreeTables
 from .logprobs import read_logprobs, targets
 from .model import PolicyModel
@@ -38,7 +39,7 @@ class ChunkTerms:
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _WaitingChunk:
     """A chunk whose keys later chunks look at, and its own loss."""
 
     kept: KeptKeys
@@ -56,18 +57,22 @@ class TreePass:
         max_tokens: int,
         head_rows: int,
         entropy_gradient: bool = False,
+        flex: bool = False,
     ) -> None:
         """
         Args:
             max_tokens: the most tokens of a chunk.
             head_rows: the most positions that go through the head together.
             entropy_gradient: whether entropies have a gradient.
+            flex: True takes FlexAttention where there is one for the device.
         """
         self._model = model
         self._packed = packed
         self._max_tokens = max_tokens
         self._head_rows = head_rows
         self._entropy_gradient = entropy_gradient
+        kind = (model.device, model.dtype, model.heads, model.kv_heads, model.head_size)
+        self._flex = flex_on(*kind) if flex else None
         self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
         self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
         self._predicted_at_S = packed.parent_T[packed.token_S]
@@ -77,7 +82,7 @@ class TreePass:
 
         The losses must add up to the pack's: nothing in one may depend on the terms of another.
         """
-        path: list[_Waiting] = []
+        path: list[_WaitingChunk] = []
         for chunk in cut(self._packed, self._max_tokens):
             self._model.threads.adapt()
             # Depth first: once a subtree is left behind, nothing looks at its keys any more.
@@ -86,7 +91,7 @@ class TreePass:
             kept = KeptKeys(chunk)
             loss = self._forward(chunk, [waiting.kept for waiting in path], kept, on_terms)
             if chunk.reach > chunk.stop:
-                path.append(_Waiting(kept, loss))
+                path.append(_WaitingChunk(kept, loss))
             elif loss is not None:
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         while path:
@@ -101,7 +106,7 @@ class TreePass:
     ) -> Tensor | None:
         own = slice(chunk.start, chunk.stop)
         keep = kept if chunk.reach > chunk.stop else None
-        tables = TreeTables(self._packed, chunk, path, keep, self._model.device)
+        tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
         hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
         at = self._predicted_at_S
         # A term belongs to the chunk that predicts it: the token itself may stand at the start of the next one.
@@ -121,7 +126,7 @@ class TreePass:
         return on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N))
 
 
-def _backward(waiting: _Waiting) -> None:
+def _backward(waiting: _WaitingChunk) -> None:
     """Run the backward pass of a chunk, from its own loss and from all that looked at its keys."""
     roots, gradients = waiting.kept.gathered()
     if waiting.loss is not None and waiting.loss.requires_grad:

@@ -67,7 +67,7 @@ class ValueLearner(Learner):
 
     def values(self, packed: PackedTrees) -> Tensor:
         """Return values [S] of the states that the terms were sampled in."""
-        return self._each_term(packed, self.adapter, self._values)
+        return self._each_term(packed, self._values)
 
     def optim_step(self) -> dict[str, float]:
         """Step the adapter and the head; where the weights do not change, the head does not either."""

@@ -78,8 +78,9 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
         UserError: an example cannot be rendered.
     """
     found = TokenRows()
-    sides = ("chosen", "rejected")
-    for answers in _read(examples, lambda one: [prompt_and_answer(renderer, one, side) for side in sides]):
+    for answers in _read(
+        examples, lambda one: [prompt_and_answer(renderer, one, answer) for answer in ("chosen", "rejected")]
+    ):
         (prompt, chosen), (_, rejected) = answers
         if chosen == rejected:
             found.dropped["chosen and rejected are the same"] += 1

@@ -30,8 +30,9 @@ from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
 from ..stopping import asked_to_stop
 from ..trainer import RecordedRun, RunState, record_run
+from .head_tiles import answers_in_tiles
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
-from .models import save_trained
+from .models import TrainedModel, save_trained
 from .progress import TrainingProgress, held_out_metrics
 from .rows import Example, TokenRows, report_losses
 from .run_folder import PostTrainingFolder
@@ -77,10 +78,14 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     if not has_held_out:
         measured_rows = TokenRows(rows.rows[:_MEASURED_WITHOUT_HELD_OUT])
 
-    def train_and_measure(run: RecordedRun) -> dict[str, Any]:
-        out = run.logger
-        out.phase("loading the model")
+    def load_and_train(run: RecordedRun) -> dict[str, Any]:
+        run.logger.phase("loading the model")
         loaded = method.load(settings)
+        with answers_in_tiles(loaded.device, loaded.model.config.get_text_config().hidden_size):
+            return train_and_measure(run, loaded)
+
+    def train_and_measure(run: RecordedRun, loaded: TrainedModel) -> dict[str, Any]:
+        out = run.logger
         arguments = training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
         trainer = method.trainer(settings).make(
             loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
@@ -144,7 +149,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         folder,
         settings,
         settings.model_dump(mode="json"),
-        train_and_measure,
+        load_and_train,
         rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
         is_writer=processes.is_main_process,
         agree=lambda state: _agreed(state, processes),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
+from ..datasets.episodes import EPISODES, is_episodes, load_episodes
 from ..datasets.sql import MedicalQuestions
 from ..errors import MissingPackageError, UserError
 from ..litagent import LitAgent
@@ -14,9 +15,11 @@ from .recipe import Recipe
 
 
 def load_recipe(name: str, dataset: str = "") -> Recipe:
-    """Return the recipe `math` or `sql`, or that of a user's `module:ClassName` of a LitAgent.
+    """Return the recipe `math` or `sql`, that of a family of `EPISODES`, or that of a user's `module:ClassName` of a
+    LitAgent.
 
-    `dataset` is where the tasks come from: generated arithmetic takes fewer calls than other problems.
+    `dataset` is where the tasks come from: generated arithmetic takes fewer calls than other problems, and
+    `reasoning_gym` has a generator behind its name.
 
     A user's agent is scored by what its rollouts return, by what they emit, and by the hooks in its attribute `hooks`.
 
@@ -32,8 +35,16 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
         from .sql import sql_recipe
 
         return sql_recipe()
+    if name in EPISODES:
+        from .environments import episodes_recipe
+
+        return episodes_recipe(dataset if is_episodes(dataset) else name)
     if ":" not in name:
-        raise UserError(f"{name!r} is unknown: give 'math', 'sql', or module:ClassName of a LitAgent", setting="agent")
+        raise UserError(
+            f"{name!r} is unknown: give 'math', 'sql', {', '.join(map(repr, EPISODES))}, or module:ClassName of a "
+            "LitAgent",
+            setting="agent",
+        )
     try:
         found = load_object(name)
         agent = found() if isinstance(found, type) else found
@@ -47,7 +58,7 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
 
 
 def load_tasks(
-    dataset: str, split: Split | Literal["all"], size: int | None, seed: int, difficulty: Sequence[int]
+    dataset: str, split: Split | Literal["transfer", "all"], size: int | None, seed: int, difficulty: Sequence[int]
 ) -> TaskRows:
     """Return the tasks of a split; `difficulty` holds the levels that generated data sets draw from.
 
@@ -55,11 +66,13 @@ def load_tasks(
         UserError: no such data set, or its extra is not installed.
     """
     name, as_text = split_style(dataset)
+    if is_episodes(name):
+        return load_episodes(name, split, size, seed, tuple(difficulty))
     if name in ("arithmetic", "medical") and split != "all":
         if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
             raise UserError(f"{list(difficulty)}: the levels are 1, 2, 3 and 4", setting="difficulty")
-        if name == "medical":
+        if name == "medical" and split != "transfer":
             return MedicalQuestions(split, 2000 if size is None else size, seed, difficulty=tuple(difficulty))
         levels = ",".join(map(str, difficulty))
-        dataset, size = f"{'text:' if as_text else ''}arithmetic:{levels}", 10_000 if size is None else size
+        dataset, size = f"{'text:' if as_text else ''}{name}:{levels}", 10_000 if size is None else size
     return load_task_dataset(dataset, split, size, seed)

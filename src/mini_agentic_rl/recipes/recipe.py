@@ -20,6 +20,8 @@ class Demonstrations:
     """Returns the tools that the agent sends with every call about a task."""
     can_show: Callable[[Mapping[str, Any]], bool]
     """Returns True for a task that says how it is done."""
+    besides: Sequence[list[dict[str, Any]]] = ()
+    """Conversations that are no task, to be mixed in: what a model should still be able to say."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from .combine import weighted_sum as weighted_sum
 from .extract import extract_answer as extract_answer
 from .format import FormatReward as FormatReward
 from .format import LengthPenaltyReward as LengthPenaltyReward
+from .format import ends_cleanly as ends_cleanly
 from .format import has_answer_line as has_answer_line
 from .format import has_boxed_answer as has_boxed_answer
+from .format import has_template_tags as has_template_tags
 from .format import has_thinking as has_thinking
 from .format import length_penalty as length_penalty
 from .function import FunctionReward as FunctionReward
@@ -23,8 +25,10 @@ from .math import check_tolerance as check_tolerance
 from .math import is_correct as is_correct
 from .math import normalise_answer as normalise_answer
 from .math import same_answer as same_answer
+from .relative import RelativeJudge as RelativeJudge
 from .remote import RemoteReward as RemoteReward
 from .rubric import Criterion as Criterion
+from .rubric import JudgementError as JudgementError
 from .rubric import Rubric as Rubric
 from .steps import StepReward as StepReward
 from .steps import count_steps as count_steps

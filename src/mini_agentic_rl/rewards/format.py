@@ -10,6 +10,7 @@ from .base import Reward, RewardError, Sample
 from .extract import MAX_TEXT
 
 _ANSWER_LINE = re.compile(r"^answer:[ \t]*\S", re.IGNORECASE | re.MULTILINE)
+_TEMPLATE_TAG = re.compile(r"<\|[^<>|\n]{1,40}\|>|</?(?:tool_\w+|tools|think|answer|s)>|\[/?(?:INST|TOOL_\w+)\]")
 _BOXED = re.compile(r"\\boxed\s*\{\s*[^\s}]")
 
 
@@ -17,6 +18,16 @@ def has_answer_line(text: str) -> bool:
     """Return True if the last line that is not empty, and only it, begins with "Answer:" and says something."""
     lines = text.strip().splitlines()
     return bool(lines) and bool(_ANSWER_LINE.match(lines[-1])) and len(_ANSWER_LINE.findall(text)) == 1
+
+
+def has_template_tags(text: str) -> bool:
+    """Return True if the text holds words of a chat template, such as </tool_response>: no reply has them."""
+    return bool(_TEMPLATE_TAG.search(text))
+
+
+def ends_cleanly(text: str) -> bool:
+    """Return True if the text ends in its one line "Answer: …" and holds nothing of a chat template."""
+    return has_answer_line(text) and not has_template_tags(text)
 
 
 def has_boxed_answer(text: str) -> bool:
@@ -31,10 +42,11 @@ def has_thinking(text: str) -> bool:
     return match is not None and all(part.strip() and "think>" not in part for part in match.groups())
 
 
-FormName: TypeAlias = Literal["answer_line", "boxed", "thinking"]
+FormName: TypeAlias = Literal["answer_line", "clean", "boxed", "thinking"]
 
 _FORMS: dict[FormName, Callable[[str], bool]] = {
     "answer_line": has_answer_line,
+    "clean": ends_cleanly,
     "boxed": has_boxed_answer,
     "thinking": has_thinking,
 }

@@ -6,15 +6,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .base import Reward, Sample
 from .rubric import Criterion, JudgementError, Rubric, as_rubric, judge_messages, read_judgement
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -95,17 +97,26 @@ class JudgeReward(Reward):
             openai.OpenAIError: the endpoint refused the last call or could not be reached.
             JudgementError: the last reply held no scores.
         """
-        from openai import APIConnectionError, APIStatusError, OpenAIError
-
         given = sample.columns.get(self.reference) if self.reference is not None else None
         reference = None if given is None else str(given)
         messages = judge_messages(self.rubric, sample.question, sample.text, reference, max_chars=self.max_chars)
+        return self.asked(messages, self.rubric, read_judgement)
+
+    def asked(self, messages: list[dict[str, str]], rubric: Rubric, read: Callable[[Rubric, str], T]) -> T:
+        """Return what `read` makes of the judge's reply to `messages`, which ask for the scores of `rubric`.
+
+        Raises:
+            openai.OpenAIError: the endpoint refused the last call or could not be reached.
+            JudgementError: the last reply held no scores.
+        """
+        from openai import APIConnectionError, APIStatusError, OpenAIError
+
         failure: OpenAIError | JudgementError
         for attempt in range(self.attempts):
             if attempt:
                 time.sleep(_pause(attempt))
             try:
-                return read_judgement(self.rubric, self._ask(messages, attempt))
+                return read(rubric, self._ask(messages, attempt, rubric))
             except APIStatusError as error:
                 if error.status_code < 500 and error.status_code not in (408, 409, 429):
                     raise
@@ -115,7 +126,7 @@ class JudgeReward(Reward):
             logger.debug("judgement %d of %d failed: %s", attempt + 1, self.attempts, failure)
         raise failure
 
-    def _ask(self, messages: list[dict[str, str]], attempt: int) -> str:
+    def _ask(self, messages: list[dict[str, str]], attempt: int, rubric: Rubric) -> str:
         """Return the judge's reply. An endpoint that refuses a JSON schema is asked without one from then on."""
         from openai import BadRequestError, UnprocessableEntityError
 
@@ -126,7 +137,7 @@ class JudgeReward(Reward):
             "max_tokens": self.max_tokens,
         }
         if self._structured:
-            schema = {"name": "judgement", "schema": self.rubric.schema, "strict": True}
+            schema = {"name": "judgement", "schema": rubric.schema, "strict": True}
             try:
                 return self._complete({**options, "response_format": {"type": "json_schema", "json_schema": schema}})
             except (BadRequestError, UnprocessableEntityError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import UserError
 from .base import Reward, Sample, column
 from .extract import extract_answer, extract_option
-from .symbolic import Patience, equivalent
+from .symbolic import TimeBudget, equivalent
 from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
 DEFAULT_TOLERANCE = 0.01
@@ -91,7 +91,7 @@ class Tolerance:
     relative: float | None = None
     """Share of the right number; None takes `DEFAULT_TOLERANCE`, and more care with integers and decimals."""
     absolute: float = 0.0
-    patience: Patience = field(default_factory=Patience, compare=False)
+    budget: TimeBudget = field(default_factory=TimeBudget, compare=False)
     """Seconds left for algebra."""
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None
     left, right = _as_text(predicted), _as_text(gold)
     if left is None or right is None or _folded(left) == "nan":
         return False
-    return _folded(left) == _folded(right) or equivalent(left, right, tolerance.holds, tolerance.patience)
+    return _folded(left) == _folded(right) or equivalent(left, right, tolerance.holds, tolerance.budget)
 
 
 def _gold_value(gold: Any) -> Value:

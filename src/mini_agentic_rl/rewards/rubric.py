@@ -123,19 +123,30 @@ def read_judgement(rubric: Rubric, reply: str) -> float:
     Raises:
         JudgementError: there is no JSON object with every score, or a score is off the scale.
     """
+    scores = read_scores(rubric, reply)
+    total = sum(criterion.weight * scores[criterion.name] for criterion in rubric.criteria)
+    return total / sum(criterion.weight for criterion in rubric.criteria)
+
+
+def read_scores(rubric: Rubric, reply: str) -> dict[str, float]:
+    """Return the score of each criterion, from 0 (lowest) to 1 (highest).
+
+    Raises:
+        JudgementError: there is no JSON object with every score, or a score is off the scale.
+    """
     found = _json_object(reply[-MAX_REPLY:])
     scores = found.get("scores", found) if found is not None else None
     if not isinstance(scores, Mapping):
         raise JudgementError(f"the judge gave no scores: {reply[:120]!r}")
-    total = 0.0
+    read: dict[str, float] = {}
     for criterion in rubric.criteria:
         value = scores.get(criterion.name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise JudgementError(f"the judge gave no score for {criterion.name!r}: {reply[:120]!r}")
         if not rubric.lowest <= value <= rubric.highest:
             raise JudgementError(f"the score of {criterion.name!r} is off the scale: {value}")
-        total += criterion.weight * (value - rubric.lowest) / (rubric.highest - rubric.lowest)
-    return total / sum(criterion.weight for criterion in rubric.criteria)
+        read[criterion.name] = (value - rubric.lowest) / (rubric.highest - rubric.lowest)
+    return read
 
 
 def _json_object(text: str) -> Mapping[str, Any] | None:

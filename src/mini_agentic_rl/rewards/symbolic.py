@@ -25,7 +25,7 @@ MAX_LENGTH = 300
 _MATHEMATICAL = re.compile(r"[\d\\+*/^=<>]|^\W*[A-Za-z]\W*$|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf)\b")
 
 
-class Patience:
+class TimeBudget:
     """The seconds that the comparisons of one answer may take together: a list may have a hundred slow items."""
 
     def __init__(self, seconds: float = TIME_LIMIT) -> None:
@@ -37,13 +37,13 @@ class SymbolicError(RuntimeError):
 
 
 def equivalent(
-    predicted: str, gold: str, near: Callable[[Fraction, Fraction], bool], patience: Patience | None = None
+    predicted: str, gold: str, near: Callable[[Fraction, Fraction], bool], budget: TimeBudget | None = None
 ) -> bool:
     """Return True if two expressions (plain text or LaTeX) are equal as mathematics, or have real values that are near
     each other.
 
     False where either is no expression, is longer than `MAX_LENGTH`, or takes longer than `TIME_LIMIT` (logged), and
-    where earlier comparisons have used up the `patience` that they share.
+    where earlier comparisons have used up the `budget` that they share.
 
     Raises:
         SymbolicError: the helper process cannot be started, or died of something else than the time limit.
@@ -52,11 +52,11 @@ def equivalent(
         _MATHEMATICAL.search(predicted) and _MATHEMATICAL.search(gold)
     ):
         return False
-    patience = patience or Patience()
-    if patience.left <= 0:
+    budget = budget or TimeBudget()
+    if budget.left <= 0:
         return False
     found, seconds = _remembered(predicted, gold)
-    patience.left -= seconds
+    budget.left -= seconds
     return found if isinstance(found, bool) else any(near(Fraction(left), Fraction(right)) for left, right in found)
 
 
@@ -67,7 +67,7 @@ _helper = DeadlineProcess(f"{__package__}.symbolic_worker")
 def _remembered(predicted: str, gold: str) -> tuple[bool | list[list[str]], float]:
     """Return whether both are equal, or the values that they may have, as decimals; and the seconds that it took.
 
-    The seconds are those of the helper alone: neither its start nor other threads' turns cost an answer its patience.
+    The seconds are those of the helper alone: neither its start nor other threads' turns cost an answer its budget.
     """
     try:
         found, seconds = _helper.ask([predicted, gold], TIME_LIMIT)

@@ -18,7 +18,7 @@ from ..trainer import RunSettings
 
 
 class TrainingConfig(Settings):
-    """How a model is trained. Fields may be set after it was made; each value is checked then."""
+    """The configuration of a training. Fields may be set after it was made; each value is checked then."""
 
     model_config = ConfigDict(frozen=False, validate_assignment=True)
 
@@ -98,11 +98,11 @@ class TrainingConfig(Settings):
         LoraSettings, "target_modules", None, "Which layers get an adapter; None takes all linear ones."
     )
     use_wandb: bool = False
-    """Send figures to Weights & Biases."""
+    """Send metrics to Weights & Biases."""
     wandb_project: str | None = None
     """The project there."""
     use_tensorboard: bool = False
-    """Write figures for TensorBoard into the output folder."""
+    """Write metrics for TensorBoard into the output folder."""
     seed: int = restated(SeedSettings, "seed", 42, "Seed of the order of the data, of sampling, and of new weights.")
     max_length: int = restated(
         PostTrainingSettings, "max_length", 2048, "Longer examples are cut off (supervised training).", ge=1
@@ -121,7 +121,7 @@ class TrainingConfig(Settings):
 
     @property
     def loggers(self) -> list[LoggerName]:
-        """Where figures go besides the console and `metrics.jsonl`."""
+        """The loggers that metrics go to besides the console and `metrics.jsonl`."""
         found: list[LoggerName] = []
         if self.use_tensorboard:
             found.append("tensorboard")

@@ -1,5 +1,5 @@
-"""What a training and a measurement begin with: the model of a `TrainingConfig`, the project of its metrics, and code
-with an event loop of its own where another loop runs already, as in a notebook."""
+"""The beginning of a training and of a measurement: the model of a `TrainingConfig`, the project of its metrics, and
+code with an event loop of its own where another loop runs already, as in a notebook."""
 
 from __future__ import annotations
 

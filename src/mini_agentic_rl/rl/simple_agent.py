@@ -21,7 +21,7 @@ DEFAULT_PROMPT = "You are a helpful assistant. Use the tools that you have where
 
 
 class LLMConfig(Settings):
-    """Which model to ask, and how. What is None is left to the OpenAI client: its environment variables hold."""
+    """The model to ask, and how. What is None is left to the OpenAI client: its environment variables hold."""
 
     model: str = "gpt-4o-mini"
     """Name of the model, as the endpoint knows it."""

@@ -45,7 +45,7 @@ class TrainerWrapper(ABC):
 
     @property
     def run_folder(self) -> Path:
-        """Where the run writes."""
+        """The folder that the run writes."""
         return Path(self.config.output_dir) / self.method
 
     def setup_model(self) -> None:

@@ -5,13 +5,13 @@ A wrong parameter is told in one sentence that an agent can act on: which one, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
-from ..config import Settings, called_here, extra_of, restated
+from ..config import Settings, called_here, extra_of, misspelt, restated
 from ..datasets import Form
 from ..errors import UserError, nearest
 from ..rl import TrainingConfig
@@ -31,7 +31,7 @@ class ToolError(UserError):
 
 
 class DataParameters(Settings):
-    """Which rows."""
+    """The rows to read."""
 
     dataset: str | None = None
     """Data set: `gsm8k`, `arithmetic` (generated), `gsm_symbolic`, the path of a file, a Hugging Face id, or the name
@@ -45,7 +45,7 @@ class DataParameters(Settings):
 
 
 class RewardParameters(Settings):
-    """Which reward."""
+    """The reward to compute."""
 
     reward_type: RewardType = "accuracy"
     """Reward: `accuracy` (1 for the right answer), `format` (the form of the reply), `length_penalty` (accuracy, less
@@ -109,7 +109,7 @@ class TrainParameters(DataParameters, RewardParameters):
     seed: int = restated(TrainingConfig, "seed", 42, "Seed of the data, of sampling, and of new weights.")
     use_wandb: bool = restated(TrainingConfig, "use_wandb", False)
     wandb_project: str | None = restated(TrainingConfig, "wandb_project", None)
-    use_tensorboard: bool = restated(TrainingConfig, "use_tensorboard", False, "Write figures for TensorBoard.")
+    use_tensorboard: bool = restated(TrainingConfig, "use_tensorboard", False, "Write metrics for TensorBoard.")
     resume: bool = restated(
         RunSettings, "resume", False, "Go on with the training in the output folder from its last checkpoint."
     )
@@ -217,7 +217,9 @@ def read_action(parameters: Mapping[str, Any]) -> str:
         )
     action = parameters.get("action", "train")
     if action not in ACTIONS:
-        raise ToolError(f"action {action!r} is unknown{_hint(str(action), ACTIONS)}. Allowed: {', '.join(ACTIONS)}")
+        raise ToolError(
+            f"action {action!r} is unknown{_hint(nearest(str(action), ACTIONS))}. Allowed: {', '.join(ACTIONS)}"
+        )
     return str(action)
 
 
@@ -232,7 +234,7 @@ def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -
         if name not in kind.model_fields:
             known = ", ".join(kind.model_fields)
             near = called_here(name, kind.model_fields)
-            hint = f" (here it is {near!r})" if near else _hint(name, kind.model_fields)
+            hint = f" (here it is {near!r})" if near else _hint(misspelt(name, kind.model_fields))
             raise ToolError(f"{action} has no parameter {name!r}{hint}. Allowed: {known}")
     try:
         return kind(**given)
@@ -298,15 +300,14 @@ def _complaint(kind: type[Settings], problem: Any) -> str:
         )
     if problem["type"] == "literal_error":
         choices = [word.strip(" '") for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")]
-        near = _hint(str(problem["input"]), choices)
+        near = _hint(nearest(str(problem["input"]), choices))
         return f"{name}={problem['input']!r} is not allowed{near}. Allowed: {', '.join(choices)}"
     message = str(problem["msg"])
     about = " ".join((kind.model_fields[name].description or "").split()) if name in kind.model_fields else ""
     return f"{name}={problem['input']!r}: {message[:1].lower()}{message[1:]}. {about}".rstrip()
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
+def _hint(near: str | None) -> str:
     return "" if near is None else f" (did you mean {near!r}?)"
 
 

@@ -211,7 +211,7 @@ def _about(state: TrainingState, runs: bool) -> Answer:
 
 
 def _last_words(folder: Path) -> str:
-    """Why a training ended without writing what came of it."""
+    """Return the reason why a training ended without a result."""
     lines = _tail(folder / LOG_FILE, _LAST_LINES)
     return "its process ended without a result (killed, or out of memory); its last lines: " + " | ".join(lines)
 

@@ -35,7 +35,7 @@ HookMethod = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_r
 
 @dataclass(frozen=True)
 class AttemptFailure:
-    """Why an attempt did not succeed."""
+    """The reason why an attempt did not succeed."""
 
     status: AttemptStatus
     reason: str

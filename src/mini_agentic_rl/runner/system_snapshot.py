@@ -1,4 +1,4 @@
-"""What a computer has and how busy it is, under the older name `utils.system_snapshot`."""
+"""The resources of a computer and their use, under the older name `utils.system_snapshot`."""
 
 from __future__ import annotations
 

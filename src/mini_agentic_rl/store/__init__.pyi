@@ -2,9 +2,9 @@ from .base import STORE_METHODS as STORE_METHODS
 from .base import UNSET as UNSET
 from .base import LightningStore as LightningStore
 from .base import LightningStoreCapabilities as LightningStoreCapabilities
-from .base import LightningStoreError as LightningStoreError
 from .base import LightningStoreStatistics as LightningStoreStatistics
 from .base import Unset as Unset
+from .errors import LightningStoreError as LightningStoreError
 from .http.client import LightningStoreClient as LightningStoreClient
 from .http.limits import StoreLimits as StoreLimits
 from .http.server import LightningStoreServer as LightningStoreServer

@@ -19,7 +19,6 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
-from ..errors import UserError
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -40,18 +39,6 @@ from ..types import (
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-
-
-class LightningStoreError(UserError, RuntimeError):
-    """Report that a store is locked, full, damaged, closed or of another version; the message says what to do."""
-
-
-class StorageFailedError(LightningStoreError):
-    """Report that the disk under the store is full, or cannot be read or written."""
-
-
-class StoreUnreachableError(LightningStoreError):
-    """Report that the store's server does not answer at the moment."""
 
 
 class Unset(enum.Enum):
@@ -126,8 +113,15 @@ class LightningStore:
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        rollout_id: str | None = None,
     ) -> AttemptedRollout:
-        """Create a rollout and its first attempt, past the queue; `resources_id` as in `enqueue_rollout`."""
+        """Create a rollout and its first attempt, past the queue; `resources_id` as in `enqueue_rollout`.
+
+        Without a `rollout_id` the store makes one.
+
+        Raises:
+            ValueError: there is a rollout of this id.
+        """
         raise NotImplementedError
 
     async def enqueue_rollout(
@@ -327,6 +321,11 @@ class LightningStore:
         Raises:
             ValueError: no such rollout or attempt.
         """
+        raise NotImplementedError
+
+    async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
+        """Delete rollouts with all their attempts and spans, and return the ids of those that were there. Whoever runs
+        one of them gets a ValueError at the next call about it."""
         raise NotImplementedError
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:

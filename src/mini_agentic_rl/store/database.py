@@ -25,7 +25,8 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from .base import LightningStoreCapabilities, LightningStoreError, StorageFailedError
+from .base import LightningStoreCapabilities
+from .errors import LightningStoreError, StorageFailedError
 from .group_commit import Write, WriteThread
 from .ledger import Ledger
 from .ledger_store import LedgerStore, has_overdue

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from ..errors import fit_for_future
-from .base import LightningStoreError
+from .errors import LightningStoreError
 from .ledger import Ledger
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Write:
             self.answer.set_exception(fit_for_future(self.error, "an operation of the store"))
 
 
-class _Call:
+class _FunctionCall:
     """Function for the thread to run, and the future of its outcome."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -72,7 +72,7 @@ class _Call:
             self.outcome.set_exception(error)
 
 
-_END: Final = _Call(lambda: None)
+_END: Final = _FunctionCall(lambda: None)
 """Marks the end of the queue."""
 
 
@@ -87,7 +87,7 @@ class WriteThread:
         self._commit = commit
         self._lock = threading.Lock()
         self._closed = False
-        self._jobs: SimpleQueue[Write | _Call] = SimpleQueue()
+        self._jobs: SimpleQueue[Write | _FunctionCall] = SimpleQueue()
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, _END)
@@ -107,7 +107,7 @@ class WriteThread:
         Raises:
             RuntimeError: the thread was closed.
         """
-        call = _Call(function)
+        call = _FunctionCall(function)
         self._put(call)
         return call.outcome
 
@@ -119,14 +119,14 @@ class WriteThread:
                 self._jobs.put(_END)
         self._thread.join()
 
-    def _put(self, job: Write | _Call) -> None:
+    def _put(self, job: Write | _FunctionCall) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the writing thread was closed")
             self._jobs.put(job)
 
 
-def _serve(jobs: SimpleQueue[Write | _Call]) -> None:
+def _serve(jobs: SimpleQueue[Write | _FunctionCall]) -> None:
     """Serve the queue until its end.
 
     Between two jobs the thread refers to nothing but the queue, so it keeps no store alive.
@@ -135,7 +135,7 @@ def _serve(jobs: SimpleQueue[Write | _Call]) -> None:
         pass
 
 
-def _serve_once(jobs: SimpleQueue[Write | _Call]) -> bool:
+def _serve_once(jobs: SimpleQueue[Write | _FunctionCall]) -> bool:
     writes, call = _waiting(jobs)
     wanted = [write for write in writes if not write.unwanted]
     if wanted:
@@ -153,7 +153,7 @@ def _serve_once(jobs: SimpleQueue[Write | _Call]) -> bool:
     return call is not _END
 
 
-def _waiting(jobs: SimpleQueue[Write | _Call]) -> tuple[list[Write], _Call | None]:
+def _waiting(jobs: SimpleQueue[Write | _FunctionCall]) -> tuple[list[Write], _FunctionCall | None]:
     """Take the writes that wait now, up to `_MOST`, and what came after them if that is something else."""
     writes: list[Write] = []
     while True:

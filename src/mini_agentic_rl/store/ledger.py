@@ -49,9 +49,17 @@ class Ledger:
         self.changes.queued |= bool(rollouts)
         return rollouts
 
-    def start_rollout(self, request: EnqueueRolloutRequest, worker_id: str | None) -> AttemptedRollout:
-        """Create a rollout with its first attempt."""
+    def start_rollout(
+        self, request: EnqueueRolloutRequest, worker_id: str | None, rollout_id: str | None
+    ) -> AttemptedRollout:
+        """Create a rollout with its first attempt, under an id of the caller's or a new one."""
         queued = self._new_rollouts([request])[0]
+        if rollout_id is not None:
+            if not rollout_id:
+                raise ValueError("rollout_id='': expected an id")
+            if self.tables.rollout(rollout_id) is not None:
+                raise ValueError(f"there is a rollout {rollout_id} already")
+            queued = queued.model_copy(update={"rollout_id": rollout_id})
         rollout, attempt = lifecycle.next_attempt(queued, None, _new_id("at"), worker_id, queued.start_time)
         self.tables.insert_rollouts([rollout])
         return self._started(rollout, attempt, dequeued=False)
@@ -87,6 +95,21 @@ class Ledger:
                 if attempt.status in lifecycle.LIVE_ATTEMPT_STATUSES:
                     self.tables.replace_attempt(attempt, self._new_deadline(attempt, new))
         return lifecycle.with_attempt(new, latest)
+
+    def delete_rollouts(self, rollout_ids: Sequence[str]) -> list[str]:
+        """Remove rollouts with all that belongs to them; workers that ran one are at nothing then."""
+        deleted = []
+        for rollout_id in dict.fromkeys(rollout_ids):
+            found = self.tables.rollout(rollout_id)
+            if found is None:
+                continue
+            attempt = found[1]
+            if attempt is not None and attempt.worker_id is not None:
+                worker = self._worker(attempt.worker_id)
+                self._write_worker(worker, lifecycle.worker_without_attempt(worker, attempt, time.time()))
+            self.tables.delete_rollout(rollout_id)
+            deleted.append(rollout_id)
+        return deleted
 
     def update_attempt(self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset, **fields: Any) -> Attempt:
         """Change fields of an attempt; UNSET leaves one as it is. The worker and the rollout follow."""

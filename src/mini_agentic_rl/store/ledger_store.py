@@ -22,8 +22,9 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import UNSET, LightningStore, LightningStoreStatistics, StoreUnreachableError, Unset
+from .base import UNSET, LightningStore, LightningStoreStatistics, Unset
 from .clock import StoreClock
+from .errors import StoreUnreachableError
 from .ledger import Ledger
 from .storage import Kind, Query, conditions
 from .waiting import FOR_EVER, Notifier, monotonic_of
@@ -76,9 +77,9 @@ class LedgerStore(LightningStore):
         return statistics
 
     @_by_contract
-    async def start_rollout(self, worker_id: str | None, **request: Any) -> AttemptedRollout:
+    async def start_rollout(self, worker_id: str | None, rollout_id: str | None, **request: Any) -> AttemptedRollout:
         wanted = EnqueueRolloutRequest(**request)
-        return await self._write(lambda ledger: ledger.start_rollout(wanted, worker_id))
+        return await self._write(lambda ledger: ledger.start_rollout(wanted, worker_id, rollout_id))
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
         return await self._write(lambda ledger: ledger.enqueue(rollouts))
@@ -140,6 +141,9 @@ class LedgerStore(LightningStore):
     @_by_contract
     async def update_attempt(self, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
         return await self._write(lambda ledger: ledger.update_attempt(rollout_id, attempt_id, **fields))
+
+    async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
+        return await self._write(lambda ledger: ledger.delete_rollouts(rollout_ids))
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = FOR_EVER if timeout is None else time.monotonic() + timeout

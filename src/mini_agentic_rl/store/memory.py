@@ -142,6 +142,7 @@ class MemoryTables:
         self._resources: dict[str, ResourcesUpdate] = {}
         self._latest_resources: ResourcesUpdate | None = None
         self._workers: dict[str, Worker] = {}
+        self._rollout_number = 0
         self._attempt_count = 0
         self._span_count = 0
 
@@ -158,7 +159,8 @@ class MemoryTables:
 
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
-            self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, len(self._rollouts))
+            self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, self._rollout_number)
+            self._rollout_number += 1
             self._enter(rollout)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
@@ -168,6 +170,16 @@ class MemoryTables:
             if new.status not in lifecycle.QUEUED_STATUSES:
                 self._queue.pop(new.rollout_id, None)
             self._enter(new)
+
+    def delete_rollout(self, rollout_id: str) -> bool:
+        row = self._rollouts.pop(rollout_id, None)
+        if row is None:
+            return False
+        del self._by_status[row.rollout.status][rollout_id]
+        self._queue.pop(rollout_id, None)
+        self._attempt_count -= len(row.attempts)
+        self._span_count -= len(row.spans)
+        return True
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         row = self._attempt_row(rollout_id, attempt_id)
@@ -190,10 +202,9 @@ class MemoryTables:
         found = []
         while self._deadlines and self._deadlines[0][0] <= now:
             entered, rollout_id, attempt_id = heapq.heappop(self._deadlines)
-            rollout = self._rollouts[rollout_id]
-            row = rollout.attempts[attempt_id]
-            if row.deadline != entered:
-                continue  # an earlier entry took its place
+            row = self._attempt_row(rollout_id, attempt_id)
+            if row is None or row.deadline != entered:
+                continue  # it was deleted, or an earlier entry took its place
             row.deadline = None
             if row.due is not None and row.due <= now:
                 found.append((rollout_id, attempt_id))

@@ -34,6 +34,9 @@ class Tables(Protocol):
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         """Store the new state of a rollout."""
 
+    def delete_rollout(self, rollout_id: str) -> bool:
+        """Remove a rollout with its attempts and spans; False if there is none."""
+
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         """Return one attempt of a rollout."""
 

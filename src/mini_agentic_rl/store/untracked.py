@@ -1,4 +1,4 @@
-"""What a store keeps for good, out of the sight of Python's collector of garbage.
+"""The rows that a store keeps for good, out of the sight of Python's collector of garbage.
 
 A full collection looks at every object that can refer to others, and nobody else has a turn meanwhile: a second for
 200,000 spans in memory, again and again while they come. Nothing in a span refers back to it, so its objects end when

@@ -1,4 +1,9 @@
+from .comparison import compare_runs as compare_runs
+from .comparison import load_run as load_run
 from .components import build_component as build_component
+from .evaluations import accuracy_rows as accuracy_rows
+from .evaluations import check_rows as check_rows
+from .intervals import bootstrap_interval as bootstrap_interval
 from .parts import DEFAULT_SERVER as DEFAULT_SERVER
 from .parts import asks_for_processes as asks_for_processes
 from .recorded_run import Checkpoint as Checkpoint
@@ -18,4 +23,5 @@ from .statistics import wilson_interval as wilson_interval
 from .summary import transcripts as transcripts
 from .summary import versions as versions
 from .summary import what_next as what_next
+from .sweep_table import sweep_rows as sweep_rows
 from .trainer import Trainer as Trainer

@@ -3,8 +3,9 @@
 It reads what the run folder keeps, and leaves out what is not there, so that it can be written at any time, also for
 a run that was stopped early.
 
-What it knows of a summary: `accuracy` (list of `AccuracyRow`), `seconds` (phase → seconds), `peak_memory_bytes`,
-`versions` (package → version), `seed`, and `untrained` (reason → number of rollouts that gave nothing to train on).
+What it knows of a summary: `accuracy` (list of `AccuracyRow`), `checks` (`evaluations.check_rows`), `seconds` (phase →
+seconds), `peak_memory_bytes`, `versions` (package → version), `seed`, `kernels`, and `untrained` (reason → number of
+rollouts that gave nothing to train on).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def write_report(
     """
     sections = [
         _accuracy(summary.get("accuracy") or []),
+        _checks(summary.get("checks") or []),
         _curves(metrics_rows),
         _time(summary),
         _untrained(summary.get("untrained") or {}),
@@ -81,6 +83,23 @@ def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
         "<span>0 %</span><span>100 %</span></span></th></tr>"
     )
     return f'<section><h2>Accuracy</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
+
+
+def _checks(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The lenient check, and the parts of the reward, measurement by measurement."""
+    if not rows:
+        return ""
+    lines = [
+        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td>{escape(str(row["check"]))}</td>'
+        f'<td class="number">{row["mean"]:.3g}</td>'
+        f'<td class="number">{row["low"]:.3g} – {row["high"]:.3g}</td><td class="number">{row["count"]}</td></tr>'
+        for row in rows
+    ]
+    head = (
+        '<tr><th></th><th>check</th><th class="number">mean</th><th class="number">95 % interval</th>'
+        '<th class="number">problems</th></tr>'
+    )
+    return f'<section><h2>Other checks</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
 
 
 def _interval_bar(row: Mapping[str, Any]) -> str:
@@ -128,6 +147,8 @@ def _time(summary: Mapping[str, Any]) -> str:
     values: dict[str, Any] = {name: duration(spent) for name, spent in (summary.get("seconds") or {}).items()}
     if summary.get("peak_memory_bytes"):
         values["peak memory"] = f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB"
+    if summary.get("kernels"):
+        values["kernels"] = summary["kernels"]
     if "seed" in summary:
         values["seed"] = summary["seed"]
     return _pairs("Time and memory", values)

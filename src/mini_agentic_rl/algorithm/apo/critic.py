@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from openai import AuthenticationError, NotFoundError, PermissionDeniedError
@@ -17,7 +17,7 @@ from ...errors import UserError
 from ...types import PromptTemplate
 from .placeholders import placeholders, why_unusable
 from .prompts import ANGLES, CRITIC_ROLE, CRITIQUE, EDIT, EDIT_AGAIN, LITERAL_BRACES, NO_PLACEHOLDERS, PLACEHOLDERS
-from .settings import APOSettings
+from .settings import APOSettings, PromptSearchSettings
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -33,8 +33,8 @@ class CriticError(Exception):
     """Report that the critic gave nothing that can be used; the message says why."""
 
 
-class Critic:
-    """Criticises and rewrites.
+class Writer:
+    """Writes templates that can stand in for the first one.
 
     Args:
         client: OpenAI client of the endpoint.
@@ -42,39 +42,29 @@ class Critic:
         seed_prompt: the template of the first prompt, whose placeholders every other must keep.
     """
 
-    def __init__(self, client: AsyncOpenAI, settings: APOSettings, seed_prompt: PromptTemplate) -> None:
+    def __init__(self, client: AsyncOpenAI, settings: PromptSearchSettings, seed_prompt: PromptTemplate) -> None:
         self._client = client
         self._settings = settings
         self._seed_prompt = seed_prompt
         self._turns = asyncio.Semaphore(settings.critic_concurrency)
 
-    async def criticise(self, template: str, transcripts: Sequence[str], angle: int) -> str:
-        """Return the textual gradient: what holds the template back, judged by what an agent did with it.
+    async def written(self, model: str, setting: str, question: Callable[[str], str]) -> str:
+        """Return the template that a model answers a question with; it takes the same placeholders.
 
         Args:
-            angle: which of the points of view to take; counted round.
-
-        Raises:
-            CriticError: there is no usable answer.
-            UserError: the endpoint refuses every call.
-        """
-        question = CRITIQUE.format(
-            template=template, transcripts="\n\n".join(transcripts), angle=ANGLES[angle % len(ANGLES)]
-        )
-        return await self._ask(self._settings.gradient_model, "gradient_model", _conversation(question))
-
-    async def rewrite(self, template: str, critique: str) -> str:
-        """Return the template, rewritten to answer a criticism; it takes the same placeholders.
+            model: its name at the endpoint.
+            setting: the setting that chose it.
+            question: makes the question, from the rules that a template has to follow.
 
         Raises:
             CriticError: there is no usable answer.
             UserError: the endpoint refuses every call.
         """
         rules = self._rules()
-        messages = _conversation(EDIT.format(template=template, critique=critique, rules=rules))
+        messages = _conversation(question(rules))
         reason = ""
         for _ in range(self._settings.edit_attempts):
-            answer = await self._ask(self._settings.apply_edit_model, "apply_edit_model", messages)
+            answer = await self._ask(model, setting, messages)
             rewritten = _template_in(answer)
             problem = why_unusable(self._seed_prompt, rewritten)
             if problem is None:
@@ -124,6 +114,43 @@ class Critic:
         if not isinstance(text, str) or not text.strip():
             raise CriticError("empty answer")
         return text.strip()
+
+
+class Critic(Writer):
+    """Criticises and rewrites; see `Writer`."""
+
+    def __init__(self, client: AsyncOpenAI, settings: APOSettings, seed_prompt: PromptTemplate) -> None:
+        super().__init__(client, settings, seed_prompt)
+        self._apo = settings
+
+    async def criticise(self, template: str, transcripts: Sequence[str], angle: int) -> str:
+        """Return the textual gradient: what holds the template back, judged by what an agent did with it.
+
+        Args:
+            angle: which of the points of view to take; counted round.
+
+        Raises:
+            CriticError: there is no usable answer.
+            UserError: the endpoint refuses every call.
+        """
+        question = CRITIQUE.format(
+            template=template, transcripts="\n\n".join(transcripts), angle=ANGLES[angle % len(ANGLES)]
+        )
+        return await self._ask(self._apo.gradient_model, "gradient_model", _conversation(question))
+
+    async def rewrite(self, template: str, critique: str) -> str:
+        """Return the template, rewritten to answer a criticism; it takes the same placeholders.
+
+        Raises:
+            CriticError: there is no usable answer.
+            UserError: the endpoint refuses every call.
+        """
+        apply = self._apo.apply_edit_model
+        return await self.written(
+            apply,
+            "apply_edit_model",
+            lambda rules: EDIT.format(template=template, critique=critique, rules=rules),
+        )
 
 
 def _conversation(question: str) -> list[dict[str, str]]:

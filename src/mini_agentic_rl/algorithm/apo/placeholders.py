@@ -26,7 +26,7 @@ def placeholders(prompt: PromptTemplate) -> dict[str, str]:
 
 
 def why_unusable(original: PromptTemplate, template: str) -> str | None:
-    """Why `template` cannot replace that of `original`; None when it can."""
+    """Return why `template` cannot replace that of `original`; None when it can."""
     if not template.strip():
         return "it is empty"
     changed = original.model_copy(update={"template": template})

@@ -1,4 +1,4 @@
-"""Settings of APO."""
+"""Settings of APO, and those that every search for a prompt has."""
 
 from __future__ import annotations
 
@@ -8,25 +8,9 @@ from ...config import Settings
 from ..settings import OnFailure
 
 
-class APOSettings(Settings):
-    """The search: how wide, how long, on how many tasks, and who criticises."""
+class PromptSearchSettings(Settings):
+    """The way that prompts are tried, and who rewrites them."""
 
-    gradient_model: str = "gpt-5-mini"
-    """Model that criticises a prompt: the textual gradient (Pryzant et al. 2023, section 2.1)."""
-    apply_edit_model: str = "gpt-4.1-mini"
-    """Model that rewrites a prompt so that it answers a criticism."""
-    diversity_temperature: float | None = Field(default=1.0, ge=0)
-    """Sampling temperature of both; None sends none, for models that accept none."""
-    gradient_batch_size: int = Field(default=4, ge=1)
-    """Training tasks that a prompt is tried on before it is criticised."""
-    val_batch_size: int = Field(default=16, ge=1)
-    """Validation tasks on which the candidates of a round are compared, the same ones for all."""
-    beam_width: int = Field(default=4, ge=1)
-    """Prompts that survive a round."""
-    branch_factor: int = Field(default=4, ge=1)
-    """New prompts made of each parent in a round."""
-    beam_rounds: int = Field(default=3, ge=0)
-    """Rounds."""
     rollout_batch_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that the rollouts of one prompt may take; those of n prompts, run together, get n times that. What has
     not ended by then is cancelled."""
@@ -35,8 +19,6 @@ class APOSettings(Settings):
     its prompt's mean (`drop`), or is tried again after a failure and counts as 0 when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
     """At most this many attempts at a rollout with `on_failure="retry"`."""
-    run_initial_validation: bool = True
-    """Measure the first prompt on all validation tasks, so that a worse one cannot replace it."""
     prompt_name: str | None = None
     """Name of the resource to improve; needed only where the initial resources hold several prompts."""
     critic_timeout: float = Field(default=120.0, gt=0)
@@ -47,5 +29,28 @@ class APOSettings(Settings):
     """How often a rewritten prompt that cannot be used is asked for again, the first time included."""
     transcript_characters: int = Field(default=6000, ge=200)
     """A rollout's transcript is cut in its middle beyond this length before the critic reads it."""
+    diversity_temperature: float | None = Field(default=1.0, ge=0)
+    """Sampling temperature of the models that criticise and rewrite; None sends none, for models that accept none."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of the tasks and of the rollouts' sampling."""
+
+
+class APOSettings(PromptSearchSettings):
+    """The search: how wide, how long, on how many tasks, and who criticises."""
+
+    gradient_model: str = "gpt-5-mini"
+    """Model that criticises a prompt: the textual gradient (Pryzant et al. 2023, section 2.1)."""
+    apply_edit_model: str = "gpt-4.1-mini"
+    """Model that rewrites a prompt so that it answers a criticism."""
+    gradient_batch_size: int = Field(default=4, ge=1)
+    """Training tasks that a prompt is tried on before it is criticised."""
+    val_batch_size: int = Field(default=16, ge=1)
+    """Validation tasks on which the candidates of a round are compared, the same ones for all."""
+    beam_width: int = Field(default=4, ge=1)
+    """Prompts that survive a round."""
+    branch_factor: int = Field(default=4, ge=1)
+    """New prompts made of each parent in a round."""
+    beam_rounds: int = Field(default=3, ge=0)
+    """Rounds."""
+    run_initial_validation: bool = True
+    """Measure the first prompt on all validation tasks, so that a worse one cannot replace it."""

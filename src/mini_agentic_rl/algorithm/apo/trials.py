@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
@@ -28,13 +28,22 @@ from ...types import (
 from ..rollouts import rollout_config
 from ..seeds import derive_seed
 from ..settings import OnFailure
-from .beam import Version
-from .settings import APOSettings
+from .settings import PromptSearchSettings
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """Seconds between two reports of progress while waiting."""
+
+
+class Candidate(Protocol):
+    """A prompt that can be tried."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def template(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Trials:
 
     store: LightningStore
     logger: MetricsLogger
-    settings: APOSettings
+    settings: PromptSearchSettings
     name: str
     """Resource name under which the agent finds the prompt."""
     seed_prompt: PromptTemplate
@@ -81,11 +90,11 @@ class Trials:
     _causes: CountedCauses = field(default_factory=CountedCauses, init=False)
     _ids: dict[str, str] = field(default_factory=dict, init=False)
 
-    def prompt(self, version: Version) -> PromptTemplate:
+    def prompt(self, version: Candidate) -> PromptTemplate:
         """Return the version as the agent gets it."""
         return self.seed_prompt.model_copy(update={"template": version.template})
 
-    async def publish(self, version: Version) -> str:
+    async def publish(self, version: Candidate) -> str:
         """Make it the latest resources of the store; return their id."""
         update = await self.store.add_resources({**self.resources, self.name: self.prompt(version)})
         self._ids[version.name] = update.resources_id
@@ -93,7 +102,7 @@ class Trials:
 
     async def run(
         self,
-        prompts: Sequence[tuple[Version, Sequence[int]]],
+        prompts: Sequence[tuple[Candidate, Sequence[int]]],
         dataset: Dataset[Any],
         mode: RolloutMode,
         purpose: str,

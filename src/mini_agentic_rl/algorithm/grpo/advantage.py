@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..loop.settings import Baseline
+from ..loop.settings import Baseline, Normalization
 from ..losses.base import Floats
+from .maxrl import over_mean
 
 Advantage = Callable[[Floats], Floats]
 """Rewards [G] or [G, C] of one group in, advantages of the same shape out."""
@@ -30,7 +31,7 @@ def group_normalized(rewards: Floats) -> Floats:
 
     For [G, C]: std is the root mean square over all entries of what is left after each column's mean was subtracted.
     """
-    return _over_deviation(group_centred(rewards), rewards)
+    return over_deviation(group_centred(rewards), rewards)
 
 
 def group_centred(rewards: Floats) -> Floats:
@@ -50,25 +51,45 @@ def leave_one_out(rewards: Floats) -> Floats:
     return np.asarray(group_centred(rewards) * (size / max(1, size - 1)))
 
 
-def leave_one_out_normalized(rewards: Floats) -> Floats:
-    """Return `leave_one_out` over the standard deviation of the group."""
-    return _over_deviation(leave_one_out(rewards), rewards)
-
-
 def uncompared(rewards: Floats) -> Floats:
     """Return the rewards themselves (REINFORCE without a baseline; REINFORCE++ normalises them over the batch)."""
     return rewards
 
 
-ADVANTAGES: Mapping[tuple[Baseline, bool], Advantage] = {
-    ("group", True): group_normalized,
-    ("group", False): group_centred,
-    ("leave_one_out", True): leave_one_out_normalized,
-    ("leave_one_out", False): leave_one_out,
-    ("none", True): uncompared,
-    ("none", False): uncompared,
+def over_deviation(centred: Floats, rewards: Floats) -> Floats:
+    """Return `centred` over the standard deviation of the group's rewards; for [G, C] one for all columns."""
+    if not np.any(centred):
+        return centred
+    return np.asarray(centred / (np.sqrt(rewards.var(axis=0).mean()) + EPSILON))
+
+
+def as_they_are(centred: Floats, rewards: Floats) -> Floats:
+    """Return `centred`: what divides it, if anything does, is not the group's to say."""
+    return centred
+
+
+BASELINES: Mapping[Baseline, Advantage] = {
+    "group": group_centred,
+    "leave_one_out": leave_one_out,
+    "none": uncompared,
 }
-"""The advantage by its baseline, and whether the group's standard deviation divides it."""
+"""Functions that return what is taken off a reward, by the setting `baseline`."""
+
+SCALES: Mapping[Normalization, Callable[[Floats, Floats], Floats]] = {
+    "group": over_deviation,
+    "mean": over_mean,
+    "batch": as_they_are,
+}
+"""Functions that return the divisor within a group, by the setting `advantage_normalization`."""
+
+
+def advantage_of(baseline: Baseline, normalization: Normalization | None) -> Advantage:
+    """Return the advantage of a baseline, and of what divides it within the group; None divides by nothing."""
+    compare = BASELINES[baseline]
+    if normalization is None or (baseline == "none" and normalization == "group"):
+        return compare  # without a baseline a standard deviation around the mean is of nothing that is trained with
+    scale = SCALES[normalization]
+    return lambda rewards: scale(compare(rewards), rewards)
 
 
 def batch_normalized(advantages_S: Floats, weights_S: Floats) -> Floats:
@@ -83,9 +104,3 @@ def batch_normalized(advantages_S: Floats, weights_S: Floats) -> Floats:
     if np.ptp(advantages_S) == 0:
         return np.zeros_like(advantages_S)
     return np.asarray(centred_S / (np.sqrt((weight_S * centred_S**2).sum()) + EPSILON))
-
-
-def _over_deviation(centred: Floats, rewards: Floats) -> Floats:
-    if not np.any(centred):
-        return centred
-    return np.asarray(centred / (np.sqrt(rewards.var(axis=0).mean()) + EPSILON))

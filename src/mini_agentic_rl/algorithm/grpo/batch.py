@@ -12,31 +12,62 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...tokens import PackedTrees, TokenTree, pack
-from ..loop.groups import Group, has_signal
+from ...tokens import CompletionRecord, PackedTrees, TokenTree, pack
+from ..loop.groups import Group, Trajectory, has_signal
 from ..losses import Aggregation, term_weights
 from .advantage import Advantage
+from .imitated import Imitated, Kind
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TrainedCall:
+    """One call of a rollout whose sampled tokens are terms of the batch."""
+
+    record: CompletionRecord
+    trajectory: Trajectory
+    """The rollout that made it."""
+    group: Group
+    """The rollouts of its task."""
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """All that one optimizer step trains on, and the streams that the loss needs."""
+    """All that one optimizer step trains on, and the streams that the loss needs.
+
+    The first terms are those of `calls`, call by call; what is imitated comes after them.
+    """
 
     packed: PackedTrees
     advantages_S: Floats
     """Advantage of each term: that of the call which sampled it."""
     weights_S: Floats
-    """Weight of each term: the whole normalisation of the loss."""
+    """Weight of each term in the policy gradient: its whole normalisation; 0 where it is imitated."""
+    calls: Sequence[TrainedCall]
+    """The calls that sampled the terms."""
     unrolled_tokens: int
     """Tokens that training each trajectory's longest call and every diverging one on its own would compute."""
+    observation_weights_S: Floats | None = None
+    """Weights of what the environment said, 0 elsewhere; None where that is not imitated."""
+    demonstration_weights_S: Floats | None = None
+    """Weights of demonstrations, 0 elsewhere; None where there are none."""
+    teacher_tokens_SK: Ints | None = None
+    """A teacher's likeliest tokens in the state of each term; None for all of the vocabulary, or no teacher."""
+    teacher_logprobs_SK: Floats | None = None
+    """Their log-probabilities; None for no teacher."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """Tokens of the tree, and how many times as many there would be without sharing."""
         tokens = self.packed.token_count
         return {"tree/tokens": float(tokens), "tree/sharing": self.unrolled_tokens / max(1, tokens)}
+
+    @property
+    def sampled_terms(self) -> int:
+        """Number of the terms that rollouts sampled; the others are imitated."""
+        return sum(call.record.trained_tokens for call in self.calls)
 
 
 def make_batch(
@@ -48,8 +79,9 @@ def make_batch(
     mask_truncated: bool,
     keep_zero_advantage: bool,
     compared: bool = True,
+    imitated: Sequence[Imitated] = (),
 ) -> TrainingBatch | None:
-    """Return the trainable part of `groups`; None when there is none.
+    """Return the trainable part of `groups`, and what is imitated beside it; None when there is neither.
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
@@ -57,9 +89,11 @@ def make_batch(
             group's mean.
         keep_zero_advantage: keep calls whose advantage is 0 (a KL penalty still acts on them).
         compared: leave out groups whose rewards are all equal: compared with each other they say nothing.
+        imitated: what is to be predicted, in the same tree.
     """
     # One tree for all groups: their tasks begin with the same system prompt.
     tree = TokenTree()
+    calls: list[TrainedCall] = []
     of_call: list[float] = []
     lengths: list[int] = []
     unrolled = 0
@@ -79,14 +113,31 @@ def make_batch(
                 tree.insert(record, len(lengths) - 1)
                 alone.insert(record)
                 if record.trained_tokens:  # a record without one has no term, and no number in the pack
+                    calls.append(TrainedCall(record, trajectory, group))
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
-    if not of_call:
+    # Each has a number of its own: what is summed over a rollout's terms holds none of them.
+    for number, one in enumerate(imitated, len(lengths)):
+        tree.insert(one.record, number)
+    unrolled += sum(one.record.prompt_ids.size + one.record.output_ids.size for one in imitated if one.kind == "sft")
+    if not of_call and not imitated:
         return None
     packed = pack([tree])
+    weights = term_weights(lengths, aggregation, max_length) if of_call else np.zeros(len(lengths), np.float32)
     return TrainingBatch(
         packed=packed,
-        advantages_S=np.array(of_call, np.float32)[packed.call_S],
-        weights_S=term_weights(lengths, aggregation, max_length)[packed.trajectory_S],
+        advantages_S=np.array(of_call + [0.0] * len(imitated), np.float32)[packed.call_S],
+        weights_S=np.concatenate([weights, np.zeros(len(imitated), np.float32)])[packed.trajectory_S],
+        calls=calls,
         unrolled_tokens=unrolled,
+        observation_weights_S=_weights_of("echo", imitated, len(of_call), packed),
+        demonstration_weights_S=_weights_of("sft", imitated, len(of_call), packed),
     )
+
+
+def _weights_of(kind: Kind, imitated: Sequence[Imitated], calls: int, packed: PackedTrees) -> Floats | None:
+    """Return the weights [S] of what is imitated of one kind; None where there is nothing."""
+    if all(one.kind != kind for one in imitated):
+        return None
+    of_call = [0.0] * calls + [one.weight if one.kind == kind else 0.0 for one in imitated]
+    return np.array(of_call, np.float32)[packed.call_S]

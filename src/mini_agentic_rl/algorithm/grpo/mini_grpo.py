@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from ...gateway import ServedPolicy
 from ...policy import LearnerSettings, Policy, PolicyError
 from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
+from .demonstrations import DemonstrationSource
 from .objective import GRPOObjective
 from .settings import GRPOSettings
+from .teacher_names import BASE
+from .teachers import make_teachers, teacher_adapter
 
 Backend = Literal["native", "trl"]
 
@@ -27,7 +31,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
         tokenizer: its tokenizer; None takes the one beside the model.
         backend: what turns rewards into new weights: "native", or TRL's GRPOTrainer ("trl") in the same loop; see
-            `mini_agentic_rl.algorithm.trl_grpo`.
+            `mini_agentic_rl.algorithm.grpo.trl_backend`.
         options: those of `ReinforcementLearning`, and settings by their names.
 
     Raises:
@@ -44,8 +48,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         if backend not in get_args(Backend):
             raise PolicyError(f"must be 'native' or 'trl', not {backend!r}", setting="backend")
         self._backend = backend
+        if isinstance(self.settings, GRPOSettings):  # a verl configuration may ask for PPO
+            self._check_sources()
         if backend == "trl":
-            from ..trl_grpo import check_backend
+            from .trl_backend import check_backend
 
             check_backend(self.settings, adapters=self._adapters or (), fixed_adapters=self._fixed_adapters or ())
 
@@ -57,7 +63,50 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         """Return an optimizer for each adapter, and the loss of `settings`."""
         learners = {adapter: policy.learner(learner, adapter) for adapter in policy.model.adapters}
         if self._backend == "trl" and self.served is not None:
-            from ..trl_grpo.objective import TRLObjective
+            from .trl_backend.objective import TRLObjective
 
             return TRLObjective(policy.model, learners, self.served.tokenizer, self.settings)
-        return GRPOObjective(learners, self.settings)
+        if self.served is None:
+            return GRPOObjective(learners, self.settings)
+        return GRPOObjective(
+            learners,
+            self.settings,
+            teachers=make_teachers(self.settings, self.served, learners),
+            demonstrations=self._demonstrations(self.served),
+        )
+
+    def _check_sources(self) -> None:
+        """Check that there is what the settings want to learn from, and load the adapter of a teacher.
+
+        Raises:
+            PolicyError: there is none.
+        """
+        settings, trained = self.settings, self._adapters or {}
+        if settings.teacher == BASE and self._lora is None:
+            raise PolicyError(
+                "needs LoRA: under full training no weights without an adapter are left", setting="teacher"
+            )
+        if settings.sft_coef > 0 and not self.warm_starts:
+            raise PolicyError(
+                "needs demonstrations, and these tasks have none (in Python, give `warm_start`)", setting="sft_coef"
+            )
+        if settings.separate_rewards and len(trained) > 1:
+            raise PolicyError("of several adapters each has one reward, that of its name", setting="separate_rewards")
+        own = {**trained, **(self._fixed_adapters or {})}
+        if self._lora is not None:
+            self._fixed_adapters = {
+                **(self._fixed_adapters or {}),
+                **teacher_adapter(settings, known=own),
+            } or self._fixed_adapters
+
+    def _demonstrations(self, served: ServedPolicy) -> dict[str, DemonstrationSource]:
+        """Return what each adapter imitates beside its rollouts."""
+        settings, dataset = self.settings, self.train_dataset
+        if settings.sft_coef == 0 or served.server is None or dataset is None:
+            return {}
+        return {
+            adapter: DemonstrationSource(
+                start, dataset, served.server.renderer, count=settings.sft_per_step, seed=settings.seed
+            )
+            for adapter, start in self.warm_starts.items()
+        }

@@ -1,12 +1,13 @@
 """The update of GRPO and its relatives: groups in, optimizer steps and their metrics out. Runs on the torch thread.
 
-What each step of it computes is told where it stands: rewards are shaped (`loop/shaping.py`), compared
-(`advantage.py`), packed (`batch.py`) and turned into a loss (`losses/`).
+What each step of it computes is told where it stands: rewards are shaped (`loop/shaping.py`, `gdpo.py`), compared
+(`advantage.py`), packed (`batch.py`) beside what is imitated (`echo.py`, `demonstrations.py`), seen by a teacher
+(`distillation.py`) and turned into a loss (`losses/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,35 +17,60 @@ import torch
 from ...policy import Learner, TermStreams
 from ...tokens import PackedTrees
 from ..loop.groups import Group, group_metrics, has_signal
-from ..loop.objective import Learners
+from ..loop.objective import Learners, loss_of
 from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty
-from ..losses import LOSSES, importance_correction
+from ..losses import CORRECTIONS, LOSSES, importance_correction
 from ..losses.base import Floats
 from ..losses.kl import sum_to_go
-from ..losses.policy_gradient import PolicyGradientLoss
-from .advantage import ADVANTAGES, batch_normalized
+from ..losses.policy_gradient import PolicyGradientLoss, means
+from .advantage import advantage_of, batch_normalized
 from .batch import TrainingBatch, make_batch
+from .demonstrations import DemonstrationSource, demonstrated
+from .distillation import with_teacher
+from .echo import observations
+from .gdpo import with_separate_rewards
+from .imitated import Imitated
 from .settings import GRPOSettings
+from .teachers import Teacher
 
 
 class GRPOObjective:
     """Compares the rollouts of a task, or of a batch, with each other; see `Objective`. Beside the optimizers it keeps
     no state."""
 
-    def __init__(self, learners: Learners, settings: GRPOSettings) -> None:
+    def __init__(
+        self,
+        learners: Learners,
+        settings: GRPOSettings,
+        *,
+        teachers: Mapping[str, Teacher] | None = None,
+        demonstrations: Mapping[str, DemonstrationSource] | None = None,
+    ) -> None:
+        """
+        Args:
+            teachers: of each adapter that has one.
+            demonstrations: of each adapter that imitates some beside its rollouts.
+
+        Raises:
+            ValueError: the settings name a teacher, and there is none.
+        """
+        if settings.teacher is not None and not teachers:
+            raise ValueError(f"no teacher is given for the setting teacher={settings.teacher!r}")
         self.learners = learners
         self._settings = settings
+        self._teachers = dict(teachers or {})
+        self._demonstrations = dict(demonstrations or {})
 
     def has_signal(self, group: Group) -> bool:
-        """Return True if the rewards differ; without a baseline, if anything can be trained."""
-        if self._settings.baseline == "none":
+        """Return True if the rewards differ; without a baseline or with a teacher, if anything can be trained."""
+        if not _compares(self._settings):
             return any(trajectory.trained_tokens for trajectory in group.trajectories)
-        return has_signal(group.credits)
+        return has_signal(_separated([group], self._settings)[0].credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
         settings, learner = self._settings, self.learners[adapter]
-        shaped, kl = groups, None
+        shaped, kl = _separated(groups, settings), None
         if settings.overlong_buffer > 0:
             shaped = with_overlong_penalty(
                 shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
@@ -52,7 +78,7 @@ class GRPOObjective:
         penalised = settings.kl_coef > 0 and settings.kl_in_reward
         if penalised and settings.baseline != "none":
             shaped, kl = with_kl_penalty(shaped, learner, settings.kl_coef)
-        batch = _made(shaped, settings)
+        batch = _made(shaped, settings, self._imitated(adapter, groups))
         if batch is not None and penalised and settings.baseline == "none":
             batch, kl = with_kl_to_go(batch, learner, settings.kl_coef)
         batch = _normalized(batch, settings)
@@ -60,8 +86,21 @@ class GRPOObjective:
         if kl is not None:
             metrics["kl"] = kl
         if batch is not None:
+            batch = replace(batch, advantages_S=np.float32(settings.reward_coef) * batch.advantages_S)
+            if adapter in self._teachers:
+                batch, found = with_teacher(batch, self._teachers[adapter], settings)
+                metrics |= found
             metrics |= update(learner, batch, settings)
         return metrics
+
+    def _imitated(self, adapter: str, groups: Sequence[Group]) -> list[Imitated]:
+        """Return what is imitated beside the rollouts of a step."""
+        settings = self._settings
+        found = observations(groups, settings.echo_coef) if settings.echo_coef > 0 else []
+        if adapter in self._demonstrations:
+            drawn = self._demonstrations[adapter].draw(self.learners[adapter].steps)
+            found += demonstrated(drawn, settings.sft_coef)
+        return found
 
     def save_state(self, folder: Path) -> None:
         """Write nothing: all is in the optimizers."""
@@ -72,7 +111,7 @@ class GRPOObjective:
 
 def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
     """Return the trainable part of `groups` under `settings`; None when there is none."""
-    return _normalized(_made(groups, settings), settings)
+    return _normalized(_made(_separated(groups, settings), settings), settings)
 
 
 def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> dict[str, float]:
@@ -81,9 +120,16 @@ def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> di
 
     The first pass is on-policy, so what its log-probabilities differ from the sampler's is numerical mismatch.
     """
-    packed, loss = batch.packed, PolicyGradientLoss.from_settings(settings)
+    packed, loss = batch.packed, _loss(settings)
     level, over_rollouts = settings.importance_correction, loss.surrogate.over_rollouts
-    streams = TermStreams(torch.from_numpy(batch.weights_S), torch.from_numpy(batch.advantages_S))
+    streams = TermStreams(
+        torch.from_numpy(batch.weights_S),
+        torch.from_numpy(batch.advantages_S),
+        observation_weights_S=_given(batch.observation_weights_S),
+        demonstration_weights_S=_given(batch.demonstration_weights_S),
+        teacher_tokens_SK=_given(batch.teacher_tokens_SK),
+        teacher_logprobs_SK=_given(batch.teacher_logprobs_SK),
+    )
     if "reference_logprobs" in loss.needs:
         streams = replace(streams, reference_logprobs_S=learner.logprobs(packed, reference=True).cpu())
     old_S = behaviour_S = packed.behaviour_logprobs_S.astype(np.float64)
@@ -97,18 +143,22 @@ def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> di
             streams = replace(streams, old_logprobs_S=_stream(old_S))
         if epoch == 0 and level != "none":
             correction_S = importance_correction(
-                level, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap
+                level, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap, settings.importance_floor
             )
             streams = replace(streams, correction_S=_stream(correction_S))
         if over_rollouts is not None:
             streams = replace(streams, rollout_S=_stream(over_rollouts(current_S, old_S, packed.trajectory_S)))
         metrics = learner.forward_backward(packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs)
-        weight = metrics.pop("weight")
-        metrics = {name: value if name == "loss" else value / weight for name, value in metrics.items()}
-        metrics |= learner.optim_step()
+        metrics = means(metrics) | learner.optim_step()
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch
+
+
+def _loss(settings: GRPOSettings) -> PolicyGradientLoss:
+    """Return the loss, with a teacher's part in it where that is not in the advantages."""
+    follows = settings.teacher is not None and settings.distillation == "top_k"
+    return replace(loss_of(settings), teacher_coef=settings.teacher_coef if follows else 0.0)
 
 
 def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[TrainingBatch, float]:
@@ -116,28 +166,45 @@ def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[
     the mean of k1. On the torch thread."""
     k1_S = k1(batch.packed, learner)
     penalty_S = coef * sum_to_go(k1_S, batch.packed.trajectory_S)
-    return replace(batch, advantages_S=(batch.advantages_S - penalty_S).astype(np.float32)), float(k1_S.mean())
+    mean = float(k1_S[: batch.sampled_terms].mean()) if batch.calls else 0.0
+    return replace(batch, advantages_S=(batch.advantages_S - penalty_S).astype(np.float32)), mean
 
 
-def _made(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
+def _compares(settings: GRPOSettings) -> bool:
+    """Return True if a group of equal rewards teaches nothing."""
+    return settings.baseline != "none" and settings.teacher is None
+
+
+def _separated(groups: Sequence[Group], settings: GRPOSettings) -> Sequence[Group]:
+    """Return the groups with their rewards compared each by itself, where that is asked for."""
+    if not settings.separate_rewards:
+        return groups
+    return with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
+
+
+def _made(groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Imitated] = ()) -> TrainingBatch | None:
     """Return the batch before advantages are compared over it."""
     return make_batch(
         groups,
-        ADVANTAGES[settings.baseline, settings.normalize_advantage and not settings.over_batch],
+        advantage_of(settings.baseline, settings.advantage_normalization if settings.normalize_advantage else None),
         settings.loss_aggregation,
         max_length=settings.max_trajectory_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=_zero_counts(settings),
-        compared=settings.baseline != "none",
+        compared=_compares(settings),
+        imitated=imitated,
     )
 
 
 def _normalized(batch: TrainingBatch | None, settings: GRPOSettings) -> TrainingBatch | None:
     """Return the batch with its advantages compared over it; None where nothing is left that has a gradient."""
-    if batch is None or not settings.over_batch:
+    if batch is None or not settings.over_batch or not batch.calls:
         return batch
     advantages_S = batch_normalized(batch.advantages_S.astype(np.float64), batch.weights_S.astype(np.float64))
-    if not advantages_S.any() and not PolicyGradientLoss.from_settings(settings).needs:
+    # What is imitated weighs nothing here, and is not told how far it is from the mean.
+    advantages_S = np.where(batch.weights_S > 0, advantages_S, 0.0)
+    learns = bool(loss_of(settings).needs) or settings.teacher is not None
+    if not advantages_S.any() and not learns and batch.sampled_terms == batch.packed.term_count:
         return None
     return replace(batch, advantages_S=advantages_S.astype(np.float32))
 
@@ -149,16 +216,21 @@ def _zero_counts(settings: GRPOSettings) -> bool:
     return (
         settings.kl_coef > 0
         or settings.entropy_coef > 0
+        or settings.teacher is not None
         or settings.over_batch
         or bool(loss.needs)
         or loss.over_rollouts is not None
-        or settings.importance_correction == "sequence"
+        or (settings.importance_correction != "none" and CORRECTIONS[settings.importance_correction].over_rollouts)
     )
 
 
 def _logprobs(learner: Learner, packed: PackedTrees) -> Floats:
     current_S: Floats = learner.logprobs(packed).double().cpu().numpy()
     return current_S
+
+
+def _given(values: np.ndarray | None) -> torch.Tensor | None:
+    return None if values is None else torch.from_numpy(values)
 
 
 def _stream(values_S: Floats) -> torch.Tensor:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from ...logging import CountedCauses
 from ..rollouts import FinishedRollout
 from .credit import Recipient, assign, read_rewards
+from .feedback import read_feedback
 from .groups import Group, Trajectory, reward_metrics
 from .settings import LoopSettings
 
@@ -95,4 +96,5 @@ def _trajectory(
         credit=assign(settings.credit, records, rewards, discount=settings.credit_discount),
         rewards=rewards,
         dimensions={} if finished.counts_as_zero or recipient is not None else finished.dimensions,
+        feedback=read_feedback(finished.spans),
     )

@@ -29,9 +29,11 @@ def learnability(pass_rate: float, floor: float) -> float:
     return max(floor, 4 * pass_rate * (1 - pass_rate))
 
 
-def updated_pass_rates(pass_rates: Mapping[str, float], found: Mapping[int, float]) -> dict[str, float]:
-    """Return pass rates by row (as text, for JSON), with the mean rewards of new groups in them. Rewards are cut to
-    0..1."""
+def updated_pass_rates(
+    pass_rates: Mapping[str, float], found: Mapping[int, float] | Mapping[str, float]
+) -> dict[str, float]:
+    """Return pass rates by row or level (as text, for JSON), with the mean rewards of new groups in them. Rewards are
+    cut to 0..1."""
     rates = dict(pass_rates)
     for row, mean in found.items():
         rate = min(1.0, max(0.0, mean))

@@ -28,6 +28,8 @@ class Trajectory:
     final one is known."""
     dimensions: Mapping[str, float] = field(default_factory=dict)
     """The final reward by its names, where it has several."""
+    feedback: str = ""
+    """Feedback in words (`feedback.py`); empty when nothing was said."""
 
     @property
     def credited(self) -> Credit:

@@ -13,20 +13,25 @@ from ...logging import CountedCauses
 from ...metrics import SFT
 from ...policy import LearnerSettings, Policy, count_parameters
 from ...types import Dataset, NamedResources
+from ..answers import answer_rows
 from ..base import AlgorithmContext, ResultKind
 from ..measure import evaluate
 from ..peak_memory import peak_memory_bytes
 from ..rollouts import Evaluation, refuse_failed
 from ..seeds import tasks_of_step
-from .curriculum import TaskSource, updated_pass_rates
+from .curriculum import TaskSource
+from .groups import group_metrics
 from .idle_steps import IdleSteps, LostSteps, failure, untrained_in_all
 from .objective import Objective
-from .progress import RunProgress, read_progress, restore, save_adapters, write_checkpoint
+from .progress import RunProgress, read_progress, restore, restore_weights, save_adapters, write_checkpoint
+from .replay import remember, replayed_groups
 from .sampling import SampledStep, sample_groups
 from .settings import LoopSettings
+from .step_tasks import StepTasks
+from .validation import best_of, is_due, is_stalled, told
 from .warm_start import WarmStart, warm_up
 
-_LAST = "after RL"
+_FIRST, _LAST = "before", "after RL"
 
 
 class Looped(Protocol):
@@ -37,6 +42,8 @@ class Looped(Protocol):
     warm_starts: dict[str, WarmStart]
     learner_settings: LearnerSettings
     parameters: dict[str, int]
+    validation: Dataset[Any] | None
+    transfer: Dataset[Any] | None
 
     @property
     def settings(self) -> LoopSettings: ...
@@ -71,6 +78,7 @@ class Loop:
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self._step_tasks = StepTasks(self.settings)
         self._causes = CountedCauses()
         self._lost = LostSteps()
         self._train_resources = ""
@@ -88,7 +96,7 @@ class Loop:
         self._val_resources = await self._resources(0.0)
         try:
             if not self.progress.warmed_up:
-                await self._measure("before")
+                await self._measure(_FIRST)
                 await self._warm_up()
                 self.progress.warmed_up = True
                 await self._checkpoint(objective)
@@ -144,24 +152,36 @@ class Loop:
         return (await self.store.add_resources(named)).resources_id
 
     async def _measure(self, name: str) -> None:
-        if self.val_dataset is None or len(self.val_dataset) == 0:
-            return
+        if self.val_dataset is not None and len(self.val_dataset) > 0:
+            found = await self._measure_tasks(name, self.val_dataset, self.settings.eval_size)
+            self._log({"accuracy": found.accuracy})
+        if self.algorithm.transfer is not None and name in (_FIRST, _LAST):
+            found = await self._measure_tasks(f"{name}, transfer", self.algorithm.transfer, None)
+            self._log({"transfer/accuracy": found.accuracy})
+
+    async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
         started = time.perf_counter()
-        found = await evaluate(
+        found = await self._evaluated(name, tasks, size)
+        self.algorithm.evaluations.append(found)
+        if self.context.checkpoints is not None:
+            rows = await asyncio.to_thread(answer_rows, found, self.progress.step)
+            self.context.checkpoints.save_answers(rows, [str(row["name"]) for row in self.progress.accuracy])
+        self.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})
+        self.progress.spend("evaluation", time.perf_counter() - started)
+        return found
+
+    async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
+        return await evaluate(
             self.store,
-            self.val_dataset,
+            tasks,
             name=name,
             resources_id=self._val_resources,
             logger_=self.logger,
-            size=self.settings.eval_size,
+            size=size,
             seed=self.settings.seed,
             rollout_timeout=self.settings.rollout_timeout,
             causes=self._causes,
         )
-        self.algorithm.evaluations.append(found)
-        self.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})
-        self.progress.spend("evaluation", time.perf_counter() - started)
-        self._log({"accuracy": found.accuracy})
 
     async def _warm_up(self) -> None:
         warm_starts = {
@@ -182,7 +202,7 @@ class Loop:
         size = len(dataset)
         # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
         rows = tasks_of_step(self.settings.seed, size, 0, size)[-warm_start.settings.examples :]
-        conversations = [warm_start.demonstration(dataset[row]) for row in rows]
+        conversations = warm_start.conversations([dataset[row] for row in rows])
         self.logger.phase(self._named(adapter, "SFT", " "), -(-len(conversations) // warm_start.settings.batch_size))
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -210,7 +230,9 @@ class Loop:
         if progress.step < self.total_steps:
             self._show_steps()
         idle = IdleSteps(self.progress.step)
-        while progress.step < self.total_steps:
+        await self._measure_between()  # one that an interruption has left out
+        await self._validate(objective)
+        while progress.step < self.total_steps and not is_stalled(progress.validation, settings.patience):
             metrics = await self._step(objective)
             self._log(metrics)
             self.logger.advance()
@@ -224,13 +246,50 @@ class Loop:
                 await asyncio.to_thread(self._save_epoch, progress.step // self._steps_per_epoch)
             if last or progress.step % settings.checkpoint_every == 0:
                 await self._checkpoint(objective)
-            if not last and settings.eval_every and progress.step % settings.eval_every == 0:
-                await self._measure(f"step {progress.step}")
-                self._show_steps()
+            await self._measure_between()
+            await self._validate(objective)
         self._tell(idle.at_the_end())
         self._tell(untrained_in_all(progress.rollouts, progress.untrained))
+        await self._take_best(objective)
         if all(row["name"] != _LAST for row in progress.accuracy):
             await self._measure(_LAST)
+
+    async def _measure_between(self) -> None:
+        """Measure where that is due after as many steps as were taken, and was not done."""
+        step, every, name = self.progress.step, self.settings.eval_every, f"step {self.progress.step}"
+        is_due = every > 0 and 0 < step < self.total_steps and step % every == 0
+        if is_due and all(row["name"] != name for row in self.progress.accuracy):
+            await self._measure(name)
+            self._show_steps()
+
+    async def _validate(self, objective: Objective) -> None:
+        """Validate where that is due, and write a checkpoint of the weights that are the best so far."""
+        progress, settings, tasks = self.progress, self.settings, self.algorithm.validation
+        if tasks is None or not is_due(progress.step, self.total_steps, settings.validation_every, progress.validation):
+            return
+        started = time.perf_counter()
+        found = await self._evaluated(f"validation, step {progress.step}", tasks, settings.validation_size or None)
+        progress.validation.append({"step": progress.step, "correct": sum(found.correct), "count": len(found.rollouts)})
+        progress.spend("validation", time.perf_counter() - started)
+        self._log({"validation/accuracy": found.accuracy})
+        best = best_of(progress.validation)
+        if best is not None and best["step"] == progress.step:
+            await self._checkpoint(objective)
+        self._show_steps()
+
+    async def _take_best(self, objective: Objective) -> None:
+        """Take back the weights that were validated best."""
+        best = best_of(self.progress.validation)
+        if best is None:
+            return
+        kept = dict(() if self.context.checkpoints is None else self.context.checkpoints.checkpoints())
+        if best["step"] != self.progress.step and best["step"] not in kept:
+            self.logger.note("the last weights are kept: the checkpoint of those that were validated best is not there")
+            return
+        if best["step"] != self.progress.step:
+            folder = kept[best["step"]]
+            await self.policy.run_async(lambda: restore_weights(folder, self.policy, objective.learners))
+        self.logger.note(told(best, self.progress.validation, self.progress.step, self.total_steps))
 
     def _tell(self, message: str | None) -> None:
         if message is not None:
@@ -249,8 +308,9 @@ class Loop:
         counters = self.policy.engine.counters
         sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
         prompts_before = self.served.prompts()
-        tasks = self._tasks(self._dataset)
+        tasks = self._step_tasks.of_step(self._dataset, self.progress)
         found = await self._sample(tasks, objective)
+        replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
         sampled = time.perf_counter()
         prompts = self.served.prompts()
         sampled_tokens = counters.sampled_tokens - sampled_before
@@ -258,12 +318,14 @@ class Loop:
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
             learnt: dict[str, float] = {}
             for adapter, groups in found.groups.items():
-                own = objective.update(adapter, groups)
+                again = replayed.get(adapter, [])
+                own = objective.update(adapter, [*groups, *again])
+                if again:  # what was sampled is told of this step alone
+                    own |= group_metrics(groups) | {"groups/replayed": float(len(again))}
                 learnt |= {self._named(adapter, name): value for name, value in own.items()}
             self.progress.step += 1
-            self.progress.extra_tasks += len(tasks.drawn) - self.settings.tasks_per_step
-            if tasks.pass_rates is not None:
-                self.progress.pass_rates = updated_pass_rates(tasks.pass_rates, found.mean_rewards)
+            self._step_tasks.remember(self.progress, tasks, found.mean_rewards)
+            remember(self.progress, found.groups, self.settings)
             return learnt
 
         metrics = found.metrics | await self.served.learn_async(learn)
@@ -285,17 +347,6 @@ class Loop:
         if self.train_dataset is None:
             raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
         return self.train_dataset
-
-    def _tasks(self, dataset: Dataset[Any]) -> TaskSource:
-        settings, progress = self.settings, self.progress
-        return TaskSource(
-            size=len(dataset),
-            seed=settings.seed,
-            step=progress.step,
-            first=progress.step * settings.tasks_per_step + progress.extra_tasks,
-            pass_rates=progress.pass_rates if settings.curriculum == "pass_rate" else None,
-            floor=settings.curriculum_floor,
-        )
 
     async def _sample(self, tasks: TaskSource, objective: Objective) -> SampledStep:
         found = await sample_groups(
@@ -332,8 +383,11 @@ class Loop:
 
     def _write_checkpoint(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:
+            best = best_of(self.progress.validation)
             self.context.checkpoints.save_checkpoint(
-                self.progress.step, lambda folder: write_checkpoint(folder, self.policy, objective, self.progress)
+                self.progress.step,
+                lambda folder: write_checkpoint(folder, self.policy, objective, self.progress),
+                () if best is None else (best["step"],),
             )
 
     def _named(self, adapter: str, name: str, separator: str = "/") -> str:

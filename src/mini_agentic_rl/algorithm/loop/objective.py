@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ...policy import Learner
+from ..losses.policy_gradient import PolicyGradientLoss
 from .groups import Group
+from .settings import LoopSettings
 
 Learners = Mapping[str, Learner]
 """The optimizer of each adapter, by the adapter's name."""
@@ -37,3 +39,16 @@ class Objective(Protocol):
 
     def load_state(self, folder: Path) -> None:
         """Read back what `save_state` wrote."""
+
+
+def loss_of(settings: LoopSettings) -> PolicyGradientLoss:
+    """Return the loss that the settings of a run ask for."""
+    return PolicyGradientLoss(
+        clip_low=settings.clip_ratio,
+        clip_high=settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high,
+        kl_coef=settings.kl_coef if settings.kl_in_loss else 0.0,
+        kl_estimator=settings.kl_estimator,
+        policy_loss=settings.policy_loss,
+        entropy_coef=settings.entropy_coef,
+        divergence_bound=settings.divergence_bound,
+    )

@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -24,6 +24,20 @@ _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
 
 
+class Replayable(TypedDict):
+    """A group of an earlier step that can be replayed."""
+
+    step: int
+    """Number of finished steps when it was sampled, its own among them."""
+    adapter: str
+    rollouts: list[str]
+    """Ids of its rollouts."""
+    right: float
+    """Share of those that were right."""
+    uses: int
+    """Number of times that it was replayed."""
+
+
 @dataclass
 class RunProgress:
     """The data cursor and the results so far: with the seed the first three say which tasks come next."""
@@ -36,6 +50,12 @@ class RunProgress:
     """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
     warmed_up: bool = False
     """True once the supervised warm-up is done."""
+    level_draws: dict[str, int] = field(default_factory=dict)
+    """Tasks of each level drawn so far, where a curriculum asks for it."""
+    replay: list[Replayable] = field(default_factory=list)
+    """Groups that can be replayed."""
+    validation: list[dict[str, Any]] = field(default_factory=list)
+    """Validations so far: step, correct, count."""
     logged: int = 0
     """Rows of metrics so far."""
     accuracy: list[dict[str, Any]] = field(default_factory=list)
@@ -96,11 +116,9 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         raise UserError(
             f"the checkpoint {folder} is of {', '.join(saved) or 'one adapter'}: resume it with the same adapters"
         )
+    restore_weights(folder, policy, learners)
     for name, learner in learners.items():
-        weights, optimizer = _paths(folder, name, learners)
-        load_weights(policy.model, weights, name)
-        learner.load_state(optimizer)
-        policy.engine.weights_changed(name)
+        learner.load_state(_paths(folder, name, learners)[1])
     with reading(folder, advice=_ADVICE):
         objective.load_state(folder)
     with reading(folder / _RNG, advice=_ADVICE):
@@ -110,6 +128,13 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         random.setstate((version, tuple(words), gauss))
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+def restore_weights(folder: Path, policy: Policy, learners: Learners) -> None:
+    """Read back the weights of a checkpoint, and nothing else. On the torch thread."""
+    for name in learners:
+        load_weights(policy.model, _paths(folder, name, learners)[0], name)
+        policy.engine.weights_changed(name)
 
 
 def save_adapters(folder: Path, policy: Policy) -> None:

@@ -26,6 +26,7 @@ from .loop import Loop
 from .objective import Objective
 from .progress import RunProgress, read_progress
 from .settings import LoopSettings
+from .validation import best_of
 from .warm_start import WarmStart
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
@@ -59,6 +60,10 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         engine: sampling.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
+        validation: tasks that choose the weights that are kept (`validation.py`), neither trained on nor those that the
+            accuracy is measured on; at most `validation_size` of them where that is not 0. Needs a trainer with an
+            `output_dir`, where the checkpoints are. None keeps the last weights.
+        transfer: tasks unlike those that are trained on, measured before and after beside the others.
         load_options: `dtype`, `device`, `quantization`, `trust_remote_code` of `load_model`.
         limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may ask for.
         keep_open: leave policy and endpoint running after the run, for `close()` to end.
@@ -86,6 +91,8 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         learner: LearnerSettings | None = None,
         engine: EngineSettings | None = None,
         warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
+        validation: Dataset[Any] | None = None,
+        transfer: Dataset[Any] | None = None,
         load_options: Mapping[str, Any] | None = None,
         limits: GatewayLimits | None = None,
         keep_open: bool = False,
@@ -106,10 +113,14 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._adapters = _named(adapters)
         self._fixed_adapters = fixed_adapters
         self.warm_starts = _by_adapter(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
+        self.validation = validation
+        self.transfer = transfer
         self.served: ServedPolicy | None = None
         self.evaluations: list[Evaluation] = []
         self.progress = RunProgress()
         self.parameters: dict[str, int] = {}
+        self.train_dataset: Dataset[Any] | None = None
+        self.kernels: str | None = None
         self._model = model
         self._tokenizer = tokenizer
         self._lora = lora
@@ -161,13 +172,18 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
     @property
     def summary(self) -> Mapping[str, Any]:
         """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`,
-        `parameters` (those that are trained, and all)."""
+        `parameters` (those that are trained, and all), `kernels` (see `PolicyModel.kernels`); with validations also
+        these, and the `best_step` among them."""
+        best = best_of(self.progress.validation)
+        validated = {} if best is None else {"validation": list(self.progress.validation), "best_step": best["step"]}
         return {
+            **validated,
             "accuracy": list(self.progress.accuracy),
             "seconds": dict(self.progress.seconds),
             "untrained": dict(self.progress.untrained),
             "steps": self.progress.step,
             "parameters": dict(self.parameters),
+            "kernels": self.kernels,
         }
 
     def close(self) -> None:
@@ -188,6 +204,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         if nothing and self.settings.steps(1) > 0:
             raise ValueError(f"train_dataset is empty: give {type(self).__name__} at least one task")
         self.progress, self.evaluations = RunProgress(), []
+        self.train_dataset = train_dataset
         started = time.perf_counter()
         self.context.logger.phase("loading the model")
         self.served = await asyncio.to_thread(
@@ -201,6 +218,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             seed=derive_seed(self.settings.seed, "adapter"),
             **self._load_options,
         )
+        self.kernels = self.served.policy.model.kernels
         try:
             await asyncio.to_thread(
                 self.served.serve,

@@ -101,7 +101,7 @@ async def sample_groups(
         started = time.perf_counter()
         found = await run_rollouts(context.store, requests, on_progress, trained_calls(context, models))
         tail += tail_seconds([f.rollout for f in found], time.perf_counter() - started)
-        finished += [_as_zero(f) for f in found] if settings.on_failure == "zero" else found
+        finished += [as_zero(f) for f in found] if settings.on_failure == "zero" else found
         groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings, causes)
         rounds += 1
         signals = [map(has_signal, of_adapter) for of_adapter in groups.values()]
@@ -152,7 +152,7 @@ def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size
     return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
 
 
-def _as_zero(finished: FinishedRollout) -> FinishedRollout:
+def as_zero(finished: FinishedRollout) -> FinishedRollout:
     """Count a rollout that failed after it had called the model as 0; a success without a reward never does."""
     if finished.rollout.status != "failed" or not finished.records:
         return finished

@@ -17,11 +17,11 @@ Baseline = Literal["group", "leave_one_out", "none"]
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
 """Which of a rollout's rewards its calls are trained with; see `credit.py`."""
 
-Curriculum = Literal["none", "pass_rate"]
-"""Order in which tasks are drawn; see `curriculum.py`."""
+Curriculum = Literal["none", "pass_rate", "level"]
+"""Order in which tasks are drawn; see `curriculum.py` and `level_curriculum.py`."""
 
-Normalization = Literal["group", "batch"]
-"""Over what advantages are brought to a standard deviation of 1."""
+Normalization = Literal["group", "batch", "mean"]
+"""Divisor of advantages: a standard deviation, of the group or of the batch, or the mean of the group's rewards."""
 
 
 class LoopSettings(RolloutSettings):
@@ -52,11 +52,17 @@ class LoopSettings(RolloutSettings):
     max_sampling_rounds: int = Field(default=4, ge=1)
     """At most this often a step draws tasks with `dynamic_sampling`; what it has by then is trained on."""
     curriculum: Curriculum = "none"
-    """Order of the tasks: each once an epoch (`none`), or those more often that are solved about half of the time
-    (`pass_rate`)."""
+    """Order of the tasks: each once an epoch (`none`), those more often that are solved about half of the time
+    (`pass_rate`), or so by their levels, each task of a level once an epoch of it (`level`)."""
     curriculum_floor: float = Field(default=0.1, gt=0, le=1)
-    """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: what is always or never
-    solved is still tried now and then."""
+    """Least weight of a task with `curriculum=pass_rate`, or of a level with `level`, against 1 for the most wanted
+    ones: what is always or never solved is still tried now and then."""
+    replay_groups: int = Field(default=0, ge=0)
+    """Groups of earlier steps that join each step: those with the fewest right rollouts, of which only these are
+    trained, weighed by how likely they are today (`replay.py`). The metrics of mismatch then hold what the policy has
+    moved since."""
+    replay_steps: int = Field(default=4, ge=1)
+    """Steps for which a group can be replayed."""
     epochs_per_batch: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     on_failure: OnFailure = "drop"
@@ -69,25 +75,33 @@ class LoopSettings(RolloutSettings):
     """Baseline of a reward: the mean of its group, the mean of the group's others (`leave_one_out`), or
     nothing."""
     normalize_advantage: bool = True
-    """Divide advantages by a standard deviation."""
+    """Divide advantages."""
     advantage_normalization: Normalization = "group"
-    """By that of the group, or by that of the batch, whose mean is then subtracted too (REINFORCE++)."""
+    """By the standard deviation of the group, by that of the batch, whose mean is then subtracted too (REINFORCE++), or
+    by the mean reward of the group (MaxRL)."""
     policy_loss: PolicyLossName = "clip"
-    """Objective that is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), or the
-    log-probability under a clipped weight (`cispo`)."""
+    """Objective that is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), the
+    log-probability under a clipped weight (`cispo`), or the ratio of each token within a trust region of the
+    divergence, in total variation (`dppo_tv`) or Kullback-Leibler divergence (`dppo_kl`)."""
     clip_ratio: float = Field(default=0.2, gt=0, le=1)
     """Lower bound of the ratio is 1 minus this (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper bound is 1 plus this; by default as much as the lower one (DAPO; Yu et al. 2025, section 3.1)."""
+    divergence_bound: float = Field(default=0.2, gt=0)
+    """Divergence of a token's probability beyond which `policy_loss=dppo_tv` or `dppo_kl` lets no step lead on (DPPO;
+    Qi et al. 2026)."""
     loss_aggregation: Aggregation = "sequence"
     """Average of the token losses: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
     max_trajectory_tokens: int = Field(default=1024, ge=1)
     """The constant that `loss_aggregation=dr_grpo` divides by: about the most tokens a rollout samples."""
     importance_correction: ImportanceCorrection = "none"
-    """Weigh by what learner and sampler differ by, token by token or for the whole rollout, and take the ratio to the
-    learner's numbers; `none` takes it to the sampler's. Costs a forward pass."""
+    """Weigh by what learner and sampler differ by, for each `token` or the whole rollout (`sequence`), or leave out
+    tokens (`icepop`) or rollouts (`geometric`) on which they differ too much; the ratio is then taken to the learner's
+    numbers. `none` takes it to the sampler's. Costs a forward pass."""
     importance_cap: float = Field(default=2.0, gt=0)
-    """The most that such a weight can be."""
+    """The most that such a weight can be; beyond it `icepop` and `geometric` mask."""
+    importance_floor: float = Field(default=0.5, ge=0)
+    """The least that it can be under `icepop` and `geometric`, which mask below it."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     kl_estimator: KLEstimator = "k3"
@@ -109,6 +123,16 @@ class LoopSettings(RolloutSettings):
     """Number of held-out tasks that measure the accuracy, before, between and after; in Python, None takes all."""
     eval_every: int = Field(default=0, ge=0)
     """Measure the accuracy every this many steps as well; 0 does so at the beginning and the end only."""
+    transfer_size: int = Field(default=100, ge=0)
+    """Number of tasks of the data set's split `transfer`, where it has one, that are measured before and after as well,
+    at most as many as held-out tasks; 0 leaves them out."""
+    validation_size: int = Field(default=0, ge=0)
+    """Tasks of the split `val` that choose the weights that are kept: the best of those before the first step, every
+    `validation_every` steps and after the last. 0 keeps the last weights."""
+    validation_every: int = Field(default=2, ge=1)
+    """Steps between validations."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many validations in a row that were no better than the best; by default never."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Steps between checkpoints."""
     deterministic: bool = False
@@ -139,6 +163,13 @@ class LoopSettings(RolloutSettings):
         settings = handler({**preset, **values})
         settings.model_fields_set.intersection_update(values)
         return settings
+
+    @model_validator(mode="after")
+    def _has_bounds_that_leave_something(self) -> Self:
+        masks = self.importance_correction in ("icepop", "geometric")
+        if masks and self.importance_floor >= self.importance_cap:
+            raise ValueError("`importance_floor` has to be below `importance_cap`")
+        return self
 
     @model_validator(mode="after")
     def _has_groups_to_draw_again(self) -> Self:

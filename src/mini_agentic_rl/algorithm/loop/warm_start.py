@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +20,8 @@ from ..settings import WarmStartSettings
 
 Messages = Sequence[dict[str, Any]]
 
+_BESIDES: Final = 16
+
 
 @dataclass(frozen=True)
 class WarmStart:
@@ -28,6 +30,17 @@ class WarmStart:
     demonstration: Callable[[Mapping[str, Any]], Messages]
     tools: Sequence[dict[str, Any]] = ()
     settings: WarmStartSettings = field(default_factory=WarmStartSettings)
+    besides: Sequence[Messages] = ()
+    """Conversations that are no task: one is put before every `_BESIDES`-th example."""
+
+    def conversations(self, tasks: Sequence[Mapping[str, Any]]) -> list[Messages]:
+        """Return the demonstrations of tasks with what is mixed in between."""
+        found: list[Messages] = []
+        for number, task in enumerate(tasks):
+            if self.besides and number % _BESIDES == 0:
+                found.append(self.besides[number // _BESIDES % len(self.besides)])
+            found.append(self.demonstration(task))
+        return found
 
 
 def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
@@ -57,8 +70,8 @@ async def warm_up(
     changes = {
         "learning_rate": settings.learning_rate,
         "warmup_steps": min(settings.warmup_steps, max(0, len(trees) - 1)),
-        "schedule": "constant",
-        "total_steps": 0,
+        "schedule": settings.schedule,
+        "total_steps": len(trees),
     }
     options = LearnerSettings(**(learner_settings.model_dump() | changes))
     learner = await policy.run_async(lambda: policy.learner(options, adapter))

@@ -8,17 +8,16 @@ program may add entries of its own to both tables before it makes settings.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-from pydantic import WrapValidator
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from .aggregation import Aggregation, term_weights
-from .base import ClipRange, LossTerms, PolicyLoss, Surrogate
-from .importance import ImportanceCorrection, importance_correction
+from .base import ClipRange, LossTerms, PolicyLoss, Surrogate, key_of
+from .corrections import CORRECTIONS, ImportanceCorrection, importance_correction
 from .kl import KLEstimator, kl
 from .presets import PRESETS
 
 __all__ = [
+    "CORRECTIONS",
     "LOSSES",
     "PRESETS",
     "Aggregation",
@@ -41,19 +40,16 @@ LOSSES: dict[str, PolicyLoss] = {
         "clip",
         "gspo",
         "cispo",
+        "dppo_tv",
+        "dppo_kl",
     )
 }
 """The losses by the names under which `policy_loss` chooses them, which are those of their files."""
-
-
-def _key_of(table: dict[str, Any]) -> WrapValidator:
-    """Return a validator that also takes what was added to a table after its choices were listed."""
-    return WrapValidator(lambda value, handler: value if isinstance(value, str) and value in table else handler(value))
 
 
 if TYPE_CHECKING:
     PolicyLossName: TypeAlias = str
     PresetName: TypeAlias = str
 else:  # the choices that the doors offer
-    PolicyLossName = Annotated[Literal[tuple(LOSSES)], _key_of(LOSSES)]
-    PresetName = Annotated[Literal[tuple(PRESETS)], _key_of(PRESETS)]
+    PolicyLossName = Annotated[Literal[tuple(LOSSES)], key_of(LOSSES)]
+    PresetName = Annotated[Literal[tuple(PRESETS)], key_of(PRESETS)]

@@ -7,12 +7,14 @@ and every setting that chooses from it, is there without torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import WrapValidator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +30,14 @@ entropies with a gradient."""
 
 @dataclass(frozen=True)
 class ClipRange:
-    """Bounds of a ratio."""
+    """Bounds of what an update may change."""
 
     low: float
-    """1 minus the setting `clip_ratio`."""
+    """Lower bound of a ratio: 1 minus the setting `clip_ratio`."""
     high: float
-    """1 plus the setting `clip_ratio_high`."""
+    """Upper bound of a ratio: 1 plus the setting `clip_ratio_high`."""
+    divergence: float = math.inf
+    """Bound of a divergence: the setting `divergence_bound`."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class LossTerms:
     entropy_S: Tensor
     """Entropy (nats) of the distribution each token was drawn from; with a gradient where the loss needs it."""
     bounds: ClipRange
-    """Bounds at which ratios are cut off."""
+    """Bounds at which ratios are cut off, or terms masked."""
     reference_logprobs_S: Tensor | None = None
     """log pi_ref, where the loss needs it."""
     rollout_S: Tensor | None = None
@@ -94,3 +98,8 @@ def clipped(ratio_S: Tensor, terms: LossTerms) -> Surrogate:
 def trajectory_sum(values_S: Floats, trajectory_S: Ints) -> Floats:
     """Return at each term the sum of `values_S` over all terms of its trajectory [S]."""
     return np.asarray(np.bincount(trajectory_S, weights=values_S)[trajectory_S])
+
+
+def key_of(table: dict[str, Any]) -> WrapValidator:
+    """Return a validator that also takes what was added to a table after its choices were listed."""
+    return WrapValidator(lambda value, handler: value if isinstance(value, str) and value in table else handler(value))

@@ -7,32 +7,32 @@ comes in as a stream that was computed before.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...policy import LossInputs, LossOutputs
 from . import LOSSES
 from .base import ClipRange, LossTerms, PolicyLoss, Stream
+from .imitation import imitation
 from .kl import KLEstimator, kl
-
-if TYPE_CHECKING:
-    from ..loop.settings import LoopSettings
 
 
 @dataclass(frozen=True)
 class PolicyGradientLoss:
     """A surrogate of the policy gradient, with an optional KL penalty and an optional entropy bonus.
 
-    Per term, with the surrogate J of `policy_loss` and the importance weight c (see `importance.py`; 1 without a
-    correction):
+    Per term, with the surrogate J of `policy_loss` and the importance weight c (see `corrections/`; 1 without one):
 
-        -c J + kl_coef * KL - entropy_coef * H
+        -c J + kl_coef * KL - entropy_coef * H + teacher_coef * D
 
     KL is the estimate of `kl.py` against the adapter-off reference, differentiated as written; H is the entropy of the
-    distribution that the token was drawn from (Mnih et al. 2016, section 4), which needs entropies with a gradient.
+    distribution that the token was drawn from (Mnih et al. 2016, section 4), which needs entropies with a gradient; D
+    the divergence from a teacher, where the streams have its likeliest tokens. What is imitated beside that
+    (`imitation.py`) is added.
 
-    Metrics are weighted sums over terms, and `weight` the sum of the weights: dividing by it after all chunks gives
-    means.
+    Metrics are weighted sums over terms, and `weight` the sum of the weights (`echo/weight` that of what is called
+    `echo/...`): `means` divides by it after all chunks.
     """
 
     clip_low: float = 0.2
@@ -41,18 +41,8 @@ class PolicyGradientLoss:
     kl_estimator: KLEstimator = "k3"
     policy_loss: str = "clip"
     entropy_coef: float = 0.0
-
-    @classmethod
-    def from_settings(cls, settings: LoopSettings) -> PolicyGradientLoss:
-        """Return the loss that the settings of a run ask for."""
-        return cls(
-            clip_low=settings.clip_ratio,
-            clip_high=settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high,
-            kl_coef=settings.kl_coef if settings.kl_in_loss else 0.0,
-            kl_estimator=settings.kl_estimator,
-            policy_loss=settings.policy_loss,
-            entropy_coef=settings.entropy_coef,
-        )
+    divergence_bound: float = math.inf
+    teacher_coef: float = 0.0
 
     @property
     def surrogate(self) -> PolicyLoss:
@@ -83,7 +73,7 @@ class PolicyGradientLoss:
                 old_logprobs_S=old_S,
                 advantages_S=streams.advantages_S,
                 entropy_S=inputs.entropy_S,
-                bounds=ClipRange(1 - self.clip_low, 1 + self.clip_high),
+                bounds=ClipRange(1 - self.clip_low, 1 + self.clip_high, self.divergence_bound),
                 reference_logprobs_S=reference_S,
                 rollout_S=streams.rollout_S,
             )
@@ -102,10 +92,30 @@ class PolicyGradientLoss:
         }
         if correction_S is not None:
             metrics["importance/mean"] = (weights_S * correction_S).sum()
+            metrics["importance/masked"] = (weights_S * (correction_S == 0)).sum()
         if self.kl_coef > 0 and reference_S is not None:
             kl_S = kl(inputs.logprobs_S - reference_S, self.kl_estimator)
             metrics["kl"] = (weights_S * kl_S).sum()
             loss = loss + self.kl_coef * metrics["kl"]
         if self.entropy_coef > 0:
             loss = loss - self.entropy_coef * metrics["entropy"]
+        if self.teacher_coef > 0 and inputs.teacher_kl_S is not None:
+            metrics["teacher/kl"] = (weights_S * inputs.teacher_kl_S).sum()
+            loss = loss + self.teacher_coef * metrics["teacher/kl"]
+        for name, cross_entropy, weight in imitation(inputs):
+            metrics |= {f"{name}/nll": cross_entropy, f"{name}/weight": weight}
+            loss = loss + cross_entropy
         return LossOutputs(loss, {name: value.detach() for name, value in metrics.items()})
+
+
+def means(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums that a loss reported as means over the terms, without the weights; what has none is left out.
+    The loss itself stays the sum that it is."""
+    found: dict[str, float] = {}
+    for name, value in sums.items():
+        weight = sums.get(f"{name.rpartition('/')[0]}/weight", sums["weight"])
+        if name == "loss":
+            found[name] = value
+        elif name.rpartition("/")[2] != "weight" and weight > 0:
+            found[name] = value / weight
+    return found

@@ -51,5 +51,23 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "loss_aggregation": "token",
         "kl_in_reward": True,
     },
+    # Tajwar, Zeng et al. 2026, arXiv:2602.02710, algorithm 1: the mean reward divides, and the log-probability of a
+    # rollout is the sum over its tokens (up to the constant `max_trajectory_tokens`).
+    "maxrl": {"advantage_normalization": "mean", "loss_aggregation": "dr_grpo"},
+    # Qi et al. 2026, arXiv:2602.04879: a trust region of the divergence in place of the clipped ratio. The bound is
+    # ours.
+    "dppo": {"policy_loss": "dppo_tv", "divergence_bound": 0.2, "loss_aggregation": "token"},
+    # Ring-1T, arXiv:2510.18855: tokens are masked where the learner's probability is less than half or more than five
+    # times the sampler's.
+    "icepop": {"importance_correction": "icepop", "importance_floor": 0.5, "importance_cap": 5.0},
+    # Liu, Li et al. 2025, "When speed kills stability": rollouts are masked whose geometric mean of that ratio is off.
+    "geometric_mask": {"importance_correction": "geometric", "importance_floor": 0.99, "importance_cap": 1.01},
+    # Liu et al. 2026, arXiv:2601.05242: every reward is compared by itself, their sum over the batch.
+    "gdpo": {"separate_rewards": ["all"], "advantage_normalization": "batch"},
+    # Shrivastava et al. 2026, arXiv:2605.24517: what the environment said is predicted as well, with their weight.
+    "echo": {"echo_coef": 0.05},
+    # Huebotter et al. 2026, arXiv:2601.20802: the policy with a solution and feedback in its context is the teacher, in
+    # place of rewards.
+    "sdpo": {"teacher": "self", "reward_coef": 0.0, "distillation": "top_k", "loss_aggregation": "token"},
 }
 """Settings of each preset, by the names of `GRPOSettings`."""

@@ -20,7 +20,7 @@ from .settings import PPOSettings
 
 
 @dataclass(frozen=True)
-class Episodes:
+class CriticEpisodes:
     """The trajectories of one update; S terms in all."""
 
     trajectories: Sequence[Trajectory]
@@ -38,7 +38,7 @@ class Episodes:
         return _pack([self.trajectories[n] for n in chosen]), terms
 
 
-def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> Episodes | None:
+def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> CriticEpisodes | None:
     """Return the trajectories of `groups` that have trained tokens, each with its rewards; None when there is none."""
     usable = [
         trajectory
@@ -48,7 +48,7 @@ def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> Episodes | 
     ]
     if not usable:
         return None
-    return Episodes(
+    return CriticEpisodes(
         usable,
         _pack(usable),
         [trajectory.trained_tokens for trajectory in usable],

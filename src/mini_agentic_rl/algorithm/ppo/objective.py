@@ -19,13 +19,14 @@ import torch
 from ...errors import UserError
 from ...policy import Loss, TermStreams, ValueLearner
 from ..loop.groups import Group, group_metrics
+from ..loop.objective import loss_of
 from ..loop.shaping import k1
 from ..losses import importance_correction, term_weights
 from ..losses.base import Floats
-from ..losses.policy_gradient import PolicyGradientLoss
+from ..losses.policy_gradient import PolicyGradientLoss, means
 from ..losses.value import PPOLoss, ValueLoss
 from ..seeds import derive_seed
-from .episodes import Episodes, minibatches, read_episodes
+from .episodes import CriticEpisodes, minibatches, read_episodes
 from .gae import explained_variance, generalized_advantages, whiten
 from .settings import PPOSettings
 
@@ -73,10 +74,10 @@ class PPOObjective:
 
 
 def _learn(
-    learner: ValueLearner, episodes: Episodes, settings: PPOSettings, adapter: str, *, critic_alone: bool
+    learner: ValueLearner, episodes: CriticEpisodes, settings: PPOSettings, adapter: str, *, critic_alone: bool
 ) -> dict[str, float]:
     """Take all steps on one batch; return the means of their metrics, but the mismatch of the first."""
-    policy, value = PolicyGradientLoss.from_settings(settings), ValueLoss(settings.value_clip)
+    policy, value = loss_of(settings), ValueLoss(settings.value_clip)
     streams, metrics = _streams(learner, episodes, settings, policy)
     loss: Loss = value if critic_alone else PPOLoss(policy, value, settings.value_coef)
     steps: list[dict[str, float]] = []
@@ -89,16 +90,14 @@ def _learn(
             )
             own = replace(streams.select(terms), weights_S=torch.from_numpy(weights_N[packed.trajectory_S]))
             found = learner.forward_backward(packed, loss, own, entropy_gradient="entropy_gradient" in policy.needs)
-            weight = found.pop("weight")
-            found = {name: amount if name == "loss" else amount / weight for name, amount in found.items()}
-            steps.append(found | (learner.value_step() if critic_alone else learner.optim_step()))
+            steps.append(means(found) | (learner.value_step() if critic_alone else learner.optim_step()))
     names = sorted({name for found in steps for name in found})
-    means = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}
-    return metrics | means | {name: amount for name, amount in steps[0].items() if name.startswith("mismatch/")}
+    of_all = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}
+    return metrics | of_all | {name: amount for name, amount in steps[0].items() if name.startswith("mismatch/")}
 
 
 def _streams(
-    learner: ValueLearner, episodes: Episodes, settings: PPOSettings, policy: PolicyGradientLoss
+    learner: ValueLearner, episodes: CriticEpisodes, settings: PPOSettings, policy: PolicyGradientLoss
 ) -> tuple[TermStreams, dict[str, float]]:
     """Return what the losses need of every term but its weight, which is that of a minibatch; and metrics about it."""
     packed, rewards_S = episodes.packed, episodes.rewards_S
@@ -115,9 +114,13 @@ def _streams(
     if level != "none" or "old_logprobs" in policy.needs or learner.drops:
         computed["old_logprobs_S"] = learner.logprobs(packed).double().cpu().numpy()
     if level != "none":
-        behaviour_S, cap = packed.behaviour_logprobs_S.astype(np.float64), settings.importance_cap
         computed["correction_S"] = importance_correction(
-            level, computed["old_logprobs_S"], behaviour_S, packed.trajectory_S, cap
+            level,
+            computed["old_logprobs_S"],
+            packed.behaviour_logprobs_S.astype(np.float64),
+            packed.trajectory_S,
+            settings.importance_cap,
+            settings.importance_floor,
         )
     advantages_S = generalized_advantages(
         rewards_S, values_S, episodes.lengths, gamma=settings.gamma, gae_lambda=settings.gae_lambda

@@ -57,10 +57,13 @@ class PPOSettings(LoopSettings):
         if self.baseline != "none":
             raise ValueError(f"`baseline={self.baseline}` compares rollouts of a group: with PPO leave it out")
         if self.normalize_advantage and self.advantage_normalization != "batch":
-            raise ValueError("`advantage_normalization=group` is GRPO's: PPO whitens over the batch")
+            given = self.advantage_normalization
+            raise ValueError(f"`advantage_normalization={given}` is GRPO's: PPO whitens over the batch")
         if LOSSES[self.policy_loss].over_rollouts is not None:
             others = [name for name, loss in LOSSES.items() if loss.over_rollouts is None]
             raise ValueError(f"`policy_loss={self.policy_loss}` is GRPO's: with PPO take {' or '.join(others)}")
+        if self.replay_groups:
+            raise ValueError("`replay_groups` is GRPO's: PPO's values are of the policy that sampled")
         if self.credit == "discounted":
             raise ValueError("`credit=discounted` is GRPO's: with PPO take `credit=per_turn` and `gamma`")
         return self

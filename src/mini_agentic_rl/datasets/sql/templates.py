@@ -16,7 +16,7 @@ class Template:
 
     name: str
     level: int
-    """1 one row of one table · 2 filters and figures over one table · 3 joins · 4 joins with conditions or figures."""
+    """1 one row of one table · 2 filters and totals over one table · 3 joins · 4 joins with conditions or totals."""
     takes: tuple[str, ...]
     """Values to fill in, in this order: drug, other_drug, disease, other_disease, symptom, other_symptom, class,
     form, department, year, severity."""

@@ -182,12 +182,10 @@ class Preparation:
         """
         self._adapter(request.model)
         self._check_count(request)
-        return await off_loop(
-            _size(request), lambda: len(self._renderer.render(request.messages, request.offered_tools))
-        )
+        return await off_loop(_size(request), lambda: self._renderer.count(request.messages, request.offered_tools))
 
     def _prompt(self, scope: Scope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
-        return self._memory.prompt(scope, plain_messages(request.messages), tools)
+        return self._memory.prompt(scope, plain_messages(request.messages), tools, self._backend.context_length)
 
     def _check_count(self, request: ChatRequest) -> None:
         if len(request.messages) > self._backend.context_length:  # each is a token at least

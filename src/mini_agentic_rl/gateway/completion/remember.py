@@ -90,7 +90,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _RememberedCall:
     ids: array[int]
     ended: bool
     thoughts: Thoughts
@@ -104,7 +104,7 @@ class _Call:
 class _Attempt:
     """The calls of one attempt, by the key of their messages and answer."""
 
-    calls: OrderedDict[bytes, _Call] = field(default_factory=OrderedDict)
+    calls: OrderedDict[bytes, _RememberedCall] = field(default_factory=OrderedDict)
     prompts: Counter[bytes] = field(default_factory=Counter)
     """Number of calls by prompt."""
     answers: Counter[bytes] = field(default_factory=Counter)
@@ -114,7 +114,7 @@ class _Attempt:
     forgot: bool = False
     """True if calls had to make room."""
 
-    def keep(self, key: bytes, call: _Call, tools_key: bytes) -> None:
+    def keep(self, key: bytes, call: _RememberedCall, tools_key: bytes) -> None:
         """Remember a call, and the tools that it was offered."""
         self.tools[tools_key] = None
         self.tools.move_to_end(tools_key)
@@ -166,11 +166,14 @@ class ConversationMemory:
         """Return how prompts came about, and how much is remembered."""
         return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
-    def prompt(self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prompt:
+    def prompt(
+        self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
+    ) -> Prompt:
         """Return token ids for plain `messages`, from recorded ids as far as there are any.
 
         Raises:
             BadRequestError: the chat template refuses the messages.
+            ContextLengthError: more than `most` ids would have to be rendered.
         """
         messages = self._renderer.plain(messages)
         dropping = self._renderer.thinking == "drop"
@@ -186,13 +189,13 @@ class ConversationMemory:
         else:
             with suppress(KeyError):  # forgotten meanwhile
                 self._attempts.move_to_end(scope)
-            found, reason, known = self._continued(attempt, messages, tools, keys)
+            found, reason, known = self._continued(attempt, messages, tools, keys, most)
             if found is not None:
                 self.prompt_counters.count(reason, continues=True)
                 return Prompt(found, keys[-1], tools_key, _thoughts(known))
             reason = reason or _why(attempt, messages, tools_key)
             messages = messages if dropping else known
-        ids = self._renderer.render(messages, tools)
+        ids = self._renderer.render(messages, tools, most=most)
         self.prompt_counters.count(reason, continues=False)
         return Prompt(tuple(ids), keys[-1], tools_key, _thoughts(messages))
 
@@ -214,7 +217,7 @@ class ConversationMemory:
         self._tokens -= attempt.drop(key)
         ids = array("i", (*prompt_ids, *output_ids))
         thoughts = (*prompt.thoughts, message.get("reasoning_content"))
-        attempt.keep(key, _Call(ids, ended, thoughts, prompt.key, _link(b"", message)), prompt.tools_key)
+        attempt.keep(key, _RememberedCall(ids, ended, thoughts, prompt.key, _link(b"", message)), prompt.tools_key)
         self._tokens += len(ids)
         while len(attempt.calls) > self._max_calls:
             self._tokens -= attempt.drop(next(iter(attempt.calls)))
@@ -226,8 +229,19 @@ class ConversationMemory:
             if len(self._forgotten) > 4 * self._max_attempts:
                 self._forgotten.popitem(last=False)
 
+    def forget(self, scope: Scope) -> None:
+        """Drop the calls of an attempt."""
+        dropped = self._attempts.pop(scope, None)
+        if dropped is not None:
+            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
+
     def _continued(
-        self, attempt: _Attempt, messages: list[dict[str, Any]], tools: Sequence[Tool], keys: Sequence[bytes]
+        self,
+        attempt: _Attempt,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Tool],
+        keys: Sequence[bytes],
+        most: int | None,
     ) -> tuple[tuple[int, ...] | None, ForkReason | None, list[dict[str, Any]]]:
         """Return the prompt from recorded ids, None where there are none to go on from; why it forks, None where it
         does not; and the messages with the thoughts that were recorded."""
@@ -245,7 +259,7 @@ class ConversationMemory:
             known = _with_thoughts(full, call.thoughts)
             if full is messages:
                 full = known
-            added = self._renderer.continuation(known[:count], known[count:], tools, ended=call.ended)
+            added = self._renderer.continuation(known[:count], known[count:], tools, ended=call.ended, most=most)
             if added is not None:
                 with suppress(KeyError):  # forgotten meanwhile
                     attempt.calls.move_to_end(keys[count])
@@ -259,7 +273,7 @@ class ConversationMemory:
                 break
         return None, reason, full
 
-    def _not_twice(self, call: _Call, added: list[int]) -> list[int]:
+    def _not_twice(self, call: _RememberedCall, added: list[int]) -> list[int]:
         """Leave out a token that the model has sampled already: a template may end turns by what begins the next."""
         twice = added and call.ids[-1] == added[0] and added[0] in self._renderer.eos_ids
         return added[1:] if twice else added

@@ -26,7 +26,7 @@ from ..render import Tokenizer
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
 from .known import KnownForms
 from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_with_options
-from .trial import AVAILABLE, QUICK_SECONDS, GrammarTrials, NoTrialError, Verdict
+from .trial import AVAILABLE, QUICK_SECONDS, GrammarTrials, NoTrialError, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _ENDED: Final = {
     "memory": "compiling it takes more than {0.max_grammar_mib} MiB of memory (max_grammar_mib)",
 }
 _PATIENCE: Final = 60.0
-"""Seconds to wait for a verdict beside the processor time that a try may take: others may have the processor."""
+"""Seconds to wait for an outcome beside the processor time that a try may take: others may have the processor."""
 
 
 class ConstraintCompiler:
@@ -124,9 +124,9 @@ class ConstraintCompiler:
         loop = asyncio.get_running_loop()
         vocabulary = await loop.run_in_executor(self._quick, self._read_vocabulary)
         try:
-            checked, verdict = await self._tried(rule, vocabulary)
+            checked, outcome = await self._tried(rule, vocabulary)
             text = await loop.run_in_executor(self._quick, _text, checked, vocabulary)
-            thread = self._quick if verdict.seconds <= QUICK_SECONDS else self._slow
+            thread = self._quick if outcome.seconds <= QUICK_SECONDS else self._slow
             grammar = await loop.run_in_executor(thread, Grammar, text, vocabulary)
         except GrammarError as error:
             refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
@@ -135,26 +135,26 @@ class ConstraintCompiler:
         except BadRequestError as error:
             self._known.refuse(key, error)
             raise
-        self._known.keep(key, grammar, verdict.mib)
+        self._known.keep(key, grammar, outcome.mib)
         return grammar
 
-    async def _tried(self, rule: AnswerRule, vocabulary: Vocabulary) -> tuple[AnswerRule, Verdict]:
+    async def _tried(self, rule: AnswerRule, vocabulary: Vocabulary) -> tuple[AnswerRule, TrialOutcome]:
         """Return the form, and what compiling it takes. Arguments of calls may be any object in it where they are not
         strict and the library cannot take their schemas."""
         for _ in range(2):
-            verdict = await self._verdict(rule, vocabulary)
-            if verdict.ended:
-                raise GrammarError(_ENDED[verdict.ended].format(self._limits))
-            if verdict.refused is not None:
-                index, reason = verdict.refused
+            outcome = await self._outcome(rule, vocabulary)
+            if outcome.ended:
+                raise GrammarError(_ENDED[outcome.ended].format(self._limits))
+            if outcome.refused is not None:
+                index, reason = outcome.refused
                 field = rule.field if index < 0 else _values(rule)[index].field
                 raise BadRequestError(f"{field}: {reason}", param=field)
-            if not verdict.loosened:
+            if not outcome.loosened:
                 break
-            rule = _loosened(rule, verdict.loosened)
-        return rule, verdict
+            rule = _loosened(rule, outcome.loosened)
+        return rule, outcome
 
-    async def _verdict(self, rule: AnswerRule, vocabulary: Vocabulary) -> Verdict:
+    async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
         loop = asyncio.get_running_loop()
         if not AVAILABLE:
             return await loop.run_in_executor(self._slow, _checked_here, rule)
@@ -168,7 +168,7 @@ class ConstraintCompiler:
                 f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
             ) from error
 
-    def _ask(self, rule: AnswerRule, vocabulary: Vocabulary) -> Future[Verdict]:
+    def _ask(self, rule: AnswerRule, vocabulary: Vocabulary) -> Future[TrialOutcome]:
         needed = [value is rule.value or value.strict for value in _values(rule)]
         schemas = [schema_with_options(value) for value in _values(rule)]
         return self._trials.ask(list(zip(schemas, needed, strict=True)), _text(rule, vocabulary))
@@ -216,7 +216,7 @@ def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
     return answer_grammar(rule, vocabulary.special, vocabulary.end_ids)
 
 
-def _checked_here(rule: AnswerRule) -> Verdict:
+def _checked_here(rule: AnswerRule) -> TrialOutcome:
     """Check schemas without a bound, where the system has no forks."""
     loosened = []
     for index, value in enumerate(_values(rule)):
@@ -224,6 +224,6 @@ def _checked_here(rule: AnswerRule) -> Verdict:
             check_schema(schema_with_options(value))
         except GrammarError as error:
             if value is rule.value or value.strict:
-                return Verdict(refused=(index, str(error)))
+                return TrialOutcome(refused=(index, str(error)))
             loosened.append(index)
-    return Verdict(loosened=tuple(loosened))
+    return TrialOutcome(loosened=tuple(loosened))

@@ -18,7 +18,7 @@ _MAX_REFUSED: Final = 4096
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KnownGrammar:
     grammar: Grammar
     mib: float
 
@@ -39,7 +39,7 @@ class KnownForms:
 
     def __init__(self, max_grammars: int) -> None:
         self._max_grammars = max_grammars
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, _KnownGrammar] = OrderedDict()
         self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
         self._mib = 0.0
 
@@ -60,7 +60,7 @@ class KnownForms:
 
     def keep(self, key: bytes, grammar: Grammar, mib: float) -> None:
         """Keep a grammar that takes so much memory, and drop others for it where they are too many or too large."""
-        self._kept[key] = _Kept(grammar, mib)
+        self._kept[key] = _KnownGrammar(grammar, mib)
         self._mib += mib
         while len(self._kept) > self._max_grammars or (self._mib > MAX_MIB and len(self._kept) > 1):
             self._mib -= self._kept.popitem(last=False)[1].mib

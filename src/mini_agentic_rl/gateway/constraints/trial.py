@@ -40,7 +40,7 @@ class NoTrialError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialOutcome:
     """Tell the outcome of a try."""
 
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class GrammarTrials:
         self._numbers = itertools.count()
         self._process: _Process | None = None
 
-    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[Verdict]:
+    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[TrialOutcome]:
         """Return what a try will show; cancelling it ends the try. Blocks while the process starts.
 
         Args:
@@ -119,7 +119,7 @@ class _Process:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # a fork has one thread
         process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._process = process
-        self._open: dict[int, Future[Verdict]] = {}
+        self._open: dict[int, Future[TrialOutcome]] = {}
         self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.close = weakref.finalize(self, _end, process, self._said)
         work = {"said": partial(_write, process, self._said), "heard": partial(_read, process, self._open)}
@@ -130,10 +130,10 @@ class _Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, number: int, question: dict[str, Any]) -> Future[Verdict]:
+    def ask(self, number: int, question: dict[str, Any]) -> Future[TrialOutcome]:
         if len(self._open) >= MAX_WAITING:
             raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
-        future: Future[Verdict] = Future()
+        future: Future[TrialOutcome] = Future()
         self._open[number] = future
         future.add_done_callback(lambda done: self._take_back(number) if done.cancelled() else None)
         self.send({"id": number, **question})
@@ -158,7 +158,7 @@ def _write(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, A
             process.stdin.flush()
 
 
-def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[Verdict]]) -> None:
+def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome]]) -> None:
     """Give each answer to its question until the process ends."""
     assert process.stdout is not None
     try:
@@ -171,12 +171,12 @@ def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[Verdict]]) -
         _fail(open_)
 
 
-def _give(open_: dict[int, Future[Verdict]], answer: dict[str, Any]) -> None:
+def _give(open_: dict[int, Future[TrialOutcome]], answer: dict[str, Any]) -> None:
     future = open_.pop(answer["id"], None)
     if future is not None and future.set_running_or_notify_cancel():
         refused = answer.get("refused")
         future.set_result(
-            Verdict(
+            TrialOutcome(
                 seconds=answer.get("seconds", 0.0),
                 mib=answer.get("mib", 0.0),
                 loosened=tuple(answer.get("loosened", ())),
@@ -186,7 +186,7 @@ def _give(open_: dict[int, Future[Verdict]], answer: dict[str, Any]) -> None:
         )
 
 
-def _fail(open_: dict[int, Future[Verdict]]) -> None:
+def _fail(open_: dict[int, Future[TrialOutcome]]) -> None:
     while open_:
         with contextlib.suppress(KeyError):  # the other thread took it
             _, future = open_.popitem()

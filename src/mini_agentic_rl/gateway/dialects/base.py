@@ -69,7 +69,7 @@ class Dialect(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is served, e.g. `/v1/chat/completions`."""
+        """The path that it is served at, e.g. `/v1/chat/completions`."""
 
     @property
     def lookups(self) -> Sequence[Lookup]:
@@ -77,7 +77,7 @@ class Dialect(Protocol):
 
     @property
     def counting(self) -> Counting | None:
-        """Where prompts are counted; None where the dialect has no such thing."""
+        """The path at which prompts are counted; None where the dialect has no such thing."""
 
     def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> Exchange:
         """Read a request.
@@ -93,6 +93,9 @@ class Dialect(Protocol):
 
     def refusal(self, error: HttpError) -> Json:
         """Return the body that tells of an error."""
+
+    def forget(self, scope: Scope, key: str) -> None:
+        """Drop what is remembered of an attempt."""
 
 
 def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:

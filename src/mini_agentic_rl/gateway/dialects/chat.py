@@ -222,6 +222,9 @@ class ChatDialect:
     def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
 
+    def forget(self, scope: Scope, key: str) -> None:
+        """Do nothing: nothing is remembered."""
+
     def refusal(self, error: HttpError) -> Json:
         return error.body()
 

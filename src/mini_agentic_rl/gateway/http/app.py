@@ -21,10 +21,11 @@ from ...http import (
     read_json,
     unless_disconnected,
 )
-from ..caller import caller_of
+from ..caller import Caller, caller_of
 from ..completion import ChatService, ChatStream, whole_answer
-from ..dialects import ChatRequest, Dialect, Exchange, all_dialects, parse_chat_request
+from ..dialects import ChatRequest, Dialect, Exchange, Scope, all_dialects, parse_chat_request
 from ..errors import BodyBeyondContextError
+from ..sessions import SessionGate
 from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 
 _ABOUT = (
@@ -41,12 +42,13 @@ _BYTES_BESIDE: Final = 64 * 1024
 """For what is no part of the prompt: sampling settings, metadata, a schema of the answer."""
 
 
-def create_app(service: ChatService, admission: Admission) -> Starlette:
+def create_app(service: ChatService, admission: Admission, sessions: SessionGate | None = None) -> Starlette:
     """Return the ASGI application.
 
     Args:
         service: answers the requests.
         admission: lets them in.
+        sessions: knows the sessions that requests belong to; None where there are none.
     """
     app = new_app(openai_response, admission.keys, title="mini-agentic-rl gateway", about=_ABOUT)
     preparation = service.preparation
@@ -54,7 +56,7 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
-            key, caller = admission.keys.check(request.headers), caller_of(request, records())
+            key, caller = admission.keys.check(request.headers), await callers(request)
 
             def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
                 exchange = dialect.open(body, caller.scope, key)
@@ -73,8 +75,10 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
 
         return serve
 
-    def records() -> bool:
-        return service.store is not None
+    async def callers(request: Request) -> Caller:
+        caller = caller_of(request, service.store is not None)
+        key = admission.keys.check(request.headers)
+        return caller if sessions is None else await sessions.caller(request, key, caller)
 
     async def count(request: Request, chat_of: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
         def read(body: dict[str, Any]) -> ChatRequest:
@@ -91,8 +95,17 @@ def create_app(service: ChatService, admission: Admission) -> Starlette:
             "conversations": service.memory.counters(),
         }
 
-    for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), admission, metrics, records, count)
+    dialects = all_dialects()
+    for dialect in dialects:
+        add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count)
+
+    def forget(scope: Scope, key: str) -> None:
+        service.memory.forget(scope)
+        for dialect in dialects:
+            dialect.forget(scope, key)
+
+    if sessions is not None:
+        sessions.add_routes(app, admission, metrics, forget)
     model_facts = {"owned_by": "mini-agentic-rl", "max_model_len": service.backend.context_length}
     add_models(app, admission, metrics, lambda: preparation.models, model_facts)
     add_health(app, admission, metrics, about)

@@ -22,12 +22,12 @@ from ...http import (
     json_response,
     openai_response,
 )
-from ..caller import caller_of
+from ..caller import Caller
 from ..dialects import Counting, Dialect, Lookup
 from ..errors import UnknownModelError
 
-Records: TypeAlias = Callable[[], bool]
-"""Tells whether calls of rollouts are recorded."""
+Callers: TypeAlias = Callable[[Request], Awaitable[Caller]]
+"""Finds out who makes a request."""
 TokenCount: TypeAlias = Callable[[Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[int]]
 """Reads a request, and counts the tokens that the prompt of the chat request in its body has."""
 
@@ -62,7 +62,7 @@ def add_dialect(
     endpoint: Endpoint,
     admission: Admission,
     metrics: RequestMetrics,
-    records: Records,
+    callers: Callers,
     count: TokenCount | None = None,
 ) -> None:
     """Serve a dialect at its path and under each attempt's own URL, and beside it what it remembers and, where
@@ -78,9 +78,9 @@ def add_dialect(
 
     serve("POST", dialect.path, endpoint)
     for lookup in dialect.lookups:
-        serve(lookup.method, lookup.path, _lookup_endpoint(lookup, admission, records))
+        serve(lookup.method, lookup.path, _lookup_endpoint(lookup, admission, callers))
     if count is not None and dialect.counting is not None:
-        serve("POST", dialect.counting.path, _counting_endpoint(dialect.counting, count, admission, records))
+        serve("POST", dialect.counting.path, _counting_endpoint(dialect.counting, count, admission, callers))
 
 
 def add_information(app: Starlette, path: str, endpoint: Endpoint) -> None:
@@ -138,17 +138,17 @@ def add_health(
     add_information(app, "/metrics", scrape)
 
 
-def _lookup_endpoint(lookup: Lookup, admission: Admission, records: Records) -> Endpoint:
+def _lookup_endpoint(lookup: Lookup, admission: Admission, callers: Callers) -> Endpoint:
     async def answer(request: Request) -> Response:
         key = admission.keys.check(request.headers)
-        return json_response(lookup.answer(request.path_params["id"], caller_of(request, records()).scope, key))
+        return json_response(lookup.answer(request.path_params["id"], (await callers(request)).scope, key))
 
     return answer
 
 
-def _counting_endpoint(counting: Counting, count: TokenCount, admission: Admission, records: Records) -> Endpoint:
+def _counting_endpoint(counting: Counting, count: TokenCount, admission: Admission, callers: Callers) -> Endpoint:
     async def answer(request: Request) -> Response:
-        key, scope = admission.keys.check(request.headers), caller_of(request, records()).scope
+        key, scope = admission.keys.check(request.headers), (await callers(request)).scope
         return json_response(counting.answer(await count(request, lambda body: counting.chat(body, scope, key))))
 
     return answer

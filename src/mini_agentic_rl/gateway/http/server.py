@@ -8,12 +8,14 @@ from typing import Any
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
+from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...types import ProxyLLM
 from ..backends import Backend
 from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
+from ..sessions import SessionGate
 from ..tool_formats import ToolFormatName
 from .app import create_app
 
@@ -38,6 +40,10 @@ class MiniLLMServer(AdmittingServer):
             read back.
         thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
+        sessions: keep sessions of agents in use in the store, under these settings; None keeps none.
+
+    Raises:
+        ValueError: sessions without a store.
     """
 
     def __init__(
@@ -56,7 +62,10 @@ class MiniLLMServer(AdmittingServer):
         tool_format: ToolFormatName = "auto",
         thinking: ThinkingName = "auto",
         extra_eos_ids: Sequence[int] = (),
+        sessions: SessionSettings | None = None,
     ) -> None:
+        if sessions is not None and store is None:
+            raise ValueError("sessions are kept in a store: give one")
         self.model_name = model_name
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
@@ -66,7 +75,8 @@ class MiniLLMServer(AdmittingServer):
         )
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
-        super().__init__(create_app(self.service, admission), admission, host, port, "gateway server")
+        gate = None if sessions is None or store is None else SessionGate(SessionBook(store, sessions))
+        super().__init__(create_app(self.service, admission, gate), admission, host, port, "gateway server")
 
     @property
     def endpoint(self) -> str:

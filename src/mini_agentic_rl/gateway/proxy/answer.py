@@ -34,7 +34,7 @@ _MOST_COUNT: Final = 2**31
 
 
 @dataclass
-class _Call:
+class _ToolCall:
     id: str = ""
     name: GrowingText = field(default_factory=GrowingText)
     arguments: GrowingText = field(default_factory=GrowingText)
@@ -69,7 +69,7 @@ class UpstreamChoice:
         self.logprobs: list[float] = []
         self._room = room
         self._fields: dict[str, Any] = {"role": "assistant", "content": None}
-        self._calls: list[_Call] | None = None
+        self._calls: list[_ToolCall] | None = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class UpstreamChoice:
         calls = self._calls = [] if self._calls is None else self._calls
         index = _index(part.get("index", len(calls)), MOST_CALLS, "tool calls")
         while len(calls) <= index:
-            calls.append(_Call())
+            calls.append(_ToolCall())
         call, function = calls[index], part.get("function") or {}
         call.id = _name(part.get("id")) or call.id
         for text, piece in ((call.name, function.get("name")), (call.arguments, function.get("arguments"))):

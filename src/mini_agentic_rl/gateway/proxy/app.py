@@ -29,12 +29,14 @@ from ...http import (
     unless_disconnected,
 )
 from ...store import LightningStore
-from ..caller import caller_of
+from ..caller import Caller, caller_of
 from ..completion import KnownAttempts
 from ..dialects import Dialect, all_dialects
+from ..dialects import Scope as CallScope
 from ..errors import NotFoundError
 from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
+from ..sessions import SessionGate
 from .call import ProxiedCall
 from .upstreams import Upstreams
 
@@ -48,7 +50,11 @@ _ABOUT = (
 
 
 def create_proxy_app(
-    upstreams: Upstreams, store: Callable[[], LightningStore | None], admission: Admission, budgets: RolloutBudgets
+    upstreams: Upstreams,
+    store: Callable[[], LightningStore | None],
+    admission: Admission,
+    budgets: RolloutBudgets,
+    sessions: SessionGate | None = None,
 ) -> Starlette:
     """Return the ASGI application.
 
@@ -57,6 +63,7 @@ def create_proxy_app(
         store: tells where calls under a rollout's URL are recorded.
         admission: lets requests in.
         budgets: bound what each attempt may ask for.
+        sessions: knows the sessions that requests belong to; None where there are none.
     """
 
     @asynccontextmanager
@@ -76,10 +83,15 @@ def create_proxy_app(
             attempts[:] = [KnownAttempts(recorder)]
         return attempts[0]
 
+    async def callers(request: Request) -> Caller:
+        caller = caller_of(request, store() is not None)
+        key = admission.keys.check(request.headers)
+        return caller if sessions is None else await sessions.caller(request, key, caller)
+
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             recorder = store()
-            key, caller = admission.keys.check(request.headers), caller_of(request, recorder is not None)
+            key, caller = admission.keys.check(request.headers), await callers(request)
             exchange = await read_json(
                 request,
                 limits.max_body_bytes,
@@ -116,8 +128,16 @@ def create_proxy_app(
 
         return serve
 
-    for dialect in all_dialects():
-        add_dialect(app, dialect, serving(dialect), admission, metrics, lambda: store() is not None)
+    dialects = all_dialects()
+    for dialect in dialects:
+        add_dialect(app, dialect, serving(dialect), admission, metrics, callers)
+
+    def forget(scope: CallScope, key: str) -> None:
+        for dialect in dialects:
+            dialect.forget(scope, key)
+
+    if sessions is not None:
+        sessions.add_routes(app, admission, metrics, forget)
     add_models(app, admission, metrics, lambda: upstreams.names, {"owned_by": "upstream"})
     add_health(app, admission, metrics, lambda: {"models": upstreams.names})
     return app

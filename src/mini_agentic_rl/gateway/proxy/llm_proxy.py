@@ -9,10 +9,12 @@ from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
+from ...sessions import SessionBook, SessionSettings
 from ...stopping import until_asked_to_stop
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..limits import GatewayLimits, RolloutBudgets
+from ..sessions import SessionGate
 from .app import create_proxy_app
 from .upstream import Upstream
 from .upstreams import Upstreams
@@ -48,6 +50,7 @@ class LLMProxy:
         api_key: bearer token that agents must send; without one, and without `api_keys`, none is asked for.
         api_keys: further bearer tokens that are accepted.
         limits: what is let in, and how much each rollout may use.
+        sessions: keep sessions of agents in use in the store, under these settings; None keeps none.
 
     Raises:
         UserError: an entry of the model list does not say where its model is served, or is there twice.
@@ -73,7 +76,10 @@ class LLMProxy:
         api_key: str | None = None,
         api_keys: Sequence[str] = (),
         limits: GatewayLimits | None = None,
+        sessions: SessionSettings | None = None,
     ) -> None:
+        if sessions is not None and store is None:
+            raise ValueError("sessions are kept in a store: give one")
         _warn_of_unused(litellm_config=litellm_config, middlewares=middlewares, callbacks=callbacks)
         host = host or getattr(launcher_args, "host", None) or "127.0.0.1"
         port = port or getattr(launcher_args, "port", None)
@@ -85,7 +91,8 @@ class LLMProxy:
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         self.admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         budgets = RolloutBudgets(limits, self.get_store)
-        app = create_proxy_app(self._upstreams, self.get_store, self.admission, budgets)
+        gate = None if sessions is None or store is None else SessionGate(SessionBook(store, sessions))
+        app = create_proxy_app(self._upstreams, self.get_store, self.admission, budgets, gate)
         self._server = AdmittingServer(app, self.admission, host, port or 0, "LLM proxy")
 
     @property

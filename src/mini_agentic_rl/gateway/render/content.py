@@ -6,16 +6,21 @@ marked in all content before the template sees it, and what is marked is encoded
 Everything else of the content the template sees as it is: it may trim it, look for tags in it, and write it as JSON.
 
 Names that count are those of special tokens, and of other added tokens with which the template begins or ends turns.
-Where no content holds one, the tokenizer is asked as ever.
+Where no content holds one, the tokenizer is asked as ever; what is long is encoded in pieces (`long_texts.py`).
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ContextLengthError
+from .long_texts import PIECE, check_length, encode_in_pieces
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -73,17 +78,37 @@ class Content:
             return {self.mark(str(name)): self.mark_all(item) for name, item in value.items()}
         return [self.mark_all(item) for item in value] if isinstance(value, list | tuple) else value
 
-    def mark_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a plain message with everything that was said in it marked. The tags of an assistant's thought stay
-        what they are."""
+    def mark_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a plain message with everything that was said in it marked, itself where nothing is. The tags of an
+        assistant's thought stay what they are."""
         finder = self._but_tags if message["role"] == "assistant" else self._all
-        marked = {name: self.mark_all(value) for name, value in message.items() if name not in ("role", "content")}
-        return {"role": message["role"], "content": self._marked(message["content"], finder), **marked}
+        rest = {name: self.mark_all(value) for name, value in message.items() if name not in ("role", "content")}
+        marked = {"role": message["role"], "content": self._marked(message["content"], finder), **rest}
+        return message if all(marked[name] is value for name, value in message.items()) else marked
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """Return the token ids of rendered text: names of special tokens become those tokens, unless they are
-        marked."""
-        if not self._always and _MARKED.search(text) is None:
+        marked.
+
+        Raises:
+            BadRequestError: it is too long for a tokenizer that does not cut it into words.
+            ContextLengthError: there are more than `most`.
+        """
+        ids = self._ids(text)
+        if most is not None and len(ids) > most:
+            raise ContextLengthError(len(ids), most)
+        return ids if isinstance(ids, list) else ids.tolist()
+
+    def count(self, text: str) -> int:
+        """Return how many tokens `encode` gives; their ids never take more than 4 bytes each.
+
+        Raises:
+            BadRequestError: as `encode`.
+        """
+        return len(self._ids(text))
+
+    def _ids(self, text: str) -> list[int] | NDArray[np.int32]:
+        if not self._always and len(text) <= PIECE and _MARKED.search(text) is None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         core = getattr(self._tokenizer, "backend_tokenizer", None)
         ids = None if core is None else self._plain_tokenizer(core).encode(self._pieces(text))
@@ -94,13 +119,14 @@ class Content:
             text = text.translate(_OWN)
         return finder.replace(text, lambda name: _MARK + chr(_FIRST + self._places[name]))
 
-    def _pieces(self, text: str) -> list[tuple[str, bool]]:
-        """Return the text in pieces, and for each whether it was marked."""
-        pieces, start = [], 0
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the text in pieces, and for each whether it was marked."""
+        start = 0
         for found in _MARKED.finditer(text):
-            pieces += [(text[start : found.start()], False), (self._names[_place(found)], True)]
+            yield text[start : found.start()], False
+            yield self._names[_place(found)], True
             start = found.end()
-        return [*pieces, (text[start:], False)]
+        yield text[start:], False
 
     def _plain_tokenizer(self, core: Core) -> PlainTokenizer:
         with self._lock:
@@ -119,6 +145,7 @@ class Content:
                 parts[-1] += piece
         ids: list[int] = []
         for part in parts:
+            check_length(part)
             ids += self._tokenizer.encode(part, add_special_tokens=False)
         return ids
 
@@ -153,19 +180,26 @@ class PlainTokenizer:
                 normalized=token.normalized,
             )
             (self._core.add_special_tokens if token.special else self._core.add_tokens)([renamed])
-        self._ids = {self._core.token_to_id(content): token_id for token_id, content in contents.items()}
-        """Ids of the added tokens by those of the copy."""
-        self._named = frozenset(token_id for token_id, token in added.items() if token.content in self._private)
+        own = {self._core.token_to_id(content): token_id for token_id, content in contents.items()}
+        self._moved = {copied: token_id for copied, token_id in own.items() if copied != token_id}
+        """Ids of the added tokens by those of the copy, where these are others."""
+        self._named = [token_id for token_id, token in added.items() if token.content in self._private]
 
-    def encode(self, pieces: Sequence[tuple[str, bool]]) -> list[int] | None:
+    def encode(self, pieces: Iterable[tuple[str, bool]]) -> NDArray[np.int32] | None:
         """Return the token ids of pieces of one text; in those that are marked no name is a special token. None where
-        the model itself makes that token of the letters."""
+        the model itself makes that token of the letters.
+
+        Raises:
+            BadRequestError: the text is too long for a tokenizer that does not cut it into words.
+        """
         text = "".join(
             piece if marked else self._names.replace(piece, self._private.__getitem__) for piece, marked in pieces
         )
-        found = self._core.encode(text, add_special_tokens=False).ids
-        ids = [self._ids.get(token_id, token_id) for token_id in found]
-        written = sum(token_id in self._named for token_id in ids)
+        found = encode_in_pieces(self._core, text)
+        ids = found.copy() if self._moved else found
+        for copied, token_id in self._moved.items():
+            ids[found == copied] = token_id
+        written = np.isin(ids, self._named).sum()
         return ids if written <= text.count(_NAME) else None
 
 

@@ -1,7 +1,8 @@
 """Chat messages in one plain shape, whatever client they come from, and plain messages as the turns of a chat template.
 
 A plain message is a dict with `role` and `content` (always text), and, where they apply, `tool_calls` (arguments
-parsed to a dict), `reasoning_content` (text), `tool_call_id` and `name`. Pure functions; nothing here renders.
+parsed to a dict), `reasoning_content` (text), `tool_call_id` and `name`. Pure functions; nothing here renders. What
+needs no change is returned as it is, so that a long conversation is not held many times over: nobody writes to it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
+_SIMPLE = {"role", "content", "tool_call_id", "name"}
+"""Fields of a message that are plain as they are."""
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
@@ -43,7 +46,11 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
     if role is None:
         known = ", ".join(_ROLES)
         raise BadRequestError(f"unknown role {given!r}; use one of {known}", param=f"{where}.role")
-    plain: dict[str, Any] = {"role": role, "content": _text(message.get("content"), f"{where}.content")}
+    content = message.get("content")
+    simple = role == given and isinstance(content, str) and message.keys() <= _SIMPLE
+    if simple and isinstance(message, dict) and None not in message.values():
+        return message
+    plain: dict[str, Any] = {"role": role, "content": _text(content, f"{where}.content")}
     calls = message.get("tool_calls")
     if role == "assistant" and calls:
         if not isinstance(calls, list | tuple):
@@ -188,7 +195,7 @@ def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any
     ]
 
 
-def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
+def separated(message: dict[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
     """Return a plain message with the thought that its content begins with, if any, as its `reasoning_content`.
 
     Args:
@@ -198,17 +205,19 @@ def separated(message: Mapping[str, Any], tags: ThinkTags, begun: bool) -> dict[
     """
     content = message["content"]
     if message["role"] != "assistant" or tags.close not in content or message.get("reasoning_content"):
-        return dict(message)
+        return message
     opened = content.lstrip().startswith(tags.open)
     if not opened and not begun:
-        return dict(message)
+        return message
     thought, _, rest = content.partition(tags.close)
     thought = thought.lstrip().removeprefix(tags.open) if opened else thought
     return {**message, "content": rest.lstrip(), "reasoning_content": thought.strip()}
 
 
-def without_thought(message: Mapping[str, Any]) -> dict[str, Any]:
+def without_thought(message: dict[str, Any]) -> dict[str, Any]:
     """Return the message without its `reasoning_content`."""
+    if "reasoning_content" not in message:
+        return message
     return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 

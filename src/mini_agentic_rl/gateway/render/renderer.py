@@ -74,17 +74,28 @@ class ChatRenderer:
         self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = True,
+        *,
+        most: int | None = None,
     ) -> list[int]:
         """Return the token ids of the whole conversation. Names of special tokens in what is said are ordinary text.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
+            ContextLengthError: there are more than `most` ids.
         """
-        plain = self.plain(messages)
-        if self.thinking == "drop":
-            plain = [without_thought(message) for message in plain]
-        return self.encode(self._text(self._marked(plain), self._content.mark_all(tools), add_generation_prompt))
+        return self._content.encode(self._rendered(messages, tools, add_generation_prompt), most)
+
+    def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
+        """Return how many token ids `render` gives.
+
+        Raises:
+            BadRequestError: as `render`.
+        """
+        return self._content.count(self._rendered(messages, tools, True))
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`; the names of special tokens become those tokens."""
@@ -94,6 +105,10 @@ class ChatRenderer:
         """Return the ids that the model would have to sample to say `message`, without the end-of-turn token. Names of
         special tokens in what it says are ordinary text."""
         return self.encode(self._assistant_text(*self._marked(self.plain([message]))))
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of `text`, in which names of special tokens are ordinary text."""
+        return self.encode(self._content.mark(text))
 
     def decoder(self, calls: bool) -> Decoder:
         """Return what turns sampled ids into the text that `reader(calls)` reads."""
@@ -141,6 +156,7 @@ class ChatRenderer:
         tools: Sequence[Tool] | None = None,
         *,
         ended: bool = True,
+        most: int | None = None,
     ) -> list[int] | None:
         """Return the ids that carry a recorded conversation on to the next generation prompt.
 
@@ -151,6 +167,7 @@ class ChatRenderer:
             tools: the tools of both calls.
             ended: whether the recorded output ends with the end-of-turn token; when not (length bound, stop string),
                 that token leads the continuation.
+            most: ids that there may be.
 
         Returns:
             ids to append to the earlier call's prompt and output ids; None when the template, or the policy for
@@ -158,6 +175,7 @@ class ChatRenderer:
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
+            ContextLengthError: there are more than `most` ids.
         """
         previous, new = self.plain(previous_messages), self.plain(new_messages)
         if self.thinking == "drop":
@@ -173,14 +191,14 @@ class ChatRenderer:
         if not end_text:
             previous_text = self._text(previous, tools, False)
             kept = whole_text.startswith(previous_text) and keeps(previous_text, previous[-1])
-            return self.encode(whole_text[len(previous_text) :]) if kept else None
+            return self._content.encode(whole_text[len(previous_text) :], most) if kept else None
         prompt_text = self._text(previous[:-1], tools, self.thinking != "keep")
         if not whole_text.startswith(prompt_text):
             return None
         answer, end, rest = whole_text[len(prompt_text) :].partition(end_text)
         if not end or not keeps(answer, previous[-1]):
             return None
-        return self.encode(rest if ended else end + rest)
+        return self._content.encode(rest if ended else end + rest, most)
 
     def assistant_text(self, message: Message) -> str:
         """Return what the model would have to sample to say `message`, without the end-of-turn token."""
@@ -236,6 +254,12 @@ class ChatRenderer:
             raise ValueError("the conversation has no assistant message")
         return records
 
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Tool] | None, add_generation_prompt: bool) -> str:
+        plain = self.plain(messages)
+        if self.thinking == "drop":
+            plain = [without_thought(message) for message in plain]
+        return self._text(self._marked(plain), self._content.mark_all(tools), add_generation_prompt)
+
     def _text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
     ) -> str:
@@ -255,10 +279,10 @@ class ChatRenderer:
         except Exception as error:  # a chat template is foreign code and may raise anything
             raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
 
-    def _marked(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def _marked(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [self._content.mark_message(message) for message in messages]
 
-    def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _turn(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a plain message as the template is given it."""
         template = self.template
         if template.native_tools and not self._as_text(message):

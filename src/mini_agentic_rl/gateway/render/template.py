@@ -128,11 +128,11 @@ class ChatTemplate:
         except Exception:  # a chat template is foreign code and may raise anything
             return ""
 
-    def with_thought(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+    def with_thought(self, turn: dict[str, Any]) -> dict[str, Any]:
         """Put the turn's `reasoning_content`, if any, where the template takes it: there, or in the content."""
         thought = turn.get("reasoning_content")
         if thought and self.thought_field:
-            return dict(turn)
+            return turn
         plain = without_thought(turn)
         if not thought or self.tags is None:
             return plain

@@ -35,7 +35,7 @@ class CallBlock(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """Where blocks of one kind begin."""
+    """The beginning of blocks of one kind."""
 
     text: str
     """Text that opens it; one character when `at_line_start`."""

@@ -1,6 +1,7 @@
-"""Attention, norms, gates and rotations in C++ for processors that multiply bfloat16, compiled at first use."""
+"""Attention, norms, gates, rotations and draws in C++ for processors that multiply bfloat16, compiled at first use."""
 
 from .compiled import usable
+from .draws import can_draw, draw_tokens
 from .layers import add_low_rank, packed_pairs, rms_norm, rotated, silu_product
 from .paged import PagedReads, paged_attention
 from .trees import TreeReads, tree_attention
@@ -9,6 +10,8 @@ __all__ = [
     "PagedReads",
     "TreeReads",
     "add_low_rank",
+    "can_draw",
+    "draw_tokens",
     "packed_pairs",
     "paged_attention",
     "rms_norm",

@@ -28,7 +28,7 @@ from ...private_files import make_private_folder
 
 logger = logging.getLogger(__name__)
 
-_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp")
+_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "draws.cpp")
 _HEADERS: Final = ("product.h", "softmax.h")
 # The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
 _FLAGS: Final = (
@@ -133,7 +133,7 @@ def _built(compiler: str) -> Path:
     target = folder / f"kernels-{digest.hexdigest()[:16]}.so"
     if target.exists():
         return target
-    logger.info("compiling for this processor, once (about three seconds)")
+    logger.info("compiling for this processor, once (about four seconds)")
     make_private_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]

@@ -39,7 +39,7 @@ _PAGED = Kernel(
 
 
 class PagedReads:
-    """Which packed rows of a sampling pass read which cache slots; the same for all layers.
+    """The cache slots that each packed row of a sampling pass reads; the same for all layers.
 
     Rows that read the same slots are read for together, and a row may read several runs of slots: one softmax runs
     over all of them.

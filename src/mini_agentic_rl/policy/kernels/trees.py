@@ -32,7 +32,7 @@ _BACKWARD = Kernel(
 
 
 class TreeReads(NamedTuple):
-    """Which tokens of a chunk see which others; the same for all layers."""
+    """The tokens that each token of a chunk sees; the same for all layers."""
 
     blocks: np.ndarray
     """int64 [blocks, 5]: first and last row, first and last of the chunk's own tokens that they look at, and the number

@@ -80,10 +80,10 @@ class ExportSettings(ResultSettings):
     }
 
     adapters: list[Path] = Field(default=[])
-    """Folder of an adapter, or of the run that trained it; give it several times for several. Without one `--format
-    gguf` converts the model itself."""
+    """Folder of an adapter, or of the run that trained it; give it several times for several. Without one
+    `format=gguf` converts the model itself."""
     merge_lora: Literal["true", "false"] | None = None
-    """Whether adapters are added into their base: `true` is `--format merged`, `false` is `--format adapter`."""
+    """Whether adapters are added into their base: `true` is `format=merged`, `false` is `format=adapter`."""
     format: ExportFormat | None = None
     """`merged` (the default): a whole model for transformers and vLLM; `adapter`: in plain peft form; `gguf`: one file
     for llama.cpp and what builds on it."""

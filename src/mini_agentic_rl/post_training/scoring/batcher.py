@@ -40,7 +40,7 @@ OnBatch = Callable[[ScoringBatch, float], None]
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _WaitingText:
     text: Rendered
     score: asyncio.Future[float]
     since: float
@@ -66,9 +66,9 @@ class Batcher:
         self._settings = settings
         self._batch_tokens = settings.batch_tokens or model.batch_tokens
         self._on_batch = on_batch
-        self._queue: list[_Waiting] = []
-        self._round: list[_Waiting] = []
-        self._computed: list[_Waiting] = []
+        self._queue: list[_WaitingText] = []
+        self._round: list[_WaitingText] = []
+        self._computed: list[_WaitingText] = []
         self._arrived = asyncio.Event()
         self._texts_per_second = 0.0
         self._requests = 0
@@ -100,7 +100,7 @@ class Batcher:
             raise OverloadedError(f"{ahead} texts wait already (max_queue={bound})", retry_after=self._retry_after())
         loop = asyncio.get_running_loop()
         self._requests += 1
-        mine = [_Waiting(text, loop.create_future(), loop.time(), self._requests) for text in texts]
+        mine = [_WaitingText(text, loop.create_future(), loop.time(), self._requests) for text in texts]
         self._queue.extend(mine)
         self._arrived.set()
         try:
@@ -133,7 +133,7 @@ class Batcher:
     def _take_round(self) -> None:
         """Move the texts of the next round out of the queue."""
         waiting = [each for each in self._queue if not each.score.done()]
-        by_request: dict[int, deque[_Waiting]] = {}
+        by_request: dict[int, deque[_WaitingText]] = {}
         for each in waiting:
             by_request.setdefault(each.request, deque()).append(each)
         if len(by_request) < 2:
@@ -145,7 +145,7 @@ class Batcher:
         self._served = {request: self._served.get(request, least) for request in by_request}
         turns = [(tokens, request) for request, tokens in self._served.items()]
         heapq.heapify(turns)
-        taken: list[_Waiting] = []
+        taken: list[_WaitingText] = []
         tokens = 0
         while turns and len(taken) < self._settings.batch_size and tokens < self._batch_tokens:
             _, request = heapq.heappop(turns)
@@ -157,7 +157,7 @@ class Batcher:
         chosen = {id(each) for each in taken}
         self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 
-    def _others_wait(self, members: Sequence[_Waiting]) -> bool:
+    def _others_wait(self, members: Sequence[_WaitingText]) -> bool:
         """Return True if a request has arrived that has no text in this round, which is then cut short."""
         requests = {each.request for each in members}
         return any(each.request not in requests and not each.score.done() for each in self._queue)
@@ -210,5 +210,5 @@ class Batcher:
         return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
 
 
-def _unfinished(texts: Sequence[_Waiting]) -> int:
+def _unfinished(texts: Sequence[_WaitingText]) -> int:
     return sum(not waiting.score.done() for waiting in texts)

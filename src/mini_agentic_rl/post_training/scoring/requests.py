@@ -221,7 +221,7 @@ def service_document(version: str, model: str, max_body_bytes: int, max_items: i
     names = {kind: schema["$ref"] for (kind, _), schema in schemas.items()}
     paths: dict[str, Any] = {
         "/health": {"get": _read("health", "Whether it serves, which model, and how much waits.", "application/json")},
-        "/metrics": {"get": _read("metrics", "Figures for Prometheus.", "text/plain")},
+        "/metrics": {"get": _read("metrics", "Metrics for Prometheus.", "text/plain")},
     }
     failure = {"$ref": SCHEMA_REFERENCE.format(model="Failure")}
     for path, (told, request, answer, examples) in OPERATIONS.items():

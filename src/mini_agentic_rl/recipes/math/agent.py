@@ -15,11 +15,12 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from ...datasets import can_be_shown, demonstration, opening, tools_for
+from ...datasets import can_be_shown, demonstration, opening, small_talk_conversations, tools_for
+from ...emitter import emit_reward
 from ...litagent import LitAgent
-from ...rewards import has_answer_line, is_correct, weighted_sum
+from ...rewards import ends_cleanly, has_answer_line, has_template_tags, is_correct, weighted_sum
 from ...semconv import CompletionSpanAttributes
-from ...types import LLM, Hook, NamedResources, Rollout, Span
+from ...types import LLM, Hook, NamedResources, PromptTemplate, Rollout, Span
 from ..endpoint import find_llm, rollout_client
 from ..recipe import Demonstrations, Recipe
 from .conversation import use_tool
@@ -36,7 +37,9 @@ and on: at ten calls these few, sampled alone at last, more than double the time
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
     """Return the agent, its reward, and its conversations to imitate (without the thought in words)."""
-    demonstrations = Demonstrations(partial(demonstration, think=False), tools_for, can_be_shown)
+    demonstrations = Demonstrations(
+        partial(demonstration, think=False), tools_for, can_be_shown, small_talk_conversations()
+    )
     return Recipe(MathAgent(max_turns=max_turns), [MathRewardHook()], demonstrations)
 
 
@@ -100,23 +103,42 @@ class MathAgent(LitAgent[Any]):
         """
         llm = find_llm(resources)
         client = rollout_client(llm, rollout)
-        await converse(client, llm, opening(task, self.system_prompt), tools_for(task), self.max_turns)
+        # One that a search has found, or is trying, is among the resources.
+        found = resources.get("prompt")
+        system_prompt = found.format() if isinstance(found, PromptTemplate) else self.system_prompt
+        await converse(client, llm, opening(task, system_prompt), tools_for(task), self.max_turns)
 
 
 class MathRewardHook(Hook):
-    """Scores the last message of a rollout against `task["answer"]`: 1 when it is right, else 0.
+    """Scores a rollout by its last message: 1 for the right answer in a clean reply, `unclean` for the right answer in
+    any other, else 0.
 
     Only a finished text counts as an answer: a message cut off by its token limit and a message that still calls a tool
-    are wrong. A rollout without a recorded model call gets no reward at all, rather than 0.
+    are wrong. A reply is clean that ends in its one line "Answer: …", where no message of the conversation holds words
+    of a chat template. A rollout without a recorded model call gets no reward at all, rather than 0.
+
+    Emitted are `reward`, and beside it `correct`, `clean` and `tool`, each 0 or 1.
     """
 
-    def __init__(self, *, tool_bonus: float = 0.0, format_bonus: float = 0.0) -> None:
-        """`tool_bonus` is added when a tool was called, `format_bonus` when the reply ends in one "Answer: …" line."""
+    def __init__(self, *, unclean: float = 0.5, tool_bonus: float = 0.0, format_bonus: float = 0.0) -> None:
+        """`unclean` is the reward of a right answer in a reply that is not clean. `tool_bonus` is added when a tool was
+        called, `format_bonus` when the reply ends in one "Answer: …" line."""
+        self.unclean = unclean
         self.tool_bonus = tool_bonus
         self.format_bonus = format_bonus
 
-    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> float | None:
-        """Return the reward, or None when no model call was recorded.
+    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> None:
+        """Emit the reward, unless no model call was recorded.
+
+        Raises:
+            ValueError: the task has no answer.
+        """
+        scores = await self.scores(rollout, spans)
+        if scores is not None:
+            emit_reward(scores, primary_key="reward", final=True)
+
+    async def scores(self, rollout: Rollout, spans: Sequence[Span]) -> dict[str, float] | None:
+        """Return the reward and its parts by name, or None when no model call was recorded.
 
         Raises:
             ValueError: the task has no answer.
@@ -131,12 +153,22 @@ class MathRewardHook(Hook):
             raise ValueError(f'the task of rollout {rollout.rollout_id} has no "answer" to compare with')
         text = final_text(calls[-1])
         right = text is not None and await asyncio.to_thread(is_correct, text, gold)
-        scores = {
+        said = [_output_message(call) for call in calls]
+        clean = text is not None and ends_cleanly(text) and not any(map(has_template_tags, map(_words, said)))
+        parts = {
             "correct": float(right),
-            "tool": float(any(_output_message(call).get("tool_calls") for call in calls)),
-            "format": float(text is not None and has_answer_line(text)),
+            "clean": float(clean),
+            "tool": float(any(message.get("tool_calls") for message in said)),
         }
-        return weighted_sum(scores, {"correct": 1.0, "tool": self.tool_bonus, "format": self.format_bonus})
+        bonus = {"tool": self.tool_bonus, "format": self.format_bonus}
+        form = float(text is not None and has_answer_line(text))
+        reward = right * (1.0 if clean else self.unclean) + weighted_sum({**parts, "format": form}, bonus)
+        return {"reward": reward, **parts}
+
+
+def _words(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
 
 
 def final_text(span: Span) -> str | None:

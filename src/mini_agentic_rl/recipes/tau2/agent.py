@@ -16,7 +16,7 @@ from ..endpoint import find_llm, rollout_url
 from .speaker import Speaker
 
 if TYPE_CHECKING:
-    from .episode import Outcome
+    from .episode import EpisodeOutcome
 
 ASSISTANT_AGENT_ID: Final = "assistant_agent"
 """Name under which the assistant's calls are recorded; it alone is marked as trainable."""
@@ -102,7 +102,7 @@ class Tau2Agent(LitAgent[Any]):
         return Speaker(client, llm.model, agent_id, llm.sampling_parameters or sampling)
 
 
-def _report(outcome: Outcome, rollout: Rollout) -> None:
+def _report(outcome: EpisodeOutcome, rollout: Rollout) -> None:
     facts = {"reason": outcome.reason, "steps": outcome.steps, **({"note": outcome.note} if outcome.note else {})}
     emit_annotation({"tau2": facts})
     rollout.output = {**facts, "parts": dict(outcome.parts)}

@@ -32,7 +32,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     """End and reward of an episode."""
 
     reward: float
@@ -70,7 +70,7 @@ def read_row(row: Any) -> tuple[Task, str]:
 
 def play(
     task: Task, domain: str, *, assistant: Speaker, user: Speaker, judge: Speaker | None = None, limits: Limits
-) -> Outcome:
+) -> EpisodeOutcome:
     """Play and score one task. Blocks until it is over.
 
     Args:
@@ -85,7 +85,7 @@ def play(
         UserError: the task needs a judge and there is none.
         ScenarioTooLongError: policy and tools, or the user's scenario, do not fit into the model's context.
         UserSimulatorError: the user gave nothing to go on with.
-        JudgeError: the judge gave no verdicts.
+        JudgeError: the judge gave no judgements.
         openai.OpenAIError: an endpoint refused a call or could not be reached.
     """
     environment: Environment = registry.get_env_constructor(domain)()
@@ -102,6 +102,6 @@ def play(
     try:
         simulation = orchestrator.run()
     except EpisodeEndedError as end:
-        return Outcome(0.0, end.reason, str(end), orchestrator.step_count)
+        return EpisodeOutcome(0.0, end.reason, str(end), orchestrator.step_count)
     reward, parts = evaluate(simulation, task, domain, judge)
-    return Outcome(reward, simulation.termination_reason.value, steps=orchestrator.step_count, parts=parts)
+    return EpisodeOutcome(reward, simulation.termination_reason.value, steps=orchestrator.step_count, parts=parts)

@@ -21,13 +21,13 @@ JUDGE_ID = "nl_assertions_judge"
 
 _INSTRUCTIONS = (
     "You are given a conversation between a customer service assistant and a customer, and statements about it. Decide "
-    'of each statement whether it is true. Answer with JSON only: {"verdicts": [true, false, ...]}, one verdict for '
+    'of each statement whether it is true. Answer with JSON only: {"judgements": [true, false, ...]}, one for '
     "each statement, in order."
 )
 
 
 class JudgeError(Exception):
-    """The judge's answer holds no verdicts: the rollout has failed, rather than earned nothing."""
+    """The judge's answer holds no judgements: the rollout has failed, rather than earned nothing."""
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
 
     Raises:
         UserError: the task counts assertions in natural language and there is no judge.
-        JudgeError: the judge gave no verdicts.
+        JudgeError: the judge gave no judgements.
     """
     criteria = task.evaluation_criteria
     counts_nl = criteria is not None and RewardType.NL_ASSERTION in criteria.reward_basis
@@ -74,9 +74,9 @@ def _judge(judge: Speaker, messages: Sequence[Any], assertions: Sequence[str]) -
         )
     text = said.content or ""
     try:
-        verdicts = json.loads(text[text.index("{") : text.rindex("}") + 1])["verdicts"]
+        judgements = json.loads(text[text.index("{") : text.rindex("}") + 1])["judgements"]
     except (ValueError, KeyError, RecursionError) as error:
-        raise JudgeError(f"the judge ({judge.model}) gave no verdicts: {text[:200]!r}") from error
-    if not isinstance(verdicts, list) or len(verdicts) != len(assertions):
-        raise JudgeError(f"the judge ({judge.model}) gave no verdict for each of {len(assertions)} statements")
-    return float(all(verdict is True for verdict in verdicts))
+        raise JudgeError(f"the judge ({judge.model}) gave no judgements: {text[:200]!r}") from error
+    if not isinstance(judgements, list) or len(judgements) != len(assertions):
+        raise JudgeError(f"the judge ({judge.model}) gave no judgement of each of {len(assertions)} statements")
+    return float(all(judgement is True for judgement in judgements))

@@ -27,7 +27,8 @@ from ...http import (
     read_body,
 )
 from ...types import AttemptedRollout
-from ..base import LightningStore, LightningStoreError
+from ..base import LightningStore
+from ..errors import LightningStoreError
 from . import wire
 from .openapi import store_document
 from .otlp import PROTOBUF, OtlpIntake, status_message

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from ..base import LightningStoreError
+from ..errors import LightningStoreError
 from ..threading import LoopThread
 from . import wire
 

@@ -94,7 +94,7 @@ class OtlpIntake:
 
 
 class Refusals:
-    """Why spans were refused: how many, and the first different reasons."""
+    """Refused spans: their number, and the first different reasons."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Where the spans stand in the bytes of an `ExportTraceServiceRequest`, found before protobuf's decoder sees them.
+"""The places of the spans in the bytes of an `ExportTraceServiceRequest`, found before protobuf's decoder sees them.
 
 A field of two bytes becomes an object of hundreds, so the fields are counted first, whatever they are nested in, in
 steps between which others get their turn. What is within the bounds is then decoded span by span. The messages are

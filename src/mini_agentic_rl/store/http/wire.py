@@ -26,6 +26,7 @@ ROUTES: Final = (
     Route("POST", "rollouts", "start_rollout", status=201, changes=True),
     Route("POST", "rollouts/search", "query_rollouts"),
     Route("GET", "rollouts", "query_rollouts"),
+    Route("POST", "rollouts/delete", "delete_rollouts", changes=True),
     Route("GET", "rollouts/{rollout_id}", "get_rollout_by_id"),
     Route("POST", "rollouts/{rollout_id}", "update_rollout", changes=True),
     Route("POST", "rollouts/{rollout_id}/attempts", "start_attempt", status=201, changes=True),
@@ -52,7 +53,7 @@ ROUTES: Final = (
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Where two routes fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/next/batch` and `waits/work` are our own; the others are agent-lightning's."""
+`spans/next/batch`, `rollouts/delete` and `waits/work` are our own; the others are agent-lightning's."""
 
 
 def route_of(call: str) -> Route:

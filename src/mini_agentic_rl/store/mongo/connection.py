@@ -29,7 +29,7 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from ..base import LightningStoreError, StorageFailedError
+from ..errors import LightningStoreError, StorageFailedError
 from ..storage import Tables
 from ..waiting import Changes
 from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions

@@ -7,8 +7,8 @@ the `_id` of its latest attempt.
 
 The collection of the state holds two documents. One has the schema version. The other is the lock: whoever writes,
 changes it first (`turn`), so that of two transactions at once the server refuses one. It has the last number given out
-in every collection, which is also the number of its documents, for none is ever removed; the end of the queue; and in
-`news` the process that last changed something for which others may wait.
+in every collection, which with the number of those deleted tells how many documents there are; the end of the queue;
+and in `news` the process that last changed something for which others may wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from ..base import LightningStoreError
+from ..errors import LightningStoreError
 from ..storage import Condition, Kind, Query
 
 SCHEMA_VERSION: Final = 1
@@ -33,7 +33,12 @@ WORKERS: Final = "agl_workers"
 
 THE_SCHEMA: Final = {"_id": "schema"}
 THE_LOCK: Final = {"_id": "lock"}
-COUNTERS: Final = (ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS, "queue_end", "resource_writes")
+DELETED: Final = {ROLLOUTS: "deleted_rollouts", ATTEMPTS: "deleted_attempts", SPANS: "deleted_spans"}
+"""Fields of the lock with the number of documents that were deleted, by the names of their collections."""
+COUNTERS: Final = (
+    *(ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS, "queue_end", "resource_writes"),
+    *DELETED.values(),
+)
 """Fields of the lock that count up from 0."""
 
 _INDEXES: Final[dict[str, list[IndexModel]]] = {

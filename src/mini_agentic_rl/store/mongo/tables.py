@@ -31,6 +31,7 @@ from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
     COUNTERS,
+    DELETED,
     RESOURCES,
     ROLLOUTS,
     SPANS,
@@ -121,6 +122,14 @@ class MongoTables:
                 changed["queue_position"] = self._next("queue_end")
         if changed:
             self._rollouts.update_one({"rollout_id": new.rollout_id}, {"$set": changed}, session=self._session)
+
+    def delete_rollout(self, rollout_id: str) -> bool:
+        found = {}
+        for collection in (self._spans, self._attempts, self._rollouts):
+            found[collection.name] = collection.delete_many({"rollout_id": rollout_id}, session=self._session)
+        for name, result in found.items():
+            self._count(DELETED[name], result.deleted_count)
+        return bool(found[ROLLOUTS].deleted_count)
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         document = self._attempts.find_one(_ids(rollout_id, attempt_id), session=self._session)
@@ -216,7 +225,7 @@ class MongoTables:
         elif matching:
             total = collection.count_documents(matching, session=self._session)
         else:
-            total = self.counters[collection.name]
+            total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
@@ -235,11 +244,11 @@ class MongoTables:
 
     def counts(self) -> LightningStoreStatistics:
         return LightningStoreStatistics(
-            total_rollouts=self.counters[ROLLOUTS],
-            total_attempts=self.counters[ATTEMPTS],
-            total_spans=self.counters[SPANS],
-            total_resources=self.counters[RESOURCES],
-            total_workers=self.counters[WORKERS],
+            total_rollouts=self._total(ROLLOUTS),
+            total_attempts=self._total(ATTEMPTS),
+            total_spans=self._total(SPANS),
+            total_resources=self._total(RESOURCES),
+            total_workers=self._total(WORKERS),
         )
 
     def _with_latest(self, cursor: Iterable[Any]) -> Iterator[tuple[Rollout, Attempt | None]]:
@@ -256,9 +265,17 @@ class MongoTables:
         if not replaced.matched_count:
             collection.insert_one(document | {"_id": self._next(name)}, session=self._session)
 
+    def _total(self, name: str) -> int:
+        """Return how many documents a collection has."""
+        deleted = DELETED.get(name)
+        return self.counters[name] - (0 if deleted is None else self.counters[deleted])
+
     def _next(self, counter: str) -> int:
+        return self._count(counter, 1)
+
+    def _count(self, counter: str, more: int) -> int:
         self._counted.add(counter)
-        self.counters[counter] += 1
+        self.counters[counter] += more
         return self.counters[counter]
 
 

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ...errors import MissingPackageError
-from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..database import READERS
+from ..errors import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..waiting import Changes
 from .database import WRITES, StoreDatabase
 

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ...private_files import make_private_file, make_private_folder
-from ..base import LightningStoreError, StorageFailedError
 from ..database import READERS
+from ..errors import LightningStoreError, StorageFailedError
 from ..waiting import Changes
 from .database import WRITES, StoreDatabase
 
@@ -61,6 +61,8 @@ class SqliteDatabase(StoreDatabase):
             connection.isolation_level = None  # transactions begin where `begin` says, not where the driver guesses
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
+            # What is deleted is overwritten: it may be somebody's conversation, deleted because they asked for it.
+            connection.execute("PRAGMA secure_delete=ON")
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
 

@@ -67,7 +67,7 @@ class Statement:
         return self._columns
 
 
-class Session:
+class StatementRunner:
     """Connection on which statements run, in its transaction."""
 
     def __init__(self, connection: Connection) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, update
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
@@ -27,8 +27,8 @@ from ..storage import Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
-    Session,
     Statement,
+    StatementRunner,
     any_of,
     insert_new,
     insert_or_replace,
@@ -73,6 +73,11 @@ _EDIT_ROLLOUT: Final = _set(
 _MOVE_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status", "end_time", "queue_position")
 _MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status")
 _COUNT_ATTEMPT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "attempts")
+
+_DELETED: Final = tuple(
+    Statement(delete(table).where(table.c.rollout_id == bindparam("the_rollout")))
+    for table in (SPANS, ATTEMPTS, ROLLOUTS)
+)
 
 _ONE_ATTEMPT: Final = Statement(select(ATTEMPTS).where(_THE_ATTEMPT))
 _INSERT_ATTEMPT: Final = _insert(ATTEMPTS)
@@ -131,7 +136,7 @@ class SqlTables:
     """Tables of `SqlLightningStore`, on one connection."""
 
     def __init__(self, connection: Connection) -> None:
-        self._session = Session(connection)
+        self._session = StatementRunner(connection)
         self._last_numbers: dict[str, int] = {}
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
@@ -172,6 +177,10 @@ class SqlTables:
             self._session.run(statement, the_rollout | move)
         if content_changed(old, new):
             self._session.run(_EDIT_ROLLOUT, the_rollout | rollout_columns(new))
+
+    def delete_rollout(self, rollout_id: str) -> bool:
+        counts = [self._session.run(statement, {"the_rollout": rollout_id}) for statement in _DELETED]
+        return bool(counts[-1])
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         ids = {"the_rollout": rollout_id, "the_attempt": attempt_id}

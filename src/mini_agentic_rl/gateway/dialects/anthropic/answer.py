@@ -118,7 +118,7 @@ class MessageAnswer:
 
     @property
     def stop_reason(self) -> str:
-        """Why the answer ended, as Anthropic names it."""
+        """Return the reason why the answer ended, as Anthropic names it."""
         if self._stop_sequence is not None:
             return "stop_sequence"
         return _STOP_REASONS.get(self._completion.finish_reason or "", "end_turn")

@@ -56,6 +56,9 @@ class AnthropicDialect:
         request = checked(MessagesRequest, body)
         return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
 
+    def forget(self, scope: Scope, key: str) -> None:
+        """Do nothing: nothing is remembered."""
+
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
 

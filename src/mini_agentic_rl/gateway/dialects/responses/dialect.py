@@ -97,6 +97,9 @@ class ResponsesDialect:
     def refusal(self, error: HttpError) -> Json:
         return renamed(error, CHAT_FIELDS).body()
 
+    def forget(self, scope: Scope, key: str) -> None:
+        self._memory.forget_all((key, scope))
+
     def _found(self, response_id: str, scope: Scope, key: str) -> Json:
         found: Json = json.loads(self._memory.response((key, scope), response_id))
         return found
@@ -111,7 +114,7 @@ def _counted(tokens: int) -> Json:
 
 
 @dataclass
-class _Kept:
+class _KeptResponse:
     response: bytes
     """The response object as JSON."""
     messages: tuple[Json, ...]
@@ -149,7 +152,7 @@ class ResponseMemory:
         self._max_bytes = max_bytes
         self._max_age = max_age_seconds
         self._clock = clock
-        self._kept: OrderedDict[tuple[Hashable, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Hashable, str], _KeptResponse] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -196,7 +199,7 @@ class ResponseMemory:
         known = len(previous.messages) if previous is not None else 0
         new_bytes = sum(len(encode(message)) for message in messages[known:])
         message_bytes = new_bytes + (previous.message_bytes if previous is not None else 0)
-        kept = _Kept(encode(response), tuple(messages), message_bytes, self._clock())
+        kept = _KeptResponse(encode(response), tuple(messages), message_bytes, self._clock())
         with self._lock:
             self._forget((owner, response["id"]))
             if kept.size > self._max_bytes:
@@ -218,7 +221,13 @@ class ResponseMemory:
         with self._lock:
             self._forget((owner, response_id))
 
-    def _find(self, owner: Hashable, response_id: str) -> _Kept | None:
+    def forget_all(self, owner: Hashable) -> None:
+        """Drop all responses of an owner."""
+        with self._lock:
+            for known in [known for known in self._kept if known[0] == owner]:
+                self._forget(known)
+
+    def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
         with self._lock:
             self._expire()
             kept = self._kept.get((owner, response_id))

@@ -1,0 +1,6 @@
+from .baselines import Baselines as Baselines
+from .judging import judge_ended as judge_ended
+from .learner import UseLearner as UseLearner
+from .settings import USE_LOOP as USE_LOOP
+from .settings import UseSettings as UseSettings
+from .settings import use_loop as use_loop

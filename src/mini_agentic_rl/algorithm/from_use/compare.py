@@ -1,0 +1,75 @@
+"""The lessons that are complete, and their advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..grpo.advantage import EPSILON, group_normalized
+from .baselines import Baselines
+from .lessons import JudgedSession, Lesson, is_recent
+
+
+@dataclass
+class SessionChoice:
+    """Sessions of the next step."""
+
+    taken: list[JudgedSession] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why sessions are left out for good, by the ids of their rollouts."""
+
+
+def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:
+    """Choose the sessions of which every lesson has something to be compared with, `most` at most.
+
+    A comparison is taken whole, whatever `most` says. What else has nothing beside it waits.
+    """
+    choice = SessionChoice()
+    groups: dict[str, list[Lesson]] = {}
+    for session in sessions:
+        if session.why_not is not None:
+            choice.skipped[session.record.rollout_id] = session.why_not
+        for lesson in session.lessons:
+            groups.setdefault(lesson.group, []).append(lesson)
+    complete: dict[str, bool] = {}
+    for name, lessons in groups.items():
+        alone = len(lessons) < 2
+        complete[name] = not alone or (lessons[0].comparison is None and baselines.expected(name, []) is not None)
+        if alone and lessons[0].comparison is not None and not is_recent(lessons[0]):
+            choice.skipped[lessons[0].record.rollout_id] = "what it was compared with is gone"
+    begun: set[str] = set()
+    for session in sessions:
+        names = {lesson.group for lesson in session.lessons}
+        if session.record.rollout_id in choice.skipped or not names or not all(complete[name] for name in names):
+            continue
+        if len(choice.taken) < most or begun & names:
+            choice.taken.append(session)
+            begun |= {lesson.group for lesson in session.lessons if lesson.comparison is not None}
+    return choice
+
+
+def advantages(lessons: Sequence[Lesson], baselines: Baselines) -> list[tuple[Lesson, float]]:
+    """Return each lesson with its advantage; see `baselines`. One that lost what it was compared with has none."""
+    groups: dict[str, list[Lesson]] = {}
+    for lesson in lessons:
+        groups.setdefault(lesson.group, []).append(lesson)
+    deviation = baselines.deviation([lesson.value for lesson in lessons if lesson.comparison is None])
+    found: list[tuple[Lesson, float]] = []
+    for name, of_group in groups.items():
+        values = [lesson.value for lesson in of_group]
+        if of_group[0].comparison is not None:
+            compared = group_normalized(np.array(values, np.float64))
+            found += [(lesson, float(value)) for lesson, value in zip(of_group, compared, strict=True)]
+            continue
+        for index, lesson in enumerate(of_group):
+            expected = baselines.expected(name, [*values[:index], *values[index + 1 :]])
+            if expected is not None:
+                found.append((lesson, (lesson.value - expected) / (deviation + EPSILON)))
+    return found
+
+
+def rollouts_of(sessions: Collection[JudgedSession]) -> list[str]:
+    """Return the ids of the rollouts of sessions."""
+    return [session.record.rollout_id for session in sessions]

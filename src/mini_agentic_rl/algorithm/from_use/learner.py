@@ -1,0 +1,222 @@
+"""The learner of sessions in use: takes those that were judged, steps, publishes, and says which it has learnt from.
+
+A session is claimed before its step and marked after it. The claim is what a deletion that comes meanwhile is told of;
+one that came before it is not used. The ids of a step stand in the version that it makes, so that a learner that was
+killed between publishing and marking marks them when it begins again, and none is learnt from twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...adapter import TrainedCalls
+from ...atomic_files import read_json
+from ...metrics import MetricsLogger
+from ...policy import LearnerSettings, Policy, load_weights, save_weights
+from ...sessions import SessionRecord, UseFolder, metadata_with, read_record
+from ...store import LightningStore
+from ..grpo.advantage import uncompared
+from ..grpo.batch import TrainingBatch, make_batch
+from ..grpo.objective import update
+from ..grpo.settings import GRPOSettings
+from ..loop.groups import Group, Trajectory
+from .baselines import Baselines
+from .compare import advantages, choose, rollouts_of
+from .lessons import JudgedSession, Lesson, read_session
+from .settings import UseSettings
+
+logger = logging.getLogger(__name__)
+
+_PAGE: Final = 256
+_OVERLAP_SECONDS: Final = 60.0
+"""Sessions judged so long before the last look are looked at again: stores take some time to show what they took."""
+
+Learn = Callable[[Callable[[], dict[str, float]]], Awaitable[dict[str, float]]]
+"""Runs a job that learns on the torch thread, between two steps of the sampler."""
+
+
+class UseLearner:
+    """Learns from the sessions of a store. Used from one event loop; one at a time for each folder.
+
+    Args:
+        policy: what is trained; where it is the one that a server samples with, its answers change with it.
+        store: where the sessions are.
+        folder: where versions are published.
+        models: names under which the policy is asked; calls to others are not learnt from.
+        settings: when a step is taken.
+        loop: the update; see `use_loop`.
+        learner: the optimizer.
+        learn: runs a job that learns; None takes the policy's own way.
+        metrics: told of each step.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        store: LightningStore,
+        folder: UseFolder,
+        models: Collection[str],
+        *,
+        settings: UseSettings | None = None,
+        loop: GRPOSettings,
+        learner: LearnerSettings | None = None,
+        learn: Learn | None = None,
+        metrics: MetricsLogger | None = None,
+    ) -> None:
+        self.policy = policy
+        self.store = store
+        self.folder = folder
+        self.settings = settings or UseSettings()
+        self.baselines = Baselines()
+        self._trained = TrainedCalls(models=frozenset(models))
+        self._loop = loop
+        self._adapter = policy.model.adapters[0]
+        self._learner = policy.run(lambda: policy.learner(learner or LearnerSettings(), self._adapter))
+        self._learn: Learn = learn or policy.learn_async
+        self._metrics = metrics or MetricsLogger()
+        self._waiting: dict[str, None] = {}
+        self._seen_until = 0.0
+
+    async def resume(self) -> None:
+        """Go on from the newest version, if there is one: weights, optimizer, baselines, and what was not marked."""
+        found = self.folder.published()
+        if found is None:
+            return
+
+        def restore() -> None:
+            load_weights(self.policy.model, found.folder / "adapter", self._adapter)
+            self._learner.load_state(found.folder / "optimizer.pt")
+
+        await self.policy.run_async(restore)
+        state = read_json(found.folder / "state.json")
+        self.baselines = Baselines.of(state["baselines"])
+        for rollout_id in state["sessions"]:
+            await self._mark(rollout_id, learnt=found.version)
+
+    async def turn(self) -> dict[str, float] | None:
+        """Take one step if enough sessions are ready; return its metrics, or None."""
+        await self._look()
+        version = self.policy.model.version(self._adapter)
+        choice = choose(await self._read(version), self.baselines, self.settings.max_sessions)
+        for rollout_id, why in choice.skipped.items():
+            await self._mark(rollout_id, skipped=why)
+            self._waiting.pop(rollout_id, None)
+            logger.info("session of rollout %s is left out: %s", rollout_id, why)
+        if len(choice.taken) < self.settings.min_sessions:
+            return None
+        taken = [one for one in choice.taken if await self._mark(one.record.rollout_id, learning=version + 1)]
+        lessons = [lesson for session in taken for lesson in session.lessons]
+        compared = advantages(lessons, self.baselines)
+        batch = _batch(compared, self._loop)
+        for lesson in lessons:
+            if lesson.comparison is None:
+                self.baselines.add(lesson.group, lesson.value)
+        metrics = {} if batch is None else await self._learn(lambda: update(self._learner, batch, self._loop))
+        after = self.policy.model.version(self._adapter)
+        if after > version:
+            await self.policy.run_async(lambda: self.folder.publish(after, lambda at: self._write(at, taken)))
+        await self._settle(taken, after if after > version else None)
+        metrics |= _about(lessons, compared, version) | {"version": float(after), "waiting": float(len(self._waiting))}
+        self._metrics.log(metrics, step=after)
+        return metrics
+
+    async def run(self, stop: asyncio.Event, poll_seconds: float) -> None:
+        """Take steps until `stop` is set, looking every so many seconds where there is nothing to do."""
+        while not stop.is_set():
+            if await self.turn() is None:
+                try:
+                    await asyncio.wait_for(stop.wait(), poll_seconds)
+                except asyncio.TimeoutError:
+                    continue
+
+    async def _look(self) -> None:
+        """Note the sessions that were judged since the last look."""
+        offset, newest = 0, self._seen_until
+        while True:
+            page = await self.store.query_rollouts(
+                status_in=["succeeded"], sort_by="end_time", sort_order="desc", limit=_PAGE, offset=offset
+            )
+            for rollout in page:
+                newest = max(newest, rollout.end_time or 0.0)
+                if (record := read_record(rollout)) is not None and record.status == "judged":
+                    self._waiting.setdefault(record.rollout_id)
+            offset += len(page)
+            oldest = min((rollout.end_time or 0.0 for rollout in page), default=0.0)
+            if len(page) < _PAGE or oldest < self._seen_until - _OVERLAP_SECONDS:
+                break
+        self._seen_until = newest
+
+    async def _read(self, version: int) -> list[JudgedSession]:
+        """Return the sessions that wait, the one judged first at the head; those that were deleted are forgotten."""
+        if len(self._waiting) < self.settings.min_sessions:
+            return []
+        found: dict[str, tuple[float, SessionRecord]] = {}
+        for rollout in await self.store.query_rollouts(rollout_id_in=list(self._waiting)):
+            record = read_record(rollout)
+            if record is not None and record.status == "judged":
+                found[rollout.rollout_id] = (rollout.end_time or 0.0, record)
+        self._waiting = dict.fromkeys(rollout_id for rollout_id in self._waiting if rollout_id in found)
+        sessions = []
+        for _, record in sorted(found.values(), key=lambda one: one[0]):
+            spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
+            sessions.append(read_session(record, spans, self._trained, version, self.settings.max_age))
+        return sessions
+
+    def _write(self, folder: Path, taken: Sequence[JudgedSession]) -> None:
+        save_weights(self.policy.model, folder / "adapter", self._adapter)
+        self._learner.save_state(folder / "optimizer.pt")
+        state: dict[str, Any] = {"baselines": self.baselines.state(), "sessions": rollouts_of(taken)}
+        (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
+        for session in taken:
+            rollout_id = session.record.rollout_id
+            why = "nothing was to be learnt from it: what it got is what was expected"
+            await self._mark(rollout_id, **({"skipped": why} if version is None else {"learnt": version}))
+            self._waiting.pop(rollout_id, None)
+
+    async def _mark(self, rollout_id: str, **facts: Any) -> bool:
+        """Note something about a session; False if it was deleted."""
+        rollout = await self.store.get_rollout_by_id(rollout_id)
+        if rollout is None:
+            return False
+        try:
+            await self.store.update_rollout(rollout_id, metadata=metadata_with(rollout, **facts))
+        except ValueError:
+            return False
+        return True
+
+
+def _batch(compared: Sequence[tuple[Lesson, float]], loop: GRPOSettings) -> TrainingBatch | None:
+    """Return what a step trains on: each lesson is a trajectory whose reward is its advantage."""
+    groups = [
+        Group(lesson.group, [Trajectory(lesson.record.rollout_id, lesson.records, advantage)])
+        for lesson, advantage in compared
+        if advantage != 0
+    ]
+    return make_batch(
+        groups,
+        uncompared,
+        loop.loss_aggregation,
+        max_length=loop.max_trajectory_tokens,
+        mask_truncated=loop.mask_truncated,
+        keep_zero_advantage=False,
+        compared=False,
+    )
+
+
+def _about(lessons: Sequence[Lesson], compared: Sequence[tuple[Lesson, float]], version: int) -> dict[str, float]:
+    alone = [lesson.value for lesson in lessons if lesson.comparison is None]
+    ages = [version - call.version for lesson in lessons for call in lesson.records]
+    metrics = {
+        "sessions": float(len({lesson.record.rollout_id for lesson in lessons})),
+        "lessons": float(len(lessons)),
+        "lessons/with_signal": float(sum(advantage != 0 for _, advantage in compared)),
+        "age/max": float(max(ages, default=0)),
+    }
+    return metrics | ({"reward/mean": sum(alone) / len(alone)} if alone else {})

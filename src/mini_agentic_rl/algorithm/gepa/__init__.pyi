@@ -1,0 +1,2 @@
+from .gepa import GEPA as GEPA
+from .settings import GEPASettings as GEPASettings

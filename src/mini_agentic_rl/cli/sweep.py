@@ -1,0 +1,55 @@
+"""`sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..jobs import SweepSettings
+from ..metrics import percent
+from ..visible_text import visible_line
+from .options import TRAIN, settings_command
+from .tables import show
+
+
+def add_sweep_command(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @settings_command(app, "sweep", SweepSettings, panel=TRAIN)
+    def sweep(settings: SweepSettings) -> None:
+        """Train with several settings and seeds in turn, and show one table; what was stopped goes on with --resume."""
+        from ..jobs import sweep_job
+
+        found = sweep_job(settings)
+        show(settings, found, lambda console: show_sweep(console, found))
+
+
+def show_sweep(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the table of a sweep, and the runs that failed."""
+    table = Table("setting", "seeds", "measurement", "mean", "95 % interval", "to the first", title="Sweep")
+    for row in found["rows"]:
+        setting = ", ".join(f"{name}={value}" for name, value in row["settings"].items()) or "as given"
+        begins = (Text(visible_line(setting)), ", ".join(map(str, row["seeds"])))
+        compared = next((name for name in reversed(row["measurements"]) if not name.endswith(", lenient")), None)
+        for name, measured in row["measurements"].items():
+            interval = f"{100 * measured['low']:.1f} – {percent(measured['high'])}"
+            difference = _difference(row["against_first"]) if name == compared else ""
+            table.add_row(*begins, Text(visible_line(name)), percent(measured["mean"]), interval, difference)
+            begins = (Text(""), "")
+        table.add_section()
+    console.print(table)
+    for run in found["runs"]:
+        if run["failed"] is not None:
+            console.print(f"{run['name']} failed: {run['failed']}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _difference(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    interval = "" if found["low"] is None else f" ({100 * found['low']:+.1f} – {100 * found['high']:+.1f})"
+    return f"{100 * found['difference']:+.1f}{interval}"

@@ -1,0 +1,90 @@
+"""The process that scores answers for `gym_score`: asked [source, answer], it answers [score, None or what is wrong].
+
+The scorers of reasoning-gym are its own; what they make of a hostile answer is not known, so the process gives up
+beforehand what no scorer needs: files to write, other processes, the network, foreign code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from ...deadline_process import NotReadyError, confine, serve_answers
+
+MEMORY_MIB: Final = 1024
+"""Memory that the process may take beyond what it has when it starts."""
+
+_BATCH: Final = 50
+_FORBIDDEN: Final = (
+    *("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.kill", "os.killpg"),
+    *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
+    *("subprocess.", "socket.", "shutil.", "ctypes.", "webbrowser.", "pty.", "ftplib.", "smtplib.", "urllib."),
+)
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def refuse_harm(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise PermissionError at what no scorer needs; an audit hook of this process, which nothing can take out again.
+
+    It bounds what an answer can do by accident or by a plain call; it is no sandbox against one that is made to break
+    out of the interpreter.
+    """
+    if event == "open":
+        path, mode, flags = arguments
+        if isinstance(path, int):
+            return
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & _WRITING):
+            raise PermissionError("no file is written here")
+    elif event.startswith(_FORBIDDEN):
+        raise PermissionError(f"{event} is not done here")
+
+
+@lru_cache(maxsize=64)
+def _dataset(generator: str, settings: str, seed: int) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(generator, **{**json.loads(settings), "seed": seed, "size": _BATCH})
+
+
+def answer(question: Any) -> tuple[float, str | None]:
+    """Return the score of an answer, and what is wrong with its problem where it cannot be made."""
+    source, given = question
+    try:
+        dataset = _dataset(source["generator"], json.dumps(source["settings"]), source["seed"])
+        entry = dataset[source["index"]]
+    except Exception as error:  # settings from anywhere meet a package of others
+        return 0.0, f"the problem {source} cannot be made: {type(error).__name__}: {error}"
+    try:
+        score = float(dataset.score_answer(given, entry))
+    except BaseException:  # a scorer fails in any way over an answer that it cannot read, and may be told to exit
+        return 0.0, None
+    return (min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0), None
+
+
+def _say_nothing() -> None:
+    """Send what is printed from here on nowhere: some problems print, and where that is a file, none may grow here."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def prepare() -> Callable[[Any], tuple[float, str | None]]:
+    """Load the package, and give up what is not needed."""
+    try:
+        import reasoning_gym  # noqa: F401  # loaded before the memory is bounded
+    except ImportError as error:
+        raise NotReadyError(f"reasoning-gym cannot be imported: {error}") from error
+    _say_nothing()
+    confine(MEMORY_MIB)
+    sys.addaudithook(refuse_harm)
+    return answer
+
+
+if __name__ == "__main__":
+    serve_answers(prepare)

@@ -1,0 +1,80 @@
+"""Episodes in which the model calls tools until it answers: here they are run, a family says what they do."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..messages import Message
+from .episode import Episode
+from .replies import last_line
+
+MAX_CALLS: Final = 8
+"""Calls of one message that are run; the others are told so."""
+
+
+def text_tool(name: str, description: str, argument: str, kind: str = "string") -> dict[str, Any]:
+    """Return an OpenAI function that takes one argument."""
+    parameters = {"type": "object", "properties": {argument: {"type": kind}}, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+class ToolEpisode(Episode):
+    """Ends with the first message that calls no tool; its "Answer: …" is the answer.
+
+    `tools` maps a tool's name to its one argument and to the function that answers a call, in words.
+    """
+
+    def __init__(self, tools: Mapping[str, tuple[str, Callable[[str], str]]]) -> None:
+        self._tools = tools
+        self.answer: str | None = None
+        self.used: list[str] = []
+        """Names of the tools that were called and gave a result, in order."""
+        self.results: list[str] = []
+        """What they gave."""
+
+    def receive(self, message: Mapping[str, Any]) -> list[Message]:
+        """Run the calls of a message, or take its answer."""
+        calls = message.get("tool_calls") or ()
+        if not calls:
+            self.answer = last_line(message)
+            return []
+        return [
+            {"role": "tool", "tool_call_id": str(call.get("id")), "content": self._run(number, call)}
+            for number, call in enumerate(calls)
+        ]
+
+    def scores(self) -> dict[str, float]:
+        """Return whether the answer is right, whether there was one, and the number of calls that gave a result."""
+        return {
+            "reward": float(self.answer is not None and self.is_right(self.answer)),
+            "answered": float(self.answer is not None),
+            "calls": float(len(self.used)),
+        }
+
+    @abstractmethod
+    def is_right(self, answer: str) -> bool:
+        """Return True if an answer is the right one."""
+
+    def _run(self, number: int, call: Mapping[str, Any]) -> str:
+        if number >= MAX_CALLS:
+            return f"error: at most {MAX_CALLS} calls at once"
+        function = call.get("function") or {}
+        name = str(function.get("name"))
+        if name not in self._tools:
+            return f"error: no tool named {name[:40]}; use {' or '.join(self._tools)}"
+        argument, use = self._tools[name]
+        try:
+            values = json.loads(function.get("arguments") or "{}")
+        except (ValueError, RecursionError):
+            return "error: arguments are not valid JSON"
+        value = values.get(argument) if isinstance(values, dict) else None
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return f'error: give {{"{argument}": "..."}}'
+        result = use(str(value))
+        if not result.startswith("error: "):
+            self.used.append(name)
+            self.results.append(result)
+        return result

@@ -1,0 +1,39 @@
+"""The stories of the arithmetic problems, made by a grammar and written as a whole, and those that measure transfer.
+
+A problem is told by a `compose`d story (`grammar`, set in the `scenes`), or by a `Story` that was written as a whole
+(`counting`, `comparing`). Those of `transfer` are never trained on.
+"""
+
+from __future__ import annotations
+
+import random
+
+from .comparing import COMPARING
+from .counting import COUNTING
+from .grammar import compose
+from .problem import Operand, Problem
+from .templates import Story
+from .transfer import TRANSFER
+
+__all__ = ["LEVELS", "STORIES", "TRANSFER", "Operand", "Problem", "Story", "draw_problem"]
+
+LEVELS: tuple[int, ...] = (1, 2, 3, 4)
+"""Numbers of operations."""
+STORIES: tuple[Story, ...] = COUNTING + COMPARING
+_WRITTEN = {level: [story for story in STORIES if story.level == level] for level in LEVELS}
+_UNSEEN = {level: [story for story in TRANSFER if story.level == level] for level in LEVELS}
+_WRITTEN_SHARE = {1: 0.4, 2: 0.25, 3: 0.15, 4: 0.0}
+"""Share of a level's problems whose story was written as a whole. Such stories are few, above all in the test: with a
+larger share a handful of wordings would decide the accuracy."""
+
+
+def draw_problem(words: random.Random, numbers: random.Random, level: int, *, transfer: bool = False) -> Problem | None:
+    """Return a problem of a level, its story drawn from `words`; None where the numbers do not fit the story.
+
+    With `transfer` it is one of the stories that are never trained on.
+    """
+    if transfer:
+        return words.choice(_UNSEEN[level]).tell(words, numbers)
+    if words.random() < _WRITTEN_SHARE[level]:
+        return words.choice(_WRITTEN[level]).tell(words, numbers)
+    return compose(words, numbers, level)

@@ -1,0 +1,274 @@
+"""Sessions over HTTP: which session a call belongs to, and the requests that open, judge and delete sessions.
+
+A call says it by its headers, in any dialect: `X-Session-Id`, and where it begins one `X-Session-Key` and
+`X-Session-Consent`. Or it asks the URL of the session's rollout, which `POST /v1/sessions` tells.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+from pydantic import Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..errors import log_failure
+from ..http import (
+    Admission,
+    AdmittedEndpoint,
+    BadRequestError,
+    Body,
+    Endpoint,
+    HttpError,
+    RequestMetrics,
+    checked,
+    json_response,
+    openai_response,
+    read_json,
+)
+from ..semconv import CompletionSpanAttributes as Call
+from ..sessions import (
+    Answer,
+    Judgement,
+    SessionBook,
+    SessionConflictError,
+    SessionError,
+    SessionRecord,
+    UnknownSessionError,
+    is_session,
+    told,
+)
+from ..types import Span
+from .caller import Caller
+from .dialects import Scope
+from .errors import NotFoundError, RecordingError
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+ID_HEADER: Final = "x-session-id"
+KEY_HEADER: Final = "x-session-key"
+CONSENT_HEADER: Final = "x-session-consent"
+_YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
+_MOST_JUDGED: Final = 256
+"""Sessions or answers of one comparison."""
+
+Forget: TypeAlias = Callable[[Scope, str], None]
+"""Drops what a gateway remembers of an attempt, by its scope and the API key."""
+
+
+class ConflictError(HttpError):
+    """Report that what is asked for contradicts what is there."""
+
+    status = 409
+    kind = "invalid_request_error"
+
+
+class OpenRequest(Body):
+    """Open a session."""
+
+    id: str | None = None
+    key: str = ""
+    consent: bool | None = None
+    task: Any = None
+
+
+class AnswerRequest(Body):
+    """Name a session, or an answer in it."""
+
+    session: str
+    response_id: str | None = None
+    choice: int = 0
+
+    def judged(self, score: float) -> Judgement:
+        """Return it with a score."""
+        answer = None if self.response_id is None else Answer(self.response_id, self.choice)
+        return Judgement(self.session, score, answer)
+
+
+class RewardRequest(Body):
+    """Give a session, or an answer in it, a number."""
+
+    reward: float
+    response_id: str | None = None
+    choice: int = 0
+    replace: bool = False
+
+
+class ScoredRequest(AnswerRequest):
+    """One entry of a comparison."""
+
+    score: float
+
+
+class ComparisonRequest(Body):
+    """Compare sessions or answers: by scores, or by saying which of two is better."""
+
+    scores: Annotated[list[ScoredRequest], Field(max_length=_MOST_JUDGED)] | None = None
+    chosen: AnswerRequest | None = None
+    rejected: AnswerRequest | None = None
+    replace: bool = False
+
+    def judgements(self) -> Sequence[Judgement]:
+        """Return the scores: those given, or 1 for the chosen and 0 for the rejected.
+
+        Raises:
+            BadRequestError: it holds neither or both.
+        """
+        pair = self.chosen is not None and self.rejected is not None
+        if (self.scores is not None) == pair or (self.chosen is None) != (self.rejected is None):
+            raise BadRequestError("give either scores, or both chosen and rejected", param="scores")
+        if self.scores is not None:
+            return [one.judged(one.score) for one in self.scores]
+        return [one.judged(score) for one, score in ((self.chosen, 1.0), (self.rejected, 0.0)) if one is not None]
+
+
+class SessionGate:
+    """Knows the sessions of a gateway's calls. Used from one event loop.
+
+    Args:
+        book: the sessions.
+    """
+
+    def __init__(self, book: SessionBook) -> None:
+        self.book = book
+
+    async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
+        """Return who makes a request, with the session that its headers name where its URL names no rollout.
+
+        Without consent it belongs to no session: it is answered, and nothing is kept.
+
+        Raises:
+            BadRequestError: a header cannot be read.
+            NotFoundError: the URL is that of another key's session.
+            RecordingError: the store does not answer.
+        """
+        if caller.scope is not None:
+            if is_session(caller.scope[0]) and not await _asked(self.book.owns(key, caller.scope[0])):
+                raise NotFoundError("no session of this API key has this URL", code="session_unknown")
+            return caller
+        session_id = request.headers.get(ID_HEADER)
+        if session_id is None:
+            return caller
+        found = await _asked(
+            self.book.open(
+                key,
+                session_id,
+                key=request.headers.get(KEY_HEADER, ""),
+                consent=_consent(request.headers.get(CONSENT_HEADER)),
+            )
+        )
+        scope = None if found is None else (found.rollout_id, found.attempt_id)
+        return Caller(scope, caller.agent, caller.traceparent)
+
+    def add_routes(self, app: Starlette, admission: Admission, metrics: RequestMetrics, forget: Forget) -> None:
+        """Serve sessions at `/v1/sessions`, to those whom the admission lets in, each its own."""
+        limits, book = admission.limits, self.book
+
+        async def body(request: Request) -> dict[str, Any]:
+            limit, seconds = limits.max_body_bytes, limits.max_body_seconds
+            return await read_json(request, limit, lambda sent: sent, within_seconds=seconds)
+
+        async def open_session(request: Request, key: str) -> Response:
+            asked = checked(OpenRequest, await body(request))
+            found = await _asked(book.open(key, asked.id, key=asked.key, consent=asked.consent, task=asked.task))
+            if found is None:
+                unkept = {"object": "session", "id": asked.id, "key": asked.key, "recorded": False, "path": "/v1"}
+                return json_response(unkept)
+            path = f"/rollout/{found.rollout_id}/attempt/{found.attempt_id}/v1"
+            return json_response(await told_of(found) | {"recorded": True, "path": path}, 201)
+
+        async def show(request: Request, key: str) -> Response:
+            record = await _asked(book.get(key, request.path_params["id"]))
+            facts = await told_of(record)
+            if request.query_params.get("messages") in _YES:
+                facts["conversation"] = [_conversation(span) for span in await _asked(book.calls(record))]
+            return json_response(facts)
+
+        async def told_of(record: SessionRecord) -> dict[str, Any]:
+            verdicts, calls = await _asked(book.verdicts(record)), await _asked(book.calls(record))
+            return told(record, verdicts, len(calls))
+
+        async def end(request: Request, key: str) -> Response:
+            return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))
+
+        async def reward(request: Request, key: str) -> Response:
+            asked = checked(RewardRequest, await body(request))
+            answer = None if asked.response_id is None else Answer(asked.response_id, asked.choice)
+            judgement = Judgement(request.path_params["id"], asked.reward, answer)
+            return json_response(await told_of(await _asked(book.judge(key, judgement, replace=asked.replace))))
+
+        async def compare(request: Request, key: str) -> Response:
+            asked = checked(ComparisonRequest, await body(request))
+            comparison = await _asked(book.compare(key, asked.judgements(), replace=asked.replace))
+            return json_response({"object": "comparison", "id": comparison}, 201)
+
+        async def delete(request: Request, key: str) -> Response:
+            record = await _asked(book.delete(key, request.path_params["id"]))
+            forget((record.rollout_id, record.attempt_id), key)
+            taken = record.learnt if record.learnt is not None else record.learning
+            facts = {"object": "session", "id": record.session_id, "deleted": True, "learnt_in": taken}
+            return json_response(facts)
+
+        serves: list[tuple[str, str, Callable[[Request, str], Awaitable[Response]]]] = [
+            ("POST", "/v1/sessions", open_session),
+            ("POST", "/v1/sessions/comparisons", compare),
+            ("GET", "/v1/sessions/{id}", show),
+            ("DELETE", "/v1/sessions/{id}", delete),
+            ("POST", "/v1/sessions/{id}/end", end),
+            ("POST", "/v1/sessions/{id}/reward", reward),
+        ]
+        for method, path, answer in serves:
+            endpoint = AdmittedEndpoint("sessions", _keyed(answer, admission), admission, metrics, openai_response)
+            app.router.routes.append(Route(path, endpoint, methods=[method]))
+
+
+def _keyed(answer: Callable[[Request, str], Awaitable[Response]], admission: Admission) -> Endpoint:
+    async def call(request: Request) -> Response:
+        return await answer(request, admission.keys.check(request.headers))
+
+    return call
+
+
+async def _asked(work: Awaitable[T]) -> T:
+    """Return what the book answers; what it refuses becomes an answer that says why.
+
+    Raises:
+        HttpError: the book refuses, or the store does not answer.
+    """
+    try:
+        return await work
+    except UnknownSessionError as error:
+        raise NotFoundError(str(error), code=error.code) from error
+    except SessionConflictError as error:
+        raise ConflictError(str(error), code=error.code) from error
+    except SessionError as error:
+        raise BadRequestError(str(error), code=error.code) from error
+    except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+        log_failure(logger, error, "the store of sessions failed")
+        raise RecordingError(f"the store of sessions failed: {error}", code="recording_failed") from error
+
+
+def _consent(header: str | None) -> bool | None:
+    if header is None:
+        return None
+    said = header.strip().lower()
+    if said not in (*_YES, *_NO):
+        raise BadRequestError(f"{CONSENT_HEADER}: say yes or no, not {header!r}", code="consent_invalid")
+    return said in _YES
+
+
+def _conversation(span: Span) -> dict[str, Any]:
+    facts = span.attributes
+    return {
+        "response_id": facts.get(Call.RESPONSE_ID),
+        "choice": facts.get(Call.CHOICE_INDEX, 0),
+        "messages": json.loads(str(facts.get(Call.INPUT_MESSAGES, "[]"))),
+        "answer": json.loads(str(facts.get(Call.OUTPUT_MESSAGES, "null"))),
+    }

@@ -1,0 +1,80 @@
+"""`learn`: new weights from the sessions of a server in use, published to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from ..algorithm import UseLearner, judge_ended, use_loop
+from ..metrics import JsonlLogger
+from ..one_writer import one_writer
+from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
+from ..rewards import RelativeJudge
+from ..sessions import SessionBook, UseFolder
+from ..store import LightningStore, open_store
+from .settings import LearnSettings
+
+logger = logging.getLogger(__name__)
+
+
+def learn_job(settings: LearnSettings) -> dict[str, Any]:
+    """Learn from the sessions of a folder until interrupted, or as long as there are enough (`once`); return what was
+    done.
+
+    Raises:
+        UserError: there is no such folder, another learner writes there, or the model cannot be loaded.
+    """
+    folder = UseFolder(settings.folder)
+    serving = folder.read_serving()
+    with one_writer(folder.path / "versions", setting="folder"):
+        published = folder.published()
+        policy = Policy.load(
+            serving["model"],
+            adapter=serving["adapter"] if published is None else published.folder / "adapter",
+            lora=LoraSettings(),
+        )
+        try:
+            return asyncio.run(_learn(settings, folder, serving, policy))
+        finally:
+            policy.close()
+
+
+async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, Any], policy: Policy) -> dict[str, Any]:
+    store = open_store(serving["store"], create=False)
+    judge = None
+    if settings.judge_model is not None:
+        judge = RelativeJudge(settings.judge_rubric, model=settings.judge_model, base_url=settings.judge_base_url)
+    steps = sessions = 0
+    with contextlib.closing(JsonlLogger(folder.metrics_path)) as metrics:
+        learner = UseLearner(
+            policy,
+            store,
+            folder,
+            (serving["name"], DEFAULT_ADAPTER),
+            settings=settings.use,
+            loop=use_loop(**settings.loop.model_dump(exclude_unset=True)),
+            learner=settings.learner,
+            metrics=metrics,
+        )
+        try:
+            await learner.resume()
+            while True:
+                await _judged(store, judge, settings.use.group_judged)
+                found = await learner.turn()
+                if found is not None:
+                    steps, sessions = steps + 1, sessions + int(found["sessions"])
+                    logger.info("step %d: %d sessions, now version %d", steps, found["sessions"], found["version"])
+                elif settings.once:
+                    break
+                else:
+                    await asyncio.sleep(settings.poll_seconds)
+        finally:
+            await store.close()
+    return {"steps": steps, "sessions": sessions, "version": policy.version, "output_dir": str(folder.path)}
+
+
+async def _judged(store: LightningStore, judge: RelativeJudge | None, group_size: int) -> None:
+    if judge is not None and (count := await judge_ended(SessionBook(store), judge, group_size)):
+        logger.info("%d sessions were judged", count)

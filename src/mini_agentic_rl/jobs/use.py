@@ -1,0 +1,124 @@
+"""The part of `serve` that keeps sessions, and serves the versions that were learnt from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ..errors import UserError, log_failure
+from ..gateway import ServedPolicy
+from ..policy import load_weights
+from ..sessions import Published, UseFolder, delete_old
+from ..store import LightningStore, LightningStoreThreaded, open_store
+from .settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_SWEEP_SECONDS: Final = 3600.0
+
+
+class UseOfServer:
+    """Sessions of a server, in a folder.
+
+    Args:
+        settings: of the server; they name the folder.
+
+    Raises:
+        UserError: the folder cannot be made, or belongs to another model.
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        if settings.learn_from_use is None:
+            raise UserError("sessions need a folder", setting="learn_from_use")
+        self.folder = UseFolder(settings.learn_from_use)
+        self._settings = settings
+        load = settings.load
+        before = self.folder.read_serving() if self.folder.is_begun else {}
+        if before and before["model"] != load.model:
+            raise UserError(
+                f"{self.folder.path} holds sessions with {before['model']}, not with {load.model}: "
+                "choose another folder for another model",
+                setting="learn_from_use",
+            )
+
+    @contextmanager
+    def of(self, served: ServedPolicy, published: Published | None) -> Iterator[dict[str, Any]]:
+        """Yield what the server is told of sessions, and follow what is published, for the block, at whose end `served`
+        is closed.
+
+        Args:
+            served: its adapter is that of `published`.
+            published: the newest version when it was loaded.
+
+        Raises:
+            UserError: the store cannot be opened.
+        """
+        settings, model = self._settings, served.policy.model
+        self.folder.make()
+        where = settings.session_store or str(self.folder.store_path.resolve())
+        adapter = None if settings.load.adapter is None else str(settings.load.adapter.resolve())
+        facts = {"model": settings.load.model, "adapter": adapter, "name": served.name, "store": where}
+        self.folder.write_serving(facts)
+        if published is not None:
+            served.policy.run(lambda: model.versions.update({model.adapters[0]: published.version}))
+        store = LightningStoreThreaded(open_store(where))
+        stop = threading.Event()
+        jobs: list[tuple[str, float, Callable[[], object]]] = [
+            ("versions", _LOOK_SECONDS, lambda: follow(served, self.folder)),
+            ("retention", _SWEEP_SECONDS, lambda: _sweep(store, settings.sessions.keep_days)),
+        ]
+        threads = [threading.Thread(target=_repeat, args=(stop, *job), name=job[0], daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        try:
+            yield {"store": store, "sessions": settings.sessions}
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            served.close(settings.server.drain_seconds)  # what is under way is still recorded
+            asyncio.run(store.close())
+
+
+def follow(served: ServedPolicy, folder: UseFolder) -> bool:
+    """Serve the newest version, if it is not served yet; return True if it was not.
+
+    Raises:
+        UserError: its weights do not fit, or are damaged.
+    """
+    model = served.policy.model
+    found, adapter = folder.published(), model.adapters[0]
+    if found is None or found.version <= model.version(adapter):
+        return False
+
+    def take() -> None:
+        load_weights(model, found.folder / "adapter", adapter)
+        model.versions[adapter] = found.version
+
+    served.policy.run(take)
+    logger.info("serving version %d of %s", found.version, folder.path)
+    return True
+
+
+def _repeat(stop: threading.Event, name: str, seconds: float, job: Callable[[], object]) -> None:
+    told: str | None = None
+    while not stop.is_set():
+        try:
+            job()
+            told = None
+        except Exception as error:  # a folder or store out of order must not end the server
+            if str(error) != told:
+                log_failure(logger, error, f"{name} of the sessions")
+            told = str(error)
+        stop.wait(seconds)
+
+
+def _sweep(store: LightningStore, keep_days: float) -> None:
+    deleted = asyncio.run(delete_old(store, keep_days))
+    if deleted:
+        logger.info("%d sessions of more than %g days were deleted", deleted, keep_days)

@@ -1,0 +1,235 @@
+"""The client of a gateway's sessions: open one, talk, and say later what it was worth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from .errors import SessionConflictError, SessionError, SessionRequestError, UnknownSessionError
+
+_SECONDS: Final = 30.0
+
+
+class Sessions:
+    """The sessions of one API key at a gateway. Safe in several threads.
+
+    Args:
+        url: address of the gateway, with or without `/v1`.
+        api_key: None takes OPENAI_API_KEY, where that is set.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None, timeout: float = _SECONDS) -> None:
+        self.root = url.rstrip("/").removesuffix("/v1")
+        key = api_key or os.environ.get("OPENAI_API_KEY")
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._client = httpx.Client(base_url=self.root, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def open(
+        self, session_id: str | None = None, *, key: str = "", consent: bool | None = None, task: Any = None
+    ) -> Session:
+        """Return the session of this id, which is begun if it is not there.
+
+        Args:
+            session_id: None has one made.
+            key: sessions of one key are compared with each other: a task's name, or the prompt.
+            consent: whether its calls may be kept and learnt from; None leaves that to the server's setting.
+            task: anything to be kept beside it, as JSON.
+
+        Raises:
+            SessionError: the server refuses.
+            httpx.HTTPError: it cannot be reached.
+        """
+        sent = {"id": session_id, "key": key, "consent": consent, "task": task}
+        told = self._ask("POST", "/v1/sessions", sent)
+        return Session(self, told["id"], key, told["recorded"], self.root + told["path"])
+
+    def show(self, session_id: str, *, messages: bool = False) -> dict[str, Any]:
+        """Return what the server knows of a session; with `messages` its conversation, call by call.
+
+        Raises:
+            UnknownSessionError: there is none of this id and key.
+        """
+        return self._ask("GET", _path(session_id) + ("?messages=yes" if messages else ""))
+
+    def end(self, session_id: str) -> None:
+        """Say that a session is over, so that a judge may look at it.
+
+        Raises:
+            UnknownSessionError: there is none of this id and key.
+        """
+        self._ask("POST", _path(session_id, "end"), {})
+
+    def reward(
+        self,
+        session_id: str,
+        reward: float,
+        *,
+        response_id: str | None = None,
+        choice: int = 0,
+        replace: bool = False,
+    ) -> None:
+        """Give a session a number, or one answer in it.
+
+        Args:
+            reward: any finite number; more is better.
+            response_id: the answer that is meant, by the id that its call returned.
+            choice: its number, where the call was given several.
+            replace: let it take the place of a number that was given before, which is refused otherwise.
+
+        Raises:
+            UnknownSessionError: there is none of this id and key.
+            SessionConflictError: it has a number, was learnt from, or made no call.
+            SessionRequestError: the number is not finite, or there is no such answer.
+        """
+        if reward - reward != 0:  # neither NaN nor an infinity can be written as JSON
+            raise SessionRequestError(f"the reward is {reward}: it must be finite", "reward_invalid")
+        sent = {"reward": reward, "response_id": response_id, "choice": choice, "replace": replace}
+        self._ask("POST", _path(session_id, "reward"), sent)
+
+    def prefer(
+        self, chosen: str | Mapping[str, Any], rejected: str | Mapping[str, Any], *, replace: bool = False
+    ) -> str:
+        """Say which of two sessions is better, or which of two answers; return the id of the comparison.
+
+        Args:
+            chosen: id of a session, or `{"session": …, "response_id": …, "choice": …}` for an answer.
+            rejected: the other one.
+            replace: as in `reward`.
+
+        Raises:
+            SessionError: as `reward` does.
+        """
+        sent = {"chosen": _named(chosen), "rejected": _named(rejected), "replace": replace}
+        return str(self._ask("POST", "/v1/sessions/comparisons", sent)["id"])
+
+    def score_group(self, scores: Mapping[str, float], *, replace: bool = False) -> str:
+        """Give sessions scores that mean something beside each other alone; return the id of the comparison.
+
+        Args:
+            scores: by the ids of the sessions.
+            replace: as in `reward`.
+
+        Raises:
+            SessionError: as `reward` does.
+        """
+        entries = [{"session": name, "score": score} for name, score in scores.items()]
+        return str(self._ask("POST", "/v1/sessions/comparisons", {"scores": entries, "replace": replace})["id"])
+
+    def delete(self, session_id: str) -> int | None:
+        """Delete a session with its conversation, tokens and numbers; return the version of the weights that has learnt
+        from it, or was about to, None where none has.
+
+        Raises:
+            UnknownSessionError: there is none of this id and key.
+        """
+        learnt: int | None = self._ask("DELETE", _path(session_id))["learnt_in"]
+        return learnt
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        answer = self._client.request(method, path, json=body)
+        try:
+            told = answer.json()
+        except ValueError:
+            told = {}
+        if answer.is_success and isinstance(told, dict):
+            return told
+        error = told.get("error") if isinstance(told, dict) else None
+        facts = error if isinstance(error, dict) else {}
+        text = str(facts.get("message") or f"{self.root} answered {answer.status_code} to {method} {path}")
+        code = str(facts.get("code") or "")
+        if code == "session_unknown":
+            raise _as(UnknownSessionError, text, code)
+        kinds = {400: SessionRequestError, 409: SessionConflictError}
+        raise _as(kinds.get(answer.status_code, SessionError), text, code)
+
+
+@dataclass
+class Session:
+    """One session. As a context manager it ends with its block."""
+
+    sessions: Sessions = field(repr=False)
+    id: str
+    key: str
+    recorded: bool
+    """False without consent: its calls are answered, and nothing is kept."""
+    base_url: str
+    """What clients ask, in every dialect: `OpenAI(base_url=…)`."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that say at the plain address whose calls they are, for a client that serves many sessions."""
+        consent = "yes" if self.recorded else "no"
+        named = {"X-Session-Id": self.id, "X-Session-Consent": consent} if self.id is not None else {}
+        return named | ({"X-Session-Key": self.key} if self.key else {})
+
+    def reward(self, reward: float, **options: Any) -> None:
+        """Give it a number; see `Sessions.reward`. Without consent nothing is said."""
+        if self.recorded:
+            self.sessions.reward(self.id, reward, **options)
+
+    def end(self) -> None:
+        """Say that it is over. Without consent nothing is said."""
+        if self.recorded:
+            self.sessions.end(self.id)
+
+    def delete(self) -> int | None:
+        """Delete it; see `Sessions.delete`."""
+        return self.sessions.delete(self.id) if self.recorded else None
+
+
+@contextmanager
+def session(
+    url: str,
+    *,
+    session_id: str | None = None,
+    key: str = "",
+    consent: bool | None = None,
+    task: Any = None,
+    api_key: str | None = None,
+) -> Iterator[Session]:
+    """Open a session for a block, at whose end it is over; its reward may come in the block, or later.
+
+    The arguments are those of `Sessions` and of `Sessions.open`.
+
+    Raises:
+        SessionError: the server refuses.
+        httpx.HTTPError: it cannot be reached.
+    """
+    with Sessions(url, api_key=api_key) as sessions:
+        opened = sessions.open(session_id, key=key, consent=consent, task=task)
+        try:
+            yield opened
+        finally:
+            opened.end()
+
+
+def _path(session_id: str, what: str = "") -> str:
+    return f"/v1/sessions/{quote(session_id, safe='')}" + (f"/{what}" if what else "")
+
+
+def _named(answer: str | Mapping[str, Any]) -> dict[str, Any]:
+    return {"session": answer} if isinstance(answer, str) else dict(answer)
+
+
+def _as(kind: type[SessionError], text: str, code: str) -> SessionError:
+    """Return an error of the server under its own words."""
+    error = kind.__new__(kind)
+    SessionError.__init__(error, text, code)
+    return error

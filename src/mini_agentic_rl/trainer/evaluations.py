@@ -1,0 +1,158 @@
+"""`evaluations.jsonl`: every answer of every measurement of a run, and what they come to.
+
+The file is written whole at each measurement (`algorithm.answers` says what a row holds). A run that is resumed makes
+the measurements after its checkpoint again, and their rows are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from ..atomic_files import write_text
+from ..errors import UserError
+from .intervals import bootstrap_interval, mean_row
+from .majority import ballot, majority_at_k
+from .statistics import AccuracyRow, pass_at_k
+
+AnswerRows: TypeAlias = Sequence[Mapping[str, Any]]
+Check: TypeAlias = Literal["correct", "lenient"]
+"""A check of an answer: the strict one, which is the reward, and the lenient one."""
+
+CHECKS: Final[Mapping[Check, str]] = {"correct": "strict", "lenient": "lenient"}
+"""Checks with the words for them."""
+_NEEDED: Final = ("evaluation", "hash", "correct")
+
+
+def read_answers(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; none where there is no such file.
+
+    Raises:
+        UserError: a line is no row of a measurement.
+    """
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or any(name not in row for name in _NEEDED):
+            raise UserError(f"{path}, line {number}: no answer of a measurement")
+        rows.append(row)
+    return rows
+
+
+def add_answers(path: Path, rows: AnswerRows, keep: Collection[str]) -> None:
+    """Add the rows of a measurement to a file, whole or not at all.
+
+    Args:
+        keep: names of the earlier measurements that stay.
+
+    Raises:
+        OSError: it cannot be written; what was there is untouched.
+        UserError: what is there is damaged.
+    """
+    new = {row["evaluation"] for row in rows}
+    kept = [row for row in read_answers(path) if row["evaluation"] in keep and row["evaluation"] not in new]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (*kept, *rows))
+    write_text(path, text, private=True)
+
+
+def by_evaluation(rows: AnswerRows) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of each measurement by its name, in order."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(str(row["evaluation"]), []).append(row)
+    return found
+
+
+def by_problem(rows: AnswerRows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
+    """Return the answers to each problem of one measurement. A question that comes several times is several problems:
+    the first, the second ... of its hash."""
+    found: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    seen: dict[tuple[str, int], int] = {}
+    for row in rows:
+        sample = int(row.get("sample", 0))
+        occurrence = seen.get((row["hash"], sample), 0)
+        seen[row["hash"], sample] = occurrence + 1
+        found.setdefault((str(row["hash"]), occurrence), []).append(row)
+    return found
+
+
+def is_checked(rows: AnswerRows, check: Check) -> bool:
+    """Return True if every answer of a measurement was checked like this."""
+    return bool(rows) and all(row.get(check) is not None for row in rows)
+
+
+def shares(rows: AnswerRows, check: Check) -> dict[tuple[str, int], Fraction]:
+    """Return the share of right answers to each problem."""
+    return {
+        problem: Fraction(sum(bool(row[check]) for row in answers), len(answers))
+        for problem, answers in by_problem(rows).items()
+    }
+
+
+def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRow]:
+    """Return what a measurement came to: pass@1 and, of several answers to each problem, pass@k and maj@k.
+
+    pass@k is the unbiased estimator (Chen et al. 2021, equation 1), maj@k the vote of `majority`; k is 2, 4, 8 ... and
+    the number of answers. A vote counts as right where the lenient check, or without one the strict one, says so of an
+    answer with it. Intervals are Wilson's for one answer a problem, else of the bootstrap over problems.
+    """
+    problems = list(by_problem(rows).values())
+    right = [[bool(row[check]) for row in answers] for answers in problems]
+    samples = min(map(len, right), default=0)
+    ending = "" if check == "correct" else f", {CHECKS[check]}"
+    found = [mean_row(f"pass@1{ending}", [sum(one) / len(one) for one in right], binary=samples == 1)]
+    drawn = sorted({2**power for power in range(1, samples.bit_length())} | {samples}) if samples > 1 else []
+    for k in drawn:
+        found.append(mean_row(f"pass@{k}{ending}", [pass_at_k(len(one), sum(one), k) for one in right]))
+    if check == "correct":
+        votes = [_votes(answers) for answers in problems]
+        for k in (k for k in drawn if k > 2):  # of two votes the majority is either of them: pass@1
+            found.append(mean_row(f"maj@{k}", [majority_at_k(*vote, k) for vote in votes]))
+    return found
+
+
+def _votes(answers: AnswerRows) -> tuple[list[str | None], dict[str, bool]]:
+    """Return what each answer to a problem votes for, and which votes are right."""
+    ballots = [ballot(row.get("answer")) for row in answers]
+    right: dict[str, bool] = {}
+    for vote, row in zip(ballots, answers, strict=True):
+        if vote is not None:
+            right[vote] = right.get(vote, False) or bool(
+                row["correct"] if row.get("lenient") is None else row["lenient"]
+            )
+    return ballots, right
+
+
+def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
+    """Return, for each measurement, the lenient accuracy and the mean of each named component of its reward: `name`
+    (of the measurement), `check`, `mean`, `low`, `high`, `count`."""
+    found = []
+    for name, own in by_evaluation(rows).items():
+        if is_checked(own, "lenient"):
+            line = accuracy_rows(own, "lenient")[0]
+            found.append(_line(name, "lenient", line["accuracy"], line["low"], line["high"], line["count"]))
+        scored = [row for row in own if row.get("components")]
+        for component in dict.fromkeys(key for row in scored for key in row["components"] if key != "lenient"):
+            means = [
+                sum(row["components"].get(component, 0.0) for row in answers) / len(answers)
+                for answers in by_problem(scored).values()
+            ]
+            if all(0 <= mean <= 1 for mean in means):
+                of_shares = mean_row(component, means, binary=set(means) <= {0.0, 1.0})
+                low, high = of_shares["low"], of_shares["high"]
+            else:
+                low, high = bootstrap_interval(means)
+            found.append(_line(name, component, sum(means) / len(means), low, high, len(means)))
+    return found
+
+
+def _line(name: str, check: str, mean: float, low: float, high: float, count: int) -> dict[str, Any]:
+    return {"name": name, "check": check, "mean": mean, "low": low, "high": high, "count": count}

@@ -1,0 +1,200 @@
+"""Decode steps over fixed buffers, filled up to a size, draw what steps of the exact size draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import sample_all, tiny_policy
+from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
+from mini_agentic_rl.policy.decode_runner import DecodeCounters
+from mini_agentic_rl.policy.engine import Engine
+from mini_agentic_rl.policy.static_step import READ, StepInputs, StepSize, step_size
+from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.tokens import SamplingParams
+from tiny import tiny_model
+
+PROMPTS = [[7, 8, 9] * 9, [50 + n for n in range(70)], [3], [50 + n for n in range(70)], [4, 5], [6] * 40, [9, 8]]
+
+
+class BrokenRecordings:
+    """Records what then writes nothing."""
+
+    def record(self, call):
+        call()
+        return lambda: None
+
+
+class NoRecordings:
+    """Fails as CUDA does where a step waits for a result."""
+
+    def record(self, call):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def _recording(policy: Policy, recorder=None) -> Policy:
+    """The policy with an engine that records its decode steps."""
+    policy.engine = Engine(policy.model, policy._thread, policy.engine.settings, recorder or PlainCalls())
+    return policy
+
+
+def _counters(policy: Policy) -> DecodeCounters:
+    return policy.run(lambda: policy.engine.decoding.counters)
+
+
+def _alike(one, other):
+    for left, right in zip(one, other, strict=True):
+        assert left.output_ids.tolist() == right.output_ids.tolist()
+        assert left.finish_reason == right.finish_reason
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-5, rtol=0)
+
+
+def _with_adapters(names=("one", "two")) -> Policy:
+    model = load_model(tiny_model(), lora=LoraSettings(), adapters=dict.fromkeys(names))
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.base.named_parameters():
+        if "lora_B" in name:
+            parameter.data.copy_(torch.empty(parameter.shape).normal_(0, 0.2, generator=generator))
+    return Policy(model, EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=96))
+
+
+@pytest.mark.parametrize("block_size", [4, 7])
+@pytest.mark.parametrize("draft", [0, 8])
+def test_steps_that_are_filled_up_draw_the_same_tokens(block_size, draft):
+    """Histories of many lengths, two of them the same, which then share a row."""
+    engine = EngineSettings(block_size=block_size, cache_mib=1, max_batch_tokens=96, max_draft_tokens=draft)
+    params = [
+        SamplingParams(temperature=0.0 if n in (1, 3) else 0.9, max_tokens=6 + 5 * n, seed=n)
+        for n in range(len(PROMPTS))
+    ]
+    with tiny_policy(engine=engine) as policy:
+        expected = sample_all(policy, PROMPTS, params)
+        _recording(policy)
+        policy.engine._drafts.cost.share_of_row = lambda rows: 0.0 if draft else 1.0
+        found = sample_all(policy, PROMPTS, params)
+        counters = _counters(policy)
+        assert counters.replayed > counters.plain > 0
+        assert counters.recorded > 1
+        assert (policy.run(lambda: policy.engine.counters.guessed_tokens) > 0) == (draft > 0)
+    _alike(found, expected)
+
+
+def test_each_adapter_is_recorded_apart_and_followed_where_it_is_changed_in_place():
+    adapters = ["one", "two", None] * 3
+    params = [SamplingParams(temperature=0.8, max_tokens=12, seed=n) for n in range(9)]
+    prompts = [PROMPTS[n % 7] for n in range(9)]
+    policy = _with_adapters()
+    try:
+        plain, recording = policy.engine, _recording(policy).engine
+
+        def both() -> list:
+            taken = []
+            for engine in (plain, recording):
+                policy.engine = engine
+                policy._thread.attend(engine)
+                taken.append(sample_all(policy, prompts, params, adapter=adapters))
+            return taken
+
+        def learn() -> None:
+            for parameter in policy.model.trainable("one"):
+                parameter.data.add_(0.02)
+            policy.model.versions["one"] += 1
+            plain.weights_changed("one")
+
+        _alike(*both())
+        before = both()[1]
+        recordings = dict(recording.decoding._recordings)
+        policy.learn(learn)
+        one, other = both()
+        _alike(one, other)
+        assert [r.output_ids.tolist() for r in other if r.version] != [r.output_ids.tolist() for r in before[::3]]
+        assert [r.output_ids.tolist() for r in other if not r.version] == [
+            r.output_ids.tolist() for r, name in zip(before, adapters, strict=True) if name != "one"
+        ]
+        kept = policy.run(lambda: dict(recording.decoding._recordings))
+        assert recordings
+        assert {key: kept[key] for key in recordings} == recordings
+    finally:
+        policy.close()
+
+
+def test_recordings_of_weights_that_have_moved_are_made_anew():
+    params = [SamplingParams(max_tokens=20, seed=3)]
+
+    def move() -> None:
+        for parameter in policy.model.trainable():
+            parameter.data = parameter.data.clone()
+        policy.model.versions["default"] += 1
+
+    with tiny_policy() as policy:
+        _recording(policy)
+        sample_all(policy, PROMPTS[:1], params)
+        recorded = _counters(policy).recorded
+        policy.run(move)
+        sample_all(policy, PROMPTS[:1], params)
+        assert _counters(policy).recorded > recorded
+
+
+def test_the_cache_stays_while_learning_where_there_are_recordings():
+    with tiny_policy() as policy:
+        policy.learn(lambda: None)
+        assert not policy.engine._pool.allocated
+        _recording(policy)
+        sample_all(policy, PROMPTS[:1], [SamplingParams(max_tokens=12, seed=3)])
+        policy.learn(lambda: None)
+        assert policy.engine._pool.allocated
+
+
+@pytest.mark.parametrize(
+    ("recorder", "text"),
+    [(NoRecordings(), "not permitted when stream is capturing"), (BrokenRecordings(), "other num")],
+)
+def test_where_recording_fails_decoding_goes_on_and_the_log_says_why(recorder, text, caplog):
+    params = [SamplingParams(temperature=0.9, max_tokens=12, seed=n) for n in range(len(PROMPTS))]
+    with tiny_policy() as policy:
+        expected = sample_all(policy, PROMPTS, params)
+        _recording(policy, recorder)
+        found = sample_all(policy, PROMPTS, params)
+        assert _counters(policy).replayed == 0
+        policy.learn(lambda: None)
+        assert not policy.engine._pool.allocated
+    _alike(found, expected)
+    assert [text in record.message for record in caplog.records if "CUDA graphs" in record.message] == [True]
+
+
+def test_a_step_with_too_long_histories_is_computed_as_before(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.policy.static_step.READ", 64)
+    params = [SamplingParams(max_tokens=8, seed=n) for n in range(3)]
+    with tiny_policy() as policy:
+        expected = sample_all(policy, PROMPTS[:3], params)
+        _recording(policy)
+        _alike(sample_all(policy, PROMPTS[:3], params), expected)
+        assert _counters(policy).replayed == 0
+
+
+def test_on_the_cpu_nothing_is_recorded():
+    with tiny_policy() as policy:
+        assert (policy.engine.decoding is None) == (policy.model.device.type == "cpu")
+
+
+@given(st.integers(1, 400), st.integers(1, 5000), st.sampled_from([1, 4, 7, 8, 64, 100]))
+def test_a_size_holds_what_is_asked_and_not_much_more(rows, tokens, block_size):
+    size = step_size(rows, tokens, block_size)
+    width = size.blocks * block_size
+    assert rows <= size.rows <= 1.5 * rows
+    assert tokens <= width <= 1.5 * tokens + 2 * max(64, block_size)
+    assert size.fits(block_size) == (size.rows * width <= READ)
+
+
+def test_what_fills_a_step_up_writes_what_its_first_row_writes():
+    inputs = StepInputs(tokens=[5, 6], positions=[8, 2], blocks=[[3, 9, 1], [4]], slots=[7, 18, 30], sources=[0, 1, 1])
+    flat = inputs.filled(StepSize(rows=4, blocks=5)).tolist()
+    tokens, positions, slots, sources, *blocks = [flat[4 * n : 4 * n + 4] for n in range(4)] + [
+        flat[16 + 5 * n : 21 + 5 * n] for n in range(4)
+    ]
+    assert (tokens, positions) == ([5, 6, 5, 5], [8, 2, 8, 8])
+    assert (slots, sources) == ([7, 18, 30, 7], [0, 1, 1, 0])
+    assert blocks == [[3, 9, 1, 0, 0], [4, 0, 0, 0, 0], [3, 9, 1, 0, 0], [3, 9, 1, 0, 0]]

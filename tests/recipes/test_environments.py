@@ -1,0 +1,138 @@
+"""One agent for all environments: over a real socket, and in jobs on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.datasets.episodes import EPISODES, find_episodes, load_episodes
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
+from mini_agentic_rl.recipes import load_recipe, load_tasks
+from mini_agentic_rl.recipes.environments import Endpoint, EnvironmentAgent, EpisodeEnvironment, Outcome
+from mini_agentic_rl.types import Attempt, AttemptedRollout
+from recipes.test_math_agent import ScriptedServer, _server
+
+FAMILIES = EPISODES[:-1]
+SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
+server = _server
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder, tmp_path_factory):
+    """A tiny model with room for the prompt, whose tokenizer makes a token of every byte."""
+    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return str(folder)
+
+
+def run(*arguments):
+    """What a command of ours prints on standard output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, SUM])
+async def test_a_model_that_answers_as_the_expert_does_earns_the_whole_reward(name: str, server: ScriptedServer):
+    family = find_episodes(name)
+    row = load_episodes(name, "val", 1, 0)[0]
+    shown = family.demonstration(row)
+    server.script = [message for message in shown if message["role"] == "assistant"]
+    endpoint = Endpoint(f"{server.endpoint}", "m", sampling={"temperature": 0.5})
+    outcome = await EpisodeEnvironment(family).rollout(row, endpoint)
+    assert outcome.rewards["reward"] == 1.0
+    assert outcome.rewards["turns"] == len(server.script) == len(server.requests)
+    assert outcome.output == shown[-1]["content"]
+    assert server.requests[0]["messages"] == shown[:2]
+    assert server.requests[0]["temperature"] == 0.5
+    assert server.requests[0].get("tools", []) == list(family.tools)
+    for earlier, later in zip(server.requests, server.requests[1:], strict=False):
+        assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
+
+
+async def test_a_conversation_ends_after_its_turns(server: ScriptedServer):
+    row = load_episodes("units", "val", 1, 0)[0]
+    server.script = [message for message in find_episodes("units").demonstration(row) if message.get("tool_calls")][:1]
+    outcome = await EpisodeEnvironment(find_episodes("units")).rollout(row, Endpoint(server.endpoint, "m"))
+    assert len(server.requests) == find_episodes("units").max_turns
+    assert (outcome.rewards["reward"], outcome.rewards["answered"]) == (0.0, 0.0)
+
+
+class _Fixed:
+    """An environment that gives these rewards."""
+
+    def __init__(self, **rewards: float) -> None:
+        self.rewards = rewards
+
+    def tasks(self, split, size, seed=0):
+        return [{"id": split, "question": str(place), "answer": ""} for place in range(size)]
+
+    async def rollout(self, task, endpoint):
+        return Outcome(self.rewards, endpoint.model)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "complaint"),
+    [({}, "gave no 'reward'"), ({"points": 3.0}, r"only \['points'\]"), ({"reward": math.nan}, "nan|finite|NaN")],
+)
+async def test_an_environment_without_a_reward_is_named(rewards, complaint, server: ScriptedServer):
+    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
+    rollout = AttemptedRollout(rollout_id="ro-1", input={}, start_time=0.0, attempt=attempt)
+    with pytest.raises(ValueError, match=complaint):
+        await EnvironmentAgent(_Fixed(**rewards)).rollout_async({}, {"llm": server.llm()}, rollout)
+
+
+@pytest.mark.parametrize("name", ["countdown", "units", "guess", "wordle", "retrieval", SUM])
+def test_each_is_measured_imitated_and_reinforced(name, model, tmp_path):
+    folder = tmp_path / "run"
+    which = ("--dataset", name) if name == SUM else ("--agent", name)
+    told = run(
+        *("train", *which, "--model", model, "--max-new-tokens", "6", "--cache-mib", "64", "--json"),
+        *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "1"),
+        *("--sft-examples", "2", "--max-samples", "4", "--difficulty", "1", "--output-dir", folder),
+    )
+    summary = json.loads(told)
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
+    assert (summary["steps"], summary["untrained"]) == (1, {})
+
+
+def test_an_agent_and_its_tasks_are_found_by_either_name(model):
+    assert with_agent_defaults(TrainConfig(agent="guess")).tasks.dataset == "guess"
+    found = with_agent_defaults(TrainConfig(dataset=SUM))
+    assert (found.tasks.agent, found.tasks.dataset) == ("reasoning_gym", SUM)
+    assert found.run.output_dir.as_posix() == "outputs/reasoning_gym-agent"
+    assert with_agent_defaults(TrainConfig(agent="my:Agent", dataset="guess:1")).tasks.agent == "my:Agent"
+    assert TrainConfig(agent="guess").loop.max_new_tokens == find_episodes("guess").max_new_tokens
+    for given in ({"agent": "guess", "dataset": "units"}, {"agent": "math", "dataset": "guess"}):
+        with pytest.raises(UserError, match="leave one of the two out"):
+            with_agent_defaults(TrainConfig(**given))
+    asked = ("--size", "1", "--model", model, "--max-new-tokens", "4", "--json")
+    measured = json.loads(run("eval", "--dataset", "wordle:2", "--split", "transfer", *asked))
+    assert (measured["dataset"], measured["accuracy"][0]["count"]) == ("wordle:2", 1)
+    shown = json.loads(
+        run("dataset", "guess:1", "--split", "transfer", "--form", "sft", "--max-samples", "2", "--json")
+    )
+    assert shown["examples"] == 2
+
+
+def test_what_there_is_not_is_said():
+    with pytest.raises(UserError, match="'chess' is unknown: give 'math', 'sql', 'countdown', 'units'"):
+        load_recipe("chess")
+    with pytest.raises(UserError, match=r"no generator 'chain_sun' \(did you mean 'chain_sum'\?\)"):
+        load_recipe("reasoning_gym", "reasoning_gym:chain_sun")
+    with pytest.raises(UserError, match=r"levels 1, 2, 3, 4, not \[7\]"):
+        load_tasks("countdown", "train", 4, 0, [7])
+    with pytest.raises(UserError, match="split must be one of"):
+        load_tasks("countdown", "all", 4, 0, [1])
+
+
+def test_levels_are_those_of_the_name_or_of_the_setting():
+    assert {row["difficulty"] for row in load_tasks("countdown", "train", 8, 0, [2, 3])} == {2, 3}
+    assert {row["difficulty"] for row in load_tasks("countdown:1", "train", 8, 0, [2, 3])} == {1}

@@ -1,0 +1,39 @@
+"""A gateway that keeps sessions, over a tiny policy and a store in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
+from mini_agentic_rl.policy import EngineSettings, LoraSettings
+from mini_agentic_rl.sessions import SessionSettings
+from mini_agentic_rl.store import LightningStore, SqlLightningStore
+from tiny import tiny_model, tiny_tokenizer
+
+KEYS = ("alice", "bob")
+TOKENIZER = tiny_tokenizer()
+
+
+@pytest.fixture
+def file_store(tmp_path: Path) -> Iterator[LightningStore]:
+    store = SqlLightningStore(tmp_path / "sessions.db")
+    yield store
+    asyncio.run(store.close())
+
+
+@pytest.fixture
+def served() -> Iterator[ServedPolicy]:
+    policy = ServedPolicy.load(
+        tiny_model(len(TOKENIZER)), TOKENIZER, lora=LoraSettings(r=4), engine=EngineSettings(cache_mib=64), name="tiny"
+    )
+    yield policy
+    policy.close()
+
+
+@pytest.fixture
+def gateway(served: ServedPolicy, file_store: LightningStore) -> MiniLLMServer:
+    return served.serve(store=file_store, api_keys=KEYS, sessions=SessionSettings())

@@ -1,0 +1,229 @@
+"""The learner: steps on judged sessions, baselines, age, exactly once, deletion, and the versions that are served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from mini_agentic_rl.algorithm import UseLearner, UseSettings, judge_ended, use_loop
+from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
+from mini_agentic_rl.jobs.use import follow
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings, Policy
+from mini_agentic_rl.rewards import RelativeJudge
+from mini_agentic_rl.sessions import SessionBook, Sessions, UseFolder
+from mini_agentic_rl.store import LightningStore
+from rewards.servers import serving
+from sessions.conftest import TOKENIZER
+from tiny import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> UseFolder:
+    return UseFolder(tmp_path / "use")
+
+
+@pytest.fixture
+def alice(gateway: MiniLLMServer) -> Sessions:
+    return Sessions(gateway.endpoint, api_key="alice")
+
+
+def answers(gateway: MiniLLMServer, names: list[str], *, key: str = "k", **options: Any) -> dict[str, str]:
+    """What each new session is answered, all asked at once."""
+
+    async def ask() -> list[str]:
+        async with httpx.AsyncClient(base_url=gateway.endpoint, timeout=120) as http:
+
+            async def one(name: str) -> str:
+                headers = {
+                    "authorization": "Bearer alice",
+                    "X-Session-Id": name,
+                    "X-Session-Key": key,
+                    "X-Session-Consent": "yes",
+                }
+                body = {"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 6} | options
+                answer = await http.post("/chat/completions", json=body, headers=headers)
+                return str(answer.raise_for_status().json()["choices"][0]["message"]["content"])
+
+            return await asyncio.gather(*map(one, names))
+
+    return dict(zip(names, asyncio.run(ask()), strict=True))
+
+
+def a_learner(policy: Policy, store: LightningStore, folder: UseFolder, **settings: Any) -> UseLearner:
+    return UseLearner(
+        policy,
+        store,
+        folder,
+        ("tiny", "default"),
+        settings=UseSettings(**{"min_sessions": 4} | settings),
+        loop=use_loop(),
+        learner=LearnerSettings(learning_rate=1e-2),
+    )
+
+
+def step(learner: UseLearner) -> dict[str, float]:
+    metrics = asyncio.run(learner.turn())
+    assert metrics is not None
+    return metrics
+
+
+def another_policy() -> Policy:
+    return Policy.load(tiny_model(len(TOKENIZER)), lora=LoraSettings(r=4))
+
+
+def score(text: str) -> float:
+    return sum(letter.isalpha() and letter.isascii() for letter in text) / 6
+
+
+def test_what_people_reward_is_answered_more_often(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    policy = another_policy()
+    learner = a_learner(policy, file_store, folder, min_sessions=24)
+    means = []
+    for number in range(6):
+        given = {name: score(text) for name, text in answers(gateway, [f"{number}-{n}" for n in range(24)]).items()}
+        means.append(np.mean(list(given.values())))
+        for name, reward in given.items():
+            alice.reward(name, reward)
+        metrics = step(learner)
+        assert follow(served, folder)
+        assert served.policy.version == policy.version == number + 1
+        assert not follow(served, folder)
+    assert alice.show("0-0")["learnt_in"] == 1
+    assert np.mean(means[-2:]) > np.mean(means[:2])
+    # the server samples with what the learner has published, version and all
+    assert metrics["age/max"] == 0
+    policy.close()
+
+
+def test_a_lone_session_waits_until_its_key_has_a_baseline(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    learner = a_learner(served.policy, file_store, folder, min_sessions=1)
+    answers(gateway, ["first"])
+    alice.reward("first", 1.0)
+    assert asyncio.run(learner.turn()) is None
+    assert alice.show("first")["status"] == "judged"
+    answers(gateway, ["second"])
+    alice.reward("second", 0.0)
+    both = step(learner)
+    assert both["sessions"] == 2
+    answers(gateway, ["third"])
+    alice.reward("third", 1.0)
+    alone = step(learner)
+    assert (alone["sessions"], alone["lessons/with_signal"]) == (1, 1)
+    assert alice.show("third")["learnt_in"] == 2
+
+
+def test_preferences_and_answers_are_learnt_within_their_comparison(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    learner = a_learner(served.policy, file_store, folder)
+    answers(gateway, list("abcd"))
+    alice.prefer("a", "b")
+    alice.prefer("c", "d")
+    metrics = step(learner)
+    assert (metrics["sessions"], metrics["lessons/with_signal"]) == (4, 4)
+    assert {alice.show(name)["learnt_in"] for name in "abcd"} == {1}
+
+
+def test_old_sessions_are_weighed_and_too_old_ones_left_out(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    answers(gateway, list("abcdefgh"))
+    learner = a_learner(served.policy, file_store, folder, max_sessions=4, max_age=1)
+    for name in "abcdefgh":
+        alice.reward(name, float(name in "aceg"))
+    first, second = step(learner), step(learner)
+    assert (first["age/max"], second["age/max"]) == (0, 1)
+    assert first["importance/mean"] == pytest.approx(1, abs=1e-3)
+    assert second["importance/mean"] != pytest.approx(1, abs=1e-4)
+    late = a_learner(served.policy, file_store, folder, max_age=0)
+    answers(gateway, list("ijkl"))
+    for name in "ijkl":
+        alice.reward(name, float(name in "ik"))
+    served.policy.run(lambda: served.policy.model.versions.update(default=9))
+    assert asyncio.run(late.turn()) is None
+    assert "7 versions old" in alice.show("i")["skipped"]
+
+
+def test_a_session_is_learnt_from_once_though_the_learner_is_killed_before_it_says_so(
+    gateway: MiniLLMServer,
+    file_store: LightningStore,
+    alice: Sessions,
+    folder: UseFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers(gateway, list("abcd"))
+    for name in "abcd":
+        alice.reward(name, float(name in "ac"))
+    policy = another_policy()
+    killed = a_learner(policy, file_store, folder)
+
+    async def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(killed, "_settle", die)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(killed.turn())
+    assert alice.show("a")["status"] == "judged"
+    policy.close()
+    policy = another_policy()
+    again = a_learner(policy, file_store, folder)
+    asyncio.run(again.resume())
+    assert (policy.version, alice.show("a")["learnt_in"]) == (1, 1)
+    assert asyncio.run(again.turn()) is None
+    assert again.baselines.expected("none", []) is None
+    policy.close()
+
+
+def test_what_is_deleted_before_a_step_is_not_used_and_after_it_is_told(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    learner = a_learner(served.policy, file_store, folder)
+    answers(gateway, list("abcde"))
+    for name in "abcde":
+        alice.reward(name, float(name in "ac"))
+    assert alice.delete("e") is None
+    metrics = step(learner)
+    assert metrics["sessions"] == 4
+    assert alice.delete("a") == 1
+    with pytest.raises(Exception, match="would change nothing"):
+        alice.reward("b", 1.0, replace=True)
+
+
+def test_greedy_calls_and_calls_after_the_verdict_are_no_part_of_it(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    learner = a_learner(served.policy, file_store, folder, min_sessions=2)
+    answers(gateway, ["greedy"], temperature=0)
+    answers(gateway, list("ab"))
+    for name in ("greedy", "a", "b"):
+        alice.reward(name, float(name == "a"))
+    answers(gateway, ["a"])
+    metrics = step(learner)
+    assert metrics["lessons"] == 2
+    assert "temperature 0" in alice.show("greedy")["skipped"]
+
+
+def test_a_judge_scores_sessions_that_are_over_beside_each_other(
+    gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
+) -> None:
+    answers(gateway, list("abcde"))
+    for name in "abcd":
+        alice.end(name)
+    scores = {f"conversation_{n}": 10 * (n % 2) for n in range(1, 5)}
+    reply = {"choices": [{"message": {"role": "assistant", "content": json.dumps({"scores": scores})}}]}
+    with serving(lambda path, body, headers: (200, reply)) as url:
+        judge = RelativeJudge("brief", model="judge", base_url=url)
+        assert asyncio.run(judge_ended(SessionBook(file_store), judge, 4)) == 4
+    assert [alice.show(name)["status"] for name in "abcde"] == ["judged"] * 4 + ["open"]
+    assert sorted(alice.show(name)["rewards"][0]["reward"] for name in "abcd") == [0, 0, 1, 1]
+    assert asyncio.run(a_learner(served.policy, file_store, folder).turn()) is not None

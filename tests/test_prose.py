@@ -1,0 +1,50 @@
+"""Words: docstrings that begin with what a thing is or does, class names that mean one thing, and floors as drawn."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+QUESTIONS = {"What", "Whether", "How", "Which", "Where", "When", "Why", "Who", "Whose"}
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _definitions() -> Iterator[tuple[Path, ast.Module | Definition]]:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | Definition):
+                yield path, node
+
+
+def test_no_docstring_begins_with_a_question():
+    found = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}"
+        for path, node in _definitions()
+        if (text := ast.get_docstring(node) or "").partition(" ")[0] in QUESTIONS
+    ]
+    assert found == []
+
+
+def test_a_class_name_means_one_thing():
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, node in _definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_architecture_page_has_every_room_on_its_floor():
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter", encoding="utf-8")
+    layers = contracts["importlinter:contract:floors"]["layers"].split("\n")
+    checked = [set(re.findall(r"\w+", layer)) - {"__main__"} for layer in reversed(layers)]
+    drawn: dict[int, set[str]] = defaultdict(set)
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    for floor, rooms in re.findall(r"^\| (\d+) \|(.*?)\|", text, re.MULTILINE):
+        drawn[int(floor)] |= set(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
+    assert [drawn[floor] for floor in sorted(drawn)] == [rooms for rooms in checked if rooms]
