@@ -6,7 +6,6 @@ A call says it by its headers, in any dialect: `X-Session-Id`, and where it begi
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -31,7 +30,6 @@ from ..http import (
     openai_response,
     read_json,
 )
-from ..semconv import CompletionSpanAttributes as Call
 from ..sessions import (
     Answer,
     Judgement,
@@ -40,10 +38,10 @@ from ..sessions import (
     SessionError,
     SessionRecord,
     UnknownSessionError,
+    conversation,
     is_session,
     told,
 )
-from ..types import Span
 from .caller import Caller
 from .dialects import Scope
 from .errors import NotFoundError, RecordingError
@@ -58,6 +56,8 @@ CONSENT_HEADER: Final = "x-session-consent"
 _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 _MOST_JUDGED: Final = 256
 """Sessions or answers of one comparison."""
+_MOST_BYTES: Final = 128 * 1024
+"""Of a request: a comparison of so many fits, and no request takes long to read."""
 
 Forget: TypeAlias = Callable[[Scope, str], None]
 """Drops what a gateway remembers of an attempt, by its scope and the API key."""
@@ -172,7 +172,7 @@ class SessionGate:
         limits, book = admission.limits, self.book
 
         async def body(request: Request) -> dict[str, Any]:
-            limit, seconds = limits.max_body_bytes, limits.max_body_seconds
+            limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
             return await read_json(request, limit, lambda sent: sent, within_seconds=seconds)
 
         async def open_session(request: Request, key: str) -> Response:
@@ -188,12 +188,14 @@ class SessionGate:
             record = await _asked(book.get(key, request.path_params["id"]))
             facts = await told_of(record)
             if request.query_params.get("messages") in _YES:
-                facts["conversation"] = [_conversation(span) for span in await _asked(book.calls(record))]
+                first = _place(request.query_params.get("first", "0"))
+                shown, more = await _asked(conversation(book.calls(record, first)))
+                facts |= {"conversation": shown, "next": first + len(shown) if more else None}
             return json_response(facts)
 
         async def told_of(record: SessionRecord) -> dict[str, Any]:
-            verdicts, calls = await _asked(book.verdicts(record)), await _asked(book.calls(record))
-            return told(record, verdicts, len(calls))
+            verdicts, calls = await _asked(book.verdicts(record)), await _asked(book.count_calls(record))
+            return told(record, verdicts, calls)
 
         async def end(request: Request, key: str) -> Response:
             return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))
@@ -264,11 +266,7 @@ def _consent(header: str | None) -> bool | None:
     return said in _YES
 
 
-def _conversation(span: Span) -> dict[str, Any]:
-    facts = span.attributes
-    return {
-        "response_id": facts.get(Call.RESPONSE_ID),
-        "choice": facts.get(Call.CHOICE_INDEX, 0),
-        "messages": json.loads(str(facts.get(Call.INPUT_MESSAGES, "[]"))),
-        "answer": json.loads(str(facts.get(Call.OUTPUT_MESSAGES, "null"))),
-    }
+def _place(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequestError("first: the number of a call, from 0", param="first")
+    return int(text)

@@ -1,7 +1,5 @@
 from .book import Judgement as Judgement
 from .book import SessionBook as SessionBook
-from .book import told as told
-from .book import transcript as transcript
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
@@ -18,6 +16,9 @@ from .record import metadata_with as metadata_with
 from .record import read_record as read_record
 from .retention import delete_old as delete_old
 from .settings import SessionSettings as SessionSettings
+from .shown import conversation as conversation
+from .shown import told as told
+from .shown import transcript as transcript
 from .verdict import Answer as Answer
 from .verdict import Verdict as Verdict
 from .verdict import latest_verdicts as latest_verdicts

@@ -5,7 +5,7 @@ reader of rewards understands it. Three attributes say more: the comparison that
 something beside the others of that comparison alone, and the answer that it is about, where it is not the session.
 
 Of several verdicts about the same thing the last counts. Each has an id that follows from its place in that order, so
-that of two which are given at once the store takes one.
+that of two which are given at once the store takes one. One that was withdrawn does not count, but keeps its place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COMPARISON: Final = "agentlightning.session.comparison"
 RESPONSE_ID: Final = "agentlightning.session.response_id"
 CHOICE: Final = "agentlightning.session.choice"
 _NUMBER: Final = "agentlightning.session.verdict"
+_WITHDRAWS: Final = "agentlightning.session.withdraws"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Answer:
         """Return what the ids of one response have in common in all dialects."""
         return self.response_id.rpartition("_")[2].rpartition("-")[2]
 
+    @property
+    def of_the_call(self) -> Answer:
+        """Return the answer under the name that it has in all dialects."""
+        return Answer(self.call, self.choice)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -52,18 +58,27 @@ class Verdict:
     """1 for the first verdict about the same thing."""
     sequence_id: int
     """Calls after it are not meant by it."""
+    withdraws: int | None = None
+    """Number of an earlier verdict about the same thing that does not count any more; this one then never counts."""
 
 
 def latest_verdicts(spans: Sequence[Span]) -> dict[Answer | None, Verdict]:
     """Return the verdicts that count among the spans of a session, by what they are about; None is the session."""
     found: dict[Answer | None, Verdict] = {}
-    for span in spans:
-        verdict = _read(span)
-        if verdict is not None:
-            known = found.get(verdict.answer)
-            if known is None or verdict.number > known.number:
-                found[verdict.answer] = verdict
+    given = all_verdicts(spans)
+    gone = {
+        (one.answer, number) for one in given if one.withdraws is not None for number in (one.number, one.withdraws)
+    }
+    for verdict in given:
+        known = found.get(verdict.answer)
+        if (verdict.answer, verdict.number) not in gone and (known is None or verdict.number > known.number):
+            found[verdict.answer] = verdict
     return found
+
+
+def all_verdicts(spans: Sequence[Span]) -> list[Verdict]:
+    """Return every verdict that was ever given among the spans of a session."""
+    return [verdict for span in spans if (verdict := _read(span)) is not None]
 
 
 def verdict_span(rollout_id: str, attempt_id: str, verdict: Verdict) -> Span:
@@ -75,6 +90,8 @@ def verdict_span(rollout_id: str, attempt_id: str, verdict: Verdict) -> Span:
         LightningSpanAttributes.REWARD_SCOPE.value: "rollout",
         _NUMBER: verdict.number,
     }
+    if verdict.withdraws is not None:
+        facts[_WITHDRAWS] = verdict.withdraws
     about = ""
     if verdict.comparison is not None:
         facts[COMPARISON] = verdict.comparison
@@ -98,11 +115,12 @@ def _read(span: Span) -> Verdict | None:
     if not isinstance(number, int) or value is None:
         return None
     response, choice = span.attributes.get(RESPONSE_ID), span.attributes.get(CHOICE)
-    comparison = span.attributes.get(COMPARISON)
+    comparison, withdraws = span.attributes.get(COMPARISON), span.attributes.get(_WITHDRAWS)
     return Verdict(
         value=value,
         comparison=None if comparison is None else str(comparison),
         answer=None if response is None else Answer(str(response), int(choice) if isinstance(choice, int) else 0),
         number=number,
         sequence_id=span.sequence_id,
+        withdraws=withdraws if isinstance(withdraws, int) else None,
     )
