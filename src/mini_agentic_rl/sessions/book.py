@@ -284,7 +284,9 @@ class SessionBook:
                 "take its place",
                 "reward_set",
             )
-        number = await self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
+        number = await self._of_one_that_is_there(
+            [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
+        )
         last = max((one.number for one in before if one.answer == about), default=0)
         return Verdict(judgement.score, comparison, about, last + 1, number)
 
