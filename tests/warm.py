@@ -168,7 +168,7 @@ def _run(
 
     gc.freeze()  # what has been imported stays: a look through it would only copy the memory shared with the parent
     os.dup2(os.open(stdin, os.O_RDONLY), 0)
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # it stays open to the end
     for descriptor, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ.clear()
