@@ -28,6 +28,7 @@ from ..http import (
     checked,
     json_response,
     openai_response,
+    read_body,
     read_json,
 )
 from ..sessions import (
@@ -171,8 +172,9 @@ class SessionGate:
         """Serve sessions at `/v1/sessions`, to those whom the admission lets in, each its own."""
         limits, book = admission.limits, self.book
 
+        limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
+
         async def body(request: Request) -> dict[str, Any]:
-            limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
             return await read_json(request, limit, lambda sent: sent, within_seconds=seconds)
 
         async def open_session(request: Request, key: str) -> Response:
@@ -198,6 +200,7 @@ class SessionGate:
             return told(record, verdicts, calls)
 
         async def end(request: Request, key: str) -> Response:
+            await read_body(request, limit, within_seconds=seconds)  # it says nothing, and is bounded all the same
             return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))
 
         async def reward(request: Request, key: str) -> Response:
