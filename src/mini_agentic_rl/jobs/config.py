@@ -12,6 +12,7 @@ from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmSt
 from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes, tokens_of_episodes
 from ..errors import UserError
+from ..execution import RaySettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..trainer import RunnerSettings, RunSettings
@@ -157,7 +158,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "learner.flex_attention",
             "engine.cache_mib",
             "engine.cuda_graphs",
-            "n_runners",
             "loop.gateway_port",
             "loop.rollout_timeout",
             "loop.on_failure",
@@ -200,6 +200,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Critic (PPO)": tuple(f"loop.{name}" for name in CRITIC),
         "Limits of a rollout": ("limits.*",),
+        "Runners": ("n_runners", "strategy", "ray.*"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
@@ -237,6 +238,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
     limits: RolloutLimits = RolloutLimits()
+    ray: RaySettings = RaySettings()
     run: RunSettings = RunSettings()
 
     @field_validator("loop", mode="wrap")
