@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..http import is_loopback
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -156,19 +158,30 @@ class ServedPolicy:
         store: LightningStore | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        public_url: str | None = None,
         api_keys: Sequence[str] = (),
         limits: GatewayLimits | None = None,
         tool_format: ToolFormatName = "auto",
         thinking: ThinkingName = "auto",
         sessions: SessionSettings | None = None,
     ) -> MiniLLMServer:
-        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use."""
+        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use.
+
+        Where other machines can reach it and no key was given, it asks for one that is made here: agents find it in
+        their resources.
+
+        Args:
+            public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
+        """
+        if not api_keys and not is_loopback(host):
+            api_keys = (secrets.token_urlsafe(32),)
         self.server = MiniLLMServer(
             self.sampler,
             self.tokenizer,
             model_name=self.name,
             host=host,
             port=port,
+            public_url=public_url,
             store=store,
             api_keys=api_keys,
             limits=limits,
