@@ -159,6 +159,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.cache_mib",
             "engine.cuda_graphs",
             "loop.gateway_port",
+            "loop.gateway_host",
+            "loop.gateway_url",
             "loop.rollout_timeout",
             "loop.on_failure",
             "loop.max_attempts",
