@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from letters import TASKS, algorithm
 
 from mini_agentic_rl.algorithm import Baseline
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
@@ -121,6 +122,33 @@ def test_a_training_runs_its_agents_on_all_nodes(cluster: Any, tmp_path: Path) -
     messages = [message.split() for one in found for span in one if (message := get_message_value(span))]
     assert len({node for node, *_ in messages}) == 2
     assert {tuple(rest) for _, *rest in messages} == {("by-ray", "False")}
+
+
+def test_a_model_that_is_served_here_trains_on_agents_elsewhere(cluster: Any) -> None:
+    @rollout
+    def agent(task: Any, llm: Any, rollout: AttemptedRollout) -> float:
+        from openai import OpenAI
+
+        emit_message(llm.endpoint)
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        client = OpenAI(base_url=url, api_key=llm.api_key)
+        messages: list[Any] = [{"role": "user", "content": task["word"]}]
+        reply = client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+        return sum(map(ord, reply.choices[0].message.content or "")) % 7 / 7
+
+    store = InMemoryLightningStore()
+    trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=4, eval_size=2)
+    Trainer(algorithm=trained, store=store, strategy=_strategy(cluster)).fit(agent, TASKS)
+    assert trained.summary["untrained"] == {}
+    ended = _all(store)
+    assert {one.status for one in ended} == {"succeeded"}
+
+    async def told() -> set[str | None]:
+        spans = await store.query_spans(ended[0].rollout_id)
+        return {message for span in spans if (message := get_message_value(span))}
+
+    (endpoint,) = asyncio.run(told())
+    assert str(endpoint).startswith(f"http://{cluster.head_node.node_ip_address}:")
 
 
 def test_a_runner_that_is_killed_is_replaced_and_its_rollout_runs_again(
@@ -361,6 +389,35 @@ def test_an_interrupted_or_killed_run_leaves_no_process(cluster: Any, number: si
     assert ("interrupted\n" in rest) == (number == signal.SIGINT)
     assert process.returncode == (0 if number == signal.SIGINT else -signal.SIGKILL)
     assert all_have_ended(started, 30)
+
+
+def test_a_cluster_of_a_run_is_started_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+    script = textwrap.dedent(
+        """
+        from mini_agentic_rl.litagent import rollout
+        from mini_agentic_rl.trainer import Trainer
+
+        @rollout
+        def agent(task):
+            return float(task)
+
+        strategy = {"type": "ray", "address": "local", "n_runners": 1}
+        Trainer(algorithm="baseline", strategy=strategy, output_dir="run").fit(agent, [1, 2])
+        """
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    before = set(Path("/tmp").glob("agentic-rl-*"))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "home").exists()
+    assert not any((tmp_path / "cache").glob("ray/*"))
+    assert not {path.name for path in set(Path("/tmp").glob("agentic-rl-*")) - before}
 
 
 def test_an_agent_that_cannot_be_sent_names_what_stands_in_the_way(cluster: Any) -> None:

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from ...errors import UserError
 from ...logging import Throttle
+from ...ray_cluster import ActorLostError, RayActor, RayCluster
 from ...runner import give_back_of_worker, worker_name
 from ...runner.processes import RemoteFailure
 from ...store import LightningStore
 from ..events import ExecutionEvent
 from ..role_processes import Patience
 from .actor import Place, RunnerActor, RunnerSetup
-from .cluster import ActorLostError, RayActor, RayCluster
 from .scaling import Scaling
 
 logger = logging.getLogger(__name__)

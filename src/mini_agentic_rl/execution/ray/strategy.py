@@ -18,6 +18,7 @@ from ...config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var
 from ...errors import UserError
 from ...http import is_loopback, reached_at
 from ...logging import PACKAGE_LOGGER
+from ...ray_cluster import RayCluster, connected
 from ...runner.processes import dumps
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
 from ..base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
@@ -26,7 +27,6 @@ from ..role_main import run_until_set
 from ..role_processes import Patience
 from ..side_by_side import run_side_by_side
 from .actor import RunnerSetup
-from .cluster import RayCluster, connected
 from .runners import RayRunners
 from .scaling import Scaling
 from .settings import RaySettings, runtime_environment

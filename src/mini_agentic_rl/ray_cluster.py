@@ -1,4 +1,4 @@
-"""The Ray cluster as a strategy needs it: connected to, or started; actors, and why one was lost.
+"""A Ray cluster: connected to, or started; its actors, and why one was lost.
 
 Only this file imports Ray.
 """
@@ -13,6 +13,8 @@ import re
 import secrets
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,15 +22,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ...config import cache_dir, refusal
-from ...errors import MissingPackageError, UserError
-from ...private_files import make_private_folder
+from .config import cache_dir, refusal
+from .errors import MissingPackageError, UserError
+from .private_files import make_private_folder
 
-_LONGEST_FOLDER: Final = 38
-"""Characters of a folder below which Ray makes sockets: their paths add 66, and the system takes 107."""
+_LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
+"""Characters of a folder below which Ray makes sockets: what the system takes for one, less what Ray adds."""
+_NAME_CHARACTERS: Final = 9
 _OBJECT_STORE_BYTES: Final = 200 * 2**20
 """Shared memory of a cluster that is started here: actors are given their bundle through it, and nothing else."""
 _THREADS_OF_ACTOR: Final = 4
+_CONNECT_SECONDS: Final = 10.0
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -150,6 +154,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
+        _check_head(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
         stack.callback(_leave, ray)
         if environment:
             options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
@@ -161,6 +166,21 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
             except (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
                 raise UserError(_no_cluster(address, error), setting="ray_address") from error
         yield RayCluster(ray, {})
+
+
+def _check_head(address: str) -> None:
+    """Check that somebody listens at an address; Ray itself would try for minutes.
+
+    Raises:
+        UserError: nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(_no_cluster(address, error), setting="ray_address") from error
 
 
 def _imported() -> Any:
@@ -218,11 +238,11 @@ def _signals_as_before() -> Iterator[None]:
 def _folder() -> Iterator[str]:
     """Make the folder of a cluster that is started here, and remove it afterwards."""
     parent = cache_dir() / "ray"
-    if len(str(parent)) + 7 > _LONGEST_FOLDER:
-        parent = Path("/tmp")
+    if len(str(parent)) + _NAME_CHARACTERS > _LONGEST_FOLDER:
+        folder = tempfile.mkdtemp(prefix="agentic-rl-", dir="/tmp")
     else:
         make_private_folder(parent)
-    folder = tempfile.mkdtemp(prefix="r", dir=parent)
+        folder = tempfile.mkdtemp(prefix="", dir=parent)
     try:
         yield folder
     finally:
