@@ -61,7 +61,7 @@ class Policy:
 
         def loaded() -> tuple[PolicyModel, PolicyModel | None]:
             # First, because the other one may be put into layers of the object that was given.
-            second = None if device is None else load_second(model, device, **options)
+            second = None if device is None else load_second(model, device, options)
             return load_model(model, **options), second
 
         try:

@@ -6,6 +6,7 @@ The base is loaded once more; what is trained is copied over at each version. Bo
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class SamplingCopy:
         self.model.versions[adapter] = self._versions[adapter]
 
 
-def load_second(model: str | PreTrainedModel, device: str, **options: Any) -> PolicyModel:
+def load_second(model: str | PreTrainedModel, device: str, options: Mapping[str, Any]) -> PolicyModel:
     """Load the copy, with the options of `load_model`. A model that is given as an object is copied as it is.
 
     Raises:
