@@ -162,6 +162,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.sampler_device",
             "n_runners",
             "loop.gateway_port",
+            "loop.gateway_host",
+            "loop.gateway_url",
             "loop.rollout_timeout",
             "loop.on_failure",
             "loop.max_attempts",

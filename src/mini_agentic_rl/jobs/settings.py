@@ -72,6 +72,8 @@ class EvalSettings(RunnerSettings, JsonSettings):
             "rollouts.max_new_tokens",
             "n_runners",
             "rollouts.gateway_port",
+            "rollouts.gateway_host",
+            "rollouts.gateway_url",
             "rollouts.rollout_timeout",
         ),
         "Run": ("rollouts.seed", "output", "json_output"),

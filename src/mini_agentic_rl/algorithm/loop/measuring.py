@@ -101,6 +101,7 @@ class Measuring:
 
     async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
         run = self._run
+        await run.served.publish()
         return await evaluate(
             run.store,
             tasks,

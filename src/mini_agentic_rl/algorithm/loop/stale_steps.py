@@ -35,6 +35,7 @@ class StaleSteps:
 
     async def open(self) -> None:
         """Take up what an earlier start of the run has left, and begin to sample."""
+        await self._run.served.publish()
         await self._queue.restore()
         await self._queue.fill()
 
@@ -66,6 +67,7 @@ class StaleSteps:
             "staleness/waiting": float(self._queue.waiting),
         }
         self._queue.too_old = 0
+        await run.served.publish()
         await self._queue.fill()
         return metrics
 

@@ -45,6 +45,7 @@ class ExactSteps:
         run = self._run
         work = StepWork(run)
         tasks = self._step_tasks.of_step(run.dataset, run.progress)
+        await run.served.publish()
         found = await sample_groups(
             run.context,
             run.settings,
