@@ -1,4 +1,4 @@
-"""What a run keeps: checkpoints to go on from, the weights after each pass over the tasks, and those at the end."""
+"""Things that a run keeps: checkpoints to go on from, the weights after each pass over the tasks, and those at the end."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TrainingRun:
 
     @property
     def progress(self) -> RunProgress:
-        """How far the run is."""
+        """Steps and results so far."""
         return self.algorithm.progress
 
     @property
