@@ -1,4 +1,4 @@
-"""Things that a run keeps: checkpoints to go on from, the weights after each pass over the tasks, and those at the end."""
+"""All that a run keeps: checkpoints to go on from, the weights after each pass over the tasks, those at the end."""
 
 from __future__ import annotations
 
