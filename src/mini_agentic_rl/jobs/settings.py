@@ -32,12 +32,14 @@ class PlanSettings(JsonSettings):
             "learner.max_batch_tokens",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "engine.sampler_device",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
             "loop.samples_per_prompt",
             "prompt_tokens",
             "loop.max_new_tokens",
+            "loop.max_staleness",
         ),
         "Run": ("json_output",),
     }
