@@ -12,7 +12,7 @@ from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
-from ..recipes import load_recipe, load_tasks
+from ..recipes import load_recipe, load_tasks, tokens_of_call
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .config import SqlTrainConfig, tasks_of_family
 from .settings import EvalSettings
