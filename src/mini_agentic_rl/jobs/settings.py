@@ -32,12 +32,14 @@ class PlanSettings(JsonSettings):
             "learner.max_batch_tokens",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "engine.sampler_device",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
             "loop.samples_per_prompt",
             "prompt_tokens",
             "loop.max_new_tokens",
+            "loop.max_staleness",
         ),
         "Run": ("json_output",),
     }
@@ -244,7 +246,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""
     check_splits: bool = False
-    """Compare the questions of the splits with each other instead: the same ones, the same ones with other numbers, and
-    how many of their runs of words come back."""
+    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
+    the same ones with other numbers, and how many of their runs of words come back."""
     ngram: int = Field(default=8, ge=1)
     """Words of a run with `check_splits`."""
