@@ -107,7 +107,8 @@ class RayRunners:
         while not stopping.done() and self._ended < self.scaling.most:
             unfinished = await self._unfinished(unfinished)
             self._scale(self.scaling.wanted(unfinished, time.monotonic()), stopping)
-            await asyncio.wait({stopping, *self._tasks()}, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            watched: set[asyncio.Future[Any]] = {stopping, *self._tasks()}
+            await asyncio.wait(watched, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self._collect()
             if not self._slots or any(slot.place is not None for slot in self._slots.values()):
                 alone_since = time.monotonic()
