@@ -53,8 +53,8 @@ from .metrics import RequestWatch as RequestWatch
 from .openapi import SCHEMA_REFERENCE as SCHEMA_REFERENCE
 from .openapi import document as document
 from .openapi import json_content as json_content
-from .own_address import own_address as own_address
-from .own_address import reached_at as reached_at
 from .page import PAGES as PAGES
+from .reachable import own_address as own_address
+from .reachable import reached_at as reached_at
 from .server import AdmittingServer as AdmittingServer
 from .server import ServerThread as ServerThread
