@@ -140,7 +140,7 @@ class ReferenceSettings(PostTrainingSettings):
     """The settings of the methods that hold the model to where it started."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to where it started: the beta of equation 7."""
+    """Strength with which the model is held to where it started: the beta of equation 7."""
 
 
 class DPOSettings(ReferenceSettings):
