@@ -25,9 +25,10 @@ def _definitions() -> Iterator[tuple[Path, ast.Module | Definition]]:
 def _fields(node: ast.Module | Definition) -> Iterator[tuple[int, str]]:
     """Yield the text under each name that a body gives a value or a type, with its line."""
     for name, text in pairwise(node.body):
-        if isinstance(name, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr):
-            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                yield text.lineno, text.value.value
+        if not isinstance(name, ast.Assign | ast.AnnAssign) or not isinstance(text, ast.Expr):
+            continue
+        if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+            yield text.lineno, text.value.value
 
 
 def test_no_docstring_begins_with_a_question():

@@ -24,7 +24,7 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     helps: ClassVar[Mapping[str, str]] = {
         "model": "Model to start from: `embedded` (SmolLM2-135M-Instruct), a Hugging Face id, a local folder, or the "
         "folder of an adapter, which is trained on.",
-        "device": "Where to compute: auto, cpu, cuda, mps.",
+        "device": "Device that computes: auto, cpu, cuda, mps.",
         "output_dir": "Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and "
         "summary.",
         "seed": "Seed of examples, their order and initial weights.",
