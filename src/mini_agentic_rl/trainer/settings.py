@@ -20,7 +20,7 @@ class RunnerSettings(Settings):
     n_runners: int = Field(default=128, ge=1)
     """Rollouts that run at the same time, at most."""
     strategy: StrategyName | None = None
-    """Where runners run: `shm` in this process, `cs` in processes of their own (4 of them, unless `n_runners` says
+    """Place of the runners: `shm` in this process, `cs` in processes of their own (4 of them, unless `n_runners` says
     otherwise), `ray` as actors of a Ray cluster (needs the `ray` extra). By default `shm`, or `cs` where one of
     AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is set."""
 
