@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from letters import TASKS, algorithm
-from openai import OpenAI
+from openai import AuthenticationError, OpenAI
 
+from gateway.scripted import ScriptedBackend
 from mini_agentic_rl import Hook, InMemoryLightningStore, LitAgent, Rollout, Task, Trainer, agent
 from mini_agentic_rl.algorithm.measure import Measure
-from mini_agentic_rl.errors import RunFailedError
+from mini_agentic_rl.errors import RunFailedError, UserError
+from mini_agentic_rl.gateway import MiniLLMServer
 from tiny import tiny_model, tiny_tokenizer
 
 MODEL = "LlamaForCausalLM"
@@ -106,3 +108,59 @@ def test_an_evaluation_counts_rewards_whether_calls_are_trained_or_not(port: int
     assert [one.untrainable is None for one in measured.evaluation.rollouts] == [False] * 3
     reasons = {one.input["word"]: one.metadata.get("untrained") for one in asyncio.run(store.query_rollouts())}
     assert reasons == {"hi": None, "go": None, "yo": "no reward: neither the agent nor a hook gave one"}
+
+
+class Elsewhere(LitAgent):
+    """Asks as an agent on another machine does: at the URL and with the key that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Any] = []
+
+    def rollout(self, task, resources):
+        llm = resources["llm"]
+        self.asked.append(llm)
+        client = OpenAI(base_url=llm.endpoint, api_key=llm.api_key)
+        messages: list[Any] = [{"role": "user", "content": task["word"]}]
+        answer = client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+        with pytest.raises(AuthenticationError):
+            OpenAI(base_url=llm.endpoint, api_key="guessed").models.list()
+        return float(len(answer.choices[0].message.content or ""))
+
+
+def test_agents_on_other_machines_are_told_where_the_endpoint_is_and_its_key(port: int) -> None:
+    elsewhere = Elsewhere()
+    trained = algorithm(
+        total_steps=1,
+        tasks_per_step=1,
+        samples_per_prompt=2,
+        gateway_host="0.0.0.0",
+        gateway_port=port,
+        gateway_url=f"http://localhost:{port}/",
+    )
+    Trainer(algorithm=trained, n_runners=2).fit(elsewhere, TASKS[:1])
+    assert trained.summary["untrained"] == {}
+    assert {llm.endpoint for llm in elsewhere.asked} == {f"http://localhost:{port}/v1"}
+    assert len({llm.api_key for llm in elsewhere.asked}) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "told"),
+    [
+        ("127.0.0.1", None, "http://127.0.0.1:8000/v1"),
+        ("0.0.0.0", None, f"http://{socket.gethostname()}:8000/v1"),
+        ("0.0.0.0", "https://gateway.example/learner/v1/", "https://gateway.example/learner/v1"),
+    ],
+)
+def test_an_endpoint_is_told_under_the_name_by_which_others_reach_it(host: str, url: str | None, told: str) -> None:
+    tokenizer = tiny_tokenizer()
+    backend = ScriptedBackend(tokenizer, [])
+    server = MiniLLMServer(backend, tokenizer, model_name=MODEL, host=host, port=8000, public_url=url, api_key="k")
+    assert server.as_resource().endpoint == told
+
+
+def test_an_address_that_is_none_is_refused_by_the_name_of_its_setting() -> None:
+    tokenizer = tiny_tokenizer()
+    with pytest.raises(UserError, match="http://learner:8000") as refused:
+        MiniLLMServer(ScriptedBackend(tokenizer, []), tokenizer, model_name=MODEL, public_url="learner:8000")
+    assert refused.value.setting == "gateway_url"

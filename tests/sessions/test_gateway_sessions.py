@@ -189,7 +189,7 @@ def test_sessions_and_answers_are_compared(gateway: MiniLLMServer, alice: Sessio
     assert answer.status_code == 400
 
 
-def test_a_comparison_that_meets_another_verdict_is_not_half_there(
+def test_a_comparison_that_meets_another_reward_is_not_half_there(
     gateway: MiniLLMServer, alice: Sessions, file_store: LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":

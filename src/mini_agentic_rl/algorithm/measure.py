@@ -83,6 +83,10 @@ class Measure(Algorithm):
     """Sampling."""
     gateway_port: int = 0
     """Port of the endpoint that agents call; 0 takes a free one."""
+    gateway_host: str | None = None
+    """Address that it listens on; None takes what the runners need."""
+    gateway_url: str | None = None
+    """URL by which agents reach it, where that is not its address."""
     evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
     seconds: dict[str, float] = field(default_factory=dict, init=False)
     kernels: str | None = field(default=None, init=False)
@@ -119,7 +123,9 @@ class Measure(Algorithm):
             await asyncio.to_thread(
                 served.serve,
                 store=self.context.store,
+                host=self.gateway_host,
                 port=self.gateway_port,
+                public_url=self.gateway_url,
                 tool_format=self.tool_format,
                 thinking=self.thinking,
             )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..http import is_loopback, own_address
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -18,10 +21,10 @@ from ..policy import (
     adapter_folder,
     resolve_model,
 )
+from ..samplers import PolicySampler, Sampler
 from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
-from .backends.policy import PolicyBackend
 from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
@@ -68,7 +71,7 @@ def _tokenizer_beside(model: str) -> str:
 
 
 class ServedPolicy:
-    """A policy, its tokenizer, and its server.
+    """A policy that learns, its tokenizer, what samples from it, and the server of that.
 
     It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
     that adapter's name, and the model without an adapter as `{name}-base`.
@@ -79,6 +82,14 @@ class ServedPolicy:
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
+        self.sampler: Sampler = PolicySampler(
+            policy.engine,
+            base_name=self.base_name,
+            adapters=list(policy.model.versions),
+            context_length=policy.model.context_length,
+        )
+        self._published: dict[str, int] = {}
+        """Changes of each adapter's weights at its last publication."""
         self._proxy: LLMProxy | None = None
         both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
         if both:
@@ -145,27 +156,35 @@ class ServedPolicy:
         self,
         *,
         store: LightningStore | None = None,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int = 0,
+        public_url: str | None = None,
         api_keys: Sequence[str] = (),
         limits: GatewayLimits | None = None,
         tool_format: ToolFormatName = "auto",
         thinking: ThinkingName = "auto",
         sessions: SessionSettings | None = None,
     ) -> MiniLLMServer:
-        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use."""
-        backend = PolicyBackend(
-            self.policy.engine,
-            base_name=self.base_name,
-            adapters=list(self.policy.model.versions),
-            context_length=self.policy.model.context_length,
-        )
+        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use.
+
+        Where other machines can reach it and no key was given, it asks for one that is made here: agents find it in
+        their resources.
+
+        Args:
+            host: address to listen on; None takes that by which the runners of this process's run reach it, else the
+                loopback.
+            public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
+        """
+        host = own_address() if host is None else host
+        if not api_keys and not is_loopback(host):
+            api_keys = (secrets.token_urlsafe(32),)
         self.server = MiniLLMServer(
-            backend,
+            self.sampler,
             self.tokenizer,
             model_name=self.name,
             host=host,
             port=port,
+            public_url=public_url,
             store=store,
             api_keys=api_keys,
             limits=limits,
@@ -200,20 +219,29 @@ class ServedPolicy:
             raise RuntimeError("the policy is not served")
         return self.server.service.memory.prompt_counters.counts()
 
-    async def learn_async(self, job: Callable[[], T]) -> T:
-        """Run `Policy.learn_async` while the server holds what arrives."""
-        if self.server is None:
-            return await self.policy.learn_async(job)
+    async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
+        """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""
+        if self.server is None or share > 0:
+            return await self.policy.learn_async(job, share)
         self.server.pause()
         try:
             return await self.policy.learn_async(job)
         finally:
             self.server.resume()
 
+    async def publish(self) -> None:
+        """Hand the weights that have changed since the last time to the sampler, before anything is sampled by them."""
+        for adapter, version in self.policy.model.versions.items():
+            changes = self.policy.engine.weight_changes[adapter]
+            if self._published.get(adapter) != changes:
+                await self.sampler.publish(adapter, version, partial(self.policy.save, adapter=adapter))
+                self._published[adapter] = changes
+
     def close(self, drain_seconds: float = 5.0) -> None:
         """Stop serving, then sampling; requests under way get so many seconds to end."""
         if self.server is not None:
             self.server.stop(drain_seconds)
+        self.sampler.close()
         self.policy.close()
 
     def _generation_eos_ids(self) -> list[int]:

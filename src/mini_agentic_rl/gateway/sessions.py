@@ -196,8 +196,8 @@ class SessionGate:
             return json_response(facts)
 
         async def told_of(record: SessionRecord) -> dict[str, Any]:
-            verdicts, calls = await _asked(book.verdicts(record)), await _asked(book.count_calls(record))
-            return told(record, verdicts, calls)
+            rewards, calls = await _asked(book.rewards(record)), await _asked(book.count_calls(record))
+            return told(record, rewards, calls)
 
         async def end(request: Request, key: str) -> Response:
             await read_body(request, limit, within_seconds=seconds)  # it says nothing, and is bounded all the same

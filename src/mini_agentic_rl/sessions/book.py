@@ -23,15 +23,15 @@ from .record import (
     read_record,
     rollout_id_of,
 )
+from .rewards import Answer, SessionReward, all_rewards, latest_rewards, reward_span
 from .settings import SessionSettings
-from .verdict import Answer, Verdict, all_verdicts, latest_verdicts, verdict_span
 
 T = TypeVar("T")
 
 _LARGEST: Final = 1e9
 """Of a number that is given: sums of many, and their squares, stay finite."""
-_MOST_VERDICTS: Final = 1000
-"""About one session and its answers, those that others took the place of among them: all are read for each further."""
+_MOST_REWARDS: Final = 1000
+"""For one session and its answers, those that others took the place of among them: all are read for each further."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class SessionBook:
         """Return how many calls a session has made."""
         return await count_calls(self.store, record)
 
-    async def verdicts(self, record: SessionRecord) -> dict[Answer | None, Verdict]:
-        """Return the verdicts about a session and its answers."""
-        return latest_verdicts(await judgements_of(self.store, record))
+    async def rewards(self, record: SessionRecord) -> dict[Answer | None, SessionReward]:
+        """Return the rewards of a session and its answers."""
+        return latest_rewards(await judgements_of(self.store, record))
 
     async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
         """Give a session, or one answer in it, a number that stands by itself.
@@ -180,7 +180,7 @@ class SessionBook:
         return comparison
 
     async def delete(self, api_key: str, session_id: str) -> SessionRecord:
-        """Delete a session with its calls, tokens and verdicts; what it was tells whether it had been learnt from.
+        """Delete a session with its calls, tokens and rewards; what it was tells whether it had been learnt from.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -190,7 +190,7 @@ class SessionBook:
         return record
 
     async def _judge(self, owner: str, judgements: Sequence[Judgement], comparison: str | None, replace: bool) -> None:
-        given: list[tuple[SessionRecord, Verdict]] = []
+        given: list[tuple[SessionRecord, SessionReward]] = []
         records: dict[str, SessionRecord] = {}
         for judgement in judgements:
             if not abs(judgement.score) <= _LARGEST:  # NaN is refused as well
@@ -200,32 +200,32 @@ class SessionBook:
                     "reward_invalid",
                 )
             _, record = await self._known(owner, judgement.session_id)
-            verdict = await self._next_verdict(record, judgement, comparison, replace)
+            reward = await self._next_reward(record, judgement, comparison, replace)
             records[record.rollout_id] = record
-            if verdict is not None:
-                given.append((record, verdict))
+            if reward is not None:
+                given.append((record, reward))
         there = list(records.values())
-        spans = [verdict_span(record.rollout_id, record.attempt_id, verdict) for record, verdict in given]
+        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in given]
         added = {span.span_id for span in await self._of_one_that_is_there(there, self.store.add_many_spans(spans))}
         if len(added) < len(spans):
             mine = [one for one, span in zip(given, spans, strict=True) if span.span_id in added]
             await self._of_one_that_is_there(there, self._withdraw(mine))
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
-        for record in there:  # the last, so that who reads a judged session finds its verdict
+        for record in there:  # the last, so that who reads a judged session finds its reward
             judged = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
             await self._of_one_that_is_there([record], judged)
 
-    async def _withdraw(self, given: Sequence[tuple[SessionRecord, Verdict]]) -> None:
+    async def _withdraw(self, given: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
         """Take back what was recorded of a comparison that could not be recorded whole."""
         spans = []
-        for record, verdict in given:
+        for record, reward in given:
             number = 1 + max(
                 one.number
-                for one in all_verdicts(await judgements_of(self.store, record))
-                if one.answer == verdict.answer
+                for one in all_rewards(await judgements_of(self.store, record))
+                if one.answer == reward.answer
             )
-            withdrawn = changed(verdict, number=number, withdraws=verdict.number)
-            spans.append(verdict_span(record.rollout_id, record.attempt_id, withdrawn))
+            withdrawn = changed(reward, number=number, withdraws=reward.number)
+            spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
         await self.store.add_many_spans(spans)
 
     async def _of_one_that_is_there(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
@@ -244,9 +244,9 @@ class SessionBook:
                     raise UnknownSessionError(record.session_id) from None
             raise
 
-    async def _next_verdict(
+    async def _next_reward(
         self, record: SessionRecord, judgement: Judgement, comparison: str | None, replace: bool
-    ) -> Verdict | None:
+    ) -> SessionReward | None:
         """Return what to record; None where it is recorded already."""
         if record.learnt is not None or record.skipped is not None:
             why = (
@@ -269,11 +269,11 @@ class SessionBook:
                 f"it has {calls} others",
                 "answer_unknown",
             )
-        known = latest_verdicts(spans).get(about)
-        before = all_verdicts(spans)
-        if len(before) >= _MOST_VERDICTS:
+        known = latest_rewards(spans).get(about)
+        before = all_rewards(spans)
+        if len(before) >= _MOST_REWARDS:
             raise SessionConflictError(
-                f"session {record.session_id!r} was judged {_MOST_VERDICTS} times, and is not judged again",
+                f"session {record.session_id!r} was judged {_MOST_REWARDS} times, and is not judged again",
                 "reward_set",
             )
         if known is not None and not replace:
@@ -288,7 +288,7 @@ class SessionBook:
             [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
         )
         last = max((one.number for one in before if one.answer == about), default=0)
-        return Verdict(judgement.score, comparison, about, last + 1, number)
+        return SessionReward(judgement.score, comparison, about, last + 1, number)
 
     async def _has_answer(self, record: SessionRecord, answer: Answer) -> bool:
         async for call in self.calls(record):

@@ -10,7 +10,7 @@ from ..semconv import CompletionSpanAttributes as Call
 from ..store import LightningStore
 from ..types import Span
 from .record import SessionRecord
-from .verdict import Answer
+from .rewards import Answer
 
 _PAGE: Final = 8
 
@@ -42,7 +42,7 @@ async def last_call(store: LightningStore, record: SessionRecord) -> Span | None
 
 
 async def judgements_of(store: LightningStore, record: SessionRecord) -> list[Span]:
-    """Return the spans of a session among which its verdicts are."""
+    """Return the spans of a session among which its rewards are."""
     return list(await store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION))
 
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 from ..semconv import CompletionSpanAttributes as Call
 from ..types import Span
 from .record import SessionRecord
-from .verdict import Answer, Verdict
+from .rewards import Answer, SessionReward
 
 _MOST_CALLS: Final = 100
 _MOST_CHARACTERS: Final = 1_000_000
 
 
-def told(record: SessionRecord, verdicts: Mapping[Answer | None, Verdict], calls: int) -> dict[str, Any]:
+def told(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], calls: int) -> dict[str, Any]:
     """Return a session as JSON."""
     return {
         "object": "session",
@@ -28,12 +28,12 @@ def told(record: SessionRecord, verdicts: Mapping[Answer | None, Verdict], calls
         "skipped": record.skipped,
         "rewards": [
             {
-                "reward": verdict.value,
-                "comparison": verdict.comparison,
-                "response_id": None if verdict.answer is None else verdict.answer.response_id,
-                "choice": None if verdict.answer is None else verdict.answer.choice,
+                "reward": reward.value,
+                "comparison": reward.comparison,
+                "response_id": None if reward.answer is None else reward.answer.response_id,
+                "choice": None if reward.answer is None else reward.answer.choice,
             }
-            for verdict in verdicts.values()
+            for reward in rewards.values()
         ],
     }
 

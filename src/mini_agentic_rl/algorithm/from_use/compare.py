@@ -19,7 +19,7 @@ class SessionChoice:
 
     taken: list[JudgedSession] = field(default_factory=list)
     skipped: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why sessions are left out for good, by the ids of their rollouts and attempts."""
+    """Reasons for which sessions are left out for good, by the ids of their rollouts and attempts."""
 
 
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:

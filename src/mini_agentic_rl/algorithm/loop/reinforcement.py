@@ -223,7 +223,9 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             await asyncio.to_thread(
                 self.served.serve,
                 store=self.context.store,
+                host=self.settings.gateway_host,
                 port=self.settings.gateway_port,
+                public_url=self.settings.gateway_url,
                 limits=self._limits,
                 tool_format=self.settings.tool_format,
                 thinking=self.settings.thinking,

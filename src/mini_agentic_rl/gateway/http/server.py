@@ -1,17 +1,20 @@
-"""The gateway on a backend, served over HTTP from a thread of its own."""
+"""The gateway on a sampler, served over HTTP from a thread of its own."""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ...attribution import gateway_started, gateway_stopped
+from ...errors import UserError
 from ...http import Admission, AdmittingServer
+from ...samplers import Sampler
 from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...types import ProxyLLM
-from ..backends import Backend
 from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
@@ -21,16 +24,20 @@ from .app import create_app
 
 logger = logging.getLogger(__name__)
 
+_EVERYWHERE = ("0.0.0.0", "::")
+
 
 class MiniLLMServer(AdmittingServer):
-    """Serve the OpenAI API on a backend, and record what is asked under a rollout's URL.
+    """Serve the OpenAI API on a sampler, and record what is asked under a rollout's URL.
 
     Args:
-        backend: samples tokens; used from the server's own event loop.
+        sampler: samples tokens; used from the server's own event loop.
         tokenizer: the model's Hugging Face tokenizer.
         model_name: public name of the model; asking for it samples with `default_adapter`.
         host: address to listen on.
         port: port to listen on; 0 takes a free one, which `port` then tells.
+        public_url: URL by which agents elsewhere reach it, with or without /v1; None takes its address, and where it
+            listens on every one the name of this machine.
         store: where calls under a rollout's URL are recorded; without one such URLs are refused.
         api_key: bearer token to ask for; without one, and without `api_keys`, none is asked for.
         api_keys: further bearer tokens that are accepted.
@@ -44,16 +51,18 @@ class MiniLLMServer(AdmittingServer):
 
     Raises:
         ValueError: sessions without a store.
+        UserError: `public_url` is no URL.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        sampler: Sampler,
         tokenizer: Tokenizer,
         *,
         model_name: str,
         host: str = "127.0.0.1",
         port: int = 0,
+        public_url: str | None = None,
         store: LightningStore | None = None,
         api_key: str | None = None,
         api_keys: Sequence[str] = (),
@@ -67,11 +76,12 @@ class MiniLLMServer(AdmittingServer):
         if sessions is not None and store is None:
             raise ValueError("sessions are kept in a store: give one")
         self.model_name = model_name
+        self._public_url = None if public_url is None else _checked_url(public_url)
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
         self.service = ChatService(
-            backend, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
+            sampler, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
         )
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
@@ -83,13 +93,22 @@ class MiniLLMServer(AdmittingServer):
         """Base URL for OpenAI clients on this machine, ending in /v1."""
         return f"{self.root}/v1"
 
+    @property
+    def public_endpoint(self) -> str:
+        """Base URL for agents, on whichever machine they run."""
+        if self._public_url is not None:
+            return f"{self._public_url}/v1"
+        return f"http://{socket.gethostname()}:{self.port}/v1" if self.host in _EVERYWHERE else self.endpoint
+
     def announce(self) -> None:
-        gateway_started(self.endpoint)
-        logger.info("serving %s at %s", self.model_name, self.endpoint)
+        for endpoint in {self.endpoint, self.public_endpoint}:
+            gateway_started(endpoint)
+        logger.info("serving %s at %s", self.model_name, self.public_endpoint)
 
     def stop(self, timeout: float = 5.0) -> None:
         if self.running:
-            gateway_stopped(self.endpoint)
+            for endpoint in {self.endpoint, self.public_endpoint}:
+                gateway_stopped(endpoint)
         super().stop(timeout)
         self.service.close()
 
@@ -100,7 +119,7 @@ class MiniLLMServer(AdmittingServer):
             sampling_parameters: keyword arguments that agents pass to the completion call.
         """
         return ProxyLLM(
-            endpoint=self.endpoint,
+            endpoint=self.public_endpoint,
             model=self.model_name,
             api_key=self.admission.keys.first,
             sampling_parameters=dict(sampling_parameters or {}),
@@ -114,3 +133,15 @@ class MiniLLMServer(AdmittingServer):
     def resume(self) -> None:
         """Answer requests again, those that were held first."""
         self.admission.resume()
+
+
+def _checked_url(url: str) -> str:
+    """Return a URL without the /v1 at its end.
+
+    Raises:
+        UserError: it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UserError(f"{url!r} is no URL: write it as http://learner:8000", setting="gateway_url")
+    return url.rstrip("/").removesuffix("/v1")
