@@ -32,13 +32,13 @@ SESSIONS: Final = (
     """
 import sys
 sys.path.insert(0, "tests")
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.sessions import SessionSettings
 from mini_agentic_rl.store import SqlLightningStore
 tokenizer = small_tokenizer(CHATML_TOOLS)
-backend = ScriptedBackend(tokenizer, ["ok"], context_length=32768)
+backend = ScriptedSampler(tokenizer, ["ok"], context_length=32768)
 server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=SqlLightningStore(sys.argv[1]),
                        api_keys=["alice", "bob"], sessions=SessionSettings()).start()
 url = server.root

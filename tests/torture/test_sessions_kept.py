@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Call
@@ -43,7 +43,7 @@ CALL_BYTES = 100_000
 def gateway(path: Path) -> Iterator[httpx.Client]:
     """Serve sessions of this process, and yield a client of alice."""
     tokenizer, store = small_tokenizer(CHATML_TOOLS), SqlLightningStore(path)
-    backend = ScriptedBackend(tokenizer, ["ok"], context_length=32768)
+    backend = ScriptedSampler(tokenizer, ["ok"], context_length=32768)
     server = MiniLLMServer(
         backend, tokenizer, model_name="tiny", store=store, api_keys=["alice"], sessions=SessionSettings()
     )
@@ -127,7 +127,9 @@ def test_what_was_acknowledged_outlives_a_kill(attack: Attack, tmp_path: Path) -
             pressing = [threading.Thread(target=press, args=(url, f"{number}{letter}")) for letter in "abc"]
             for each in pressing:
                 each.start()
-            time.sleep(draw.uniform(0.2, 0.6))
+            enough = len(given) + len(deleted) + draw.randrange(5, 60)
+            while len(given) + len(deleted) < enough and any(each.is_alive() for each in pressing):
+                time.sleep(0.002)
             process.send_signal(signal.SIGKILL)
             for each in pressing:
                 each.join()
