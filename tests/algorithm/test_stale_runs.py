@@ -102,7 +102,8 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
     step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
     state = json.loads((folder / "state.json").read_text())
     assert step == state["step"] == 3
-    assert state["drawn"] == 3 * PER_STEP + len(state["pending"]) == 4 * PER_STEP
+    assert list(state["pending"]) == ["6", "7", "8", "9"]
+    assert state["drawn"] == 5 * PER_STEP
     watching = Watching()
     trained, store = fit(watching, resume=True)
     assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2
@@ -110,11 +111,11 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
     assert {row["name"] for row in trained.summary["accuracy"]} == {"before", "step 2", "step 4", "after RL"}
     assert [one["step"] for one in trained.summary["validation"]] == [0, 2, 4, 5]
     rollouts = asyncio.run(store.query_rollouts())
-    again = [one.metadata for one in rollouts if one.mode == "train" and one.metadata["number"] in (6, 7)]
-    assert {one["row"] for one in again} == set(state["pending"].values())
-    assert all(one.status in ("succeeded", "cancelled") for one in rollouts)
+    again = [one.metadata for one in rollouts if one.mode == "train" and one.metadata["number"] >= 6]
+    assert {str(one["number"]): one["row"] for one in again} == state["pending"]
+    assert {one.status for one in rollouts} <= {"succeeded", "cancelled", "failed"}
     finished = [one for one in rollouts if one.mode == "train" and one.status == "succeeded"]
-    assert len(finished) == (5 if lasting else 3) * PER_STEP * GROUP - (0 if lasting else PER_STEP * GROUP)
+    assert len(finished) == (5 if lasting else 2) * PER_STEP * GROUP, "nothing is sampled twice"
 
 
 def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):
