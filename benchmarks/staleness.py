@@ -4,8 +4,8 @@
     python benchmarks/staleness.py --seeds 1 --steps 6   # a look
 
 A tiny random model, trained whole, learns to answer with the letter a. Its agent asks, waits for a tool, and asks
-again. Both sides have the same runners, steps and rollouts; only `max_staleness` differs. Of
-each side: rollouts an hour of the training (measurements left out), and the accuracy on held-out tasks after it.
+again. Both sides have the same runners, steps and rollouts; only `max_staleness` differs. Of each side: rollouts an
+hour of the training (measurements left out), and the accuracy on held-out tasks after it.
 """
 
 from __future__ import annotations
