@@ -56,6 +56,10 @@ class WarmProcess:
         assert self._process.pid is not None
         return self._process.pid
 
+    def is_alive(self) -> bool:
+        """Return True while it runs."""
+        return self._process.is_alive()
+
     def send_signal(self, number: int) -> None:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
