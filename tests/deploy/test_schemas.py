@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import json
 import os
 import re
@@ -130,22 +130,28 @@ def strangers(value: Any, kind: Any, where: str) -> Iterator[str]:
             return
         for name, one in value.items():
             yield from strangers(one, typing.get_args(kind)[1], f"{where}.{name}")
-    elif dataclasses.is_dataclass(kind):
+    elif isinstance(kind, type) and "__struct_fields__" in vars(kind):
         if not isinstance(value, dict):
             yield f"{where} is no {kind.__name__}"
             return
+        structs = import_module("msgspec.structs")
         hints = typing.get_type_hints(kind)
-        fields = {(one.metadata or {}).get("json", one.name): one for one in dataclasses.fields(kind)}
+        fields = {one.encode_name: one for one in structs.fields(kind)}
         for name in value:
             if name not in fields:
                 yield f"{where} has no {name}"
             else:
                 yield from strangers(value[name], hints[fields[name].name], f"{where}.{name}")
-        for name, one in fields.items():
-            if one.default is one.default_factory is dataclasses.MISSING and name not in value:
-                yield f"{where} needs {name}"
+        yield from (f"{where} needs {name}" for name, one in fields.items() if one.required and name not in value)
     elif isinstance(kind, type) and not isinstance(value, kind):
         yield f"{where} is {value!r}, not {kind.__name__}"
+
+
+def kind_of(manifest: dict[str, Any]) -> Any:
+    """Return the type of a manifest in Kubernetes's API."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    module = import_module(f"lightkube.models.{(group or 'core').partition('.')[0]}_{version}")
+    return getattr(module, manifest["kind"])
 
 
 class TestKubernetes:
@@ -153,12 +159,14 @@ class TestKubernetes:
         pytest.importorskip("lightkube.models", reason="lightkube and lightkube-models have the types of the API")
         assert len(manifests()) == 8
         for one in manifests():
-            group, _, version = one["apiVersion"].rpartition("/")
-            module = import_module(f"lightkube.models.{(group or 'core').partition('.')[0]}_{version}")
-            kind = getattr(module, one["kind"])
+            kind = kind_of(one)
             assert list(strangers(one, kind, one["kind"])) == []
             wrong = {**one, "spec": {**one["spec"], "replcas": 2}}
             assert list(strangers(wrong, kind, one["kind"])) == [f"{one['kind']}.spec has no replcas"]
+        (store,) = [one for one in manifests() if one["kind"] == "Deployment" and one["metadata"]["name"] == "store"]
+        store = copy.deepcopy(store)
+        store["spec"]["template"]["spec"]["containers"][0].update(ports=[{"name": "http"}], args="store")
+        assert len(list(strangers(store, kind_of(store), "store"))) == 2
 
     def test_kustomize_builds_them(self) -> None:
         tool = shutil.which("kustomize") or shutil.which("kubectl")

@@ -1,4 +1,4 @@
-"""The seconds of a step from rates: those that a run measured, or those that were measured once on a machine of ours."""
+"""The seconds of a step from rates: those that a run measured, or those measured once on a machine of ours."""
 
 from __future__ import annotations
 
