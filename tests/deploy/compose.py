@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "docker-compose.yaml"
@@ -41,7 +43,7 @@ class Service:
         assert words[0] == "python"
         return subprocess.run([sys.executable, *words[1:]], capture_output=True, timeout=60).returncode == 0
 
-    def wait_until_healthy(self, is_alive: Callable[[], bool]) -> None:
+    def wait_until_healthy(self, process: WarmProcess) -> None:
         """Wait until the health check succeeds.
 
         Raises:
@@ -49,7 +51,7 @@ class Service:
         """
         end = time.monotonic() + 180
         while not self.is_healthy():
-            assert is_alive(), f"{self.name} has ended"
+            assert process.is_alive, process.stdout + process.stderr
             assert time.monotonic() < end, f"{self.name} was never healthy"
             time.sleep(0.2)
 

@@ -55,7 +55,7 @@ def test_the_compose_file_trains(tiny_folder: str, tmp_path: Path) -> None:
             stack.enter_context(process)
             running[number, service.name] = process
             if service.name == "store":
-                service.wait_until_healthy(lambda: process.is_alive)
+                service.wait_until_healthy(process)
         learner = running[1, "learner"]
         assert learner.wait(300) == 0, learner.stderr
         runners = [process for (_, name), process in running.items() if name == "runner"]

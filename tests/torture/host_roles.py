@@ -63,9 +63,11 @@ class Talker(LitAgent[Any]):
     async def rollout_async(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float:
         llm = resources["llm"]
         if self._client is None:
-            self._client = AsyncOpenAI(api_key=llm.api_key, base_url=llm.endpoint, max_retries=20, timeout=600)
+            self._client = AsyncOpenAI(
+                api_key=llm.api_key or "none", base_url=llm.endpoint, max_retries=20, timeout=600
+            )
         ids = rollout.rollout_id, rollout.attempt.attempt_id
-        client = self._client.with_options(api_key=llm.api_key, base_url=llm.get_base_url(*ids))
+        client = self._client.with_options(api_key=llm.api_key or "none", base_url=llm.get_base_url(*ids))
         self._begun += 1
         if self._begun >= self._at_once:
             self._all_begun.set()
