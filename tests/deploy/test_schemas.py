@@ -130,7 +130,7 @@ def strangers(value: Any, kind: Any, where: str) -> Iterator[str]:
             return
         for name, one in value.items():
             yield from strangers(one, typing.get_args(kind)[1], f"{where}.{name}")
-    elif isinstance(kind, type) and "__struct_fields__" in vars(kind):
+    elif isinstance(kind, type) and hasattr(kind, "__struct_fields__"):
         if not isinstance(value, dict):
             yield f"{where} is no {kind.__name__}"
             return
