@@ -65,7 +65,8 @@ class EngineSettings(Settings):
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
     cache_mib: int = Field(default=768, ge=1)
-    """Size of the sampler's key/value cache in MiB; it is given back while learning."""
+    """Size of the sampler's key/value cache in MiB; it is given back while learning, unless sampling goes on meanwhile
+    (`max_staleness`)."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """At most this many tokens in one forward pass."""
     max_running: int = Field(default=256, ge=1)
@@ -78,6 +79,9 @@ class EngineSettings(Settings):
     cuda_graphs: bool = True
     """Decode in CUDA graphs on a CUDA device, which spares launching every operation from Python; their buffers, and
     the key/value cache, are then held while learning too."""
+    sampler_device: str | None = None
+    """Sample on a device of its own, as in `cuda:1`, with a second copy of the weights that gets what is trained at
+    each version; by default one copy samples and learns."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 

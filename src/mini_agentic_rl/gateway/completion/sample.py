@@ -172,6 +172,7 @@ class ChatService:
             token_ids=choice.token_ids,
             logprobs=choice.logprobs,
             version=choice.version,
+            versions=choice.versions,
             forced=choice.forced,
         )
         await record_answer(self.store, call, answer, time.time())
