@@ -125,6 +125,8 @@ def test_servers_that_sample_take_the_cache_off_the_ranks_and_are_planned_themse
     assert server["keys and values"] == 2 * 2 * (2 * 8) * 4 * tokens  # layers, heads x size, float32
     assert beside["replica"]["peak_bytes"] == sum(server.values())
     assert beside["step"]["learning_seconds"] == alone["step"]["learning_seconds"]
+    ahead = planned(model, "--replicas", "2", "--max-staleness", "1")["step"]
+    assert ahead["seconds"] == max(ahead["sampling_seconds"], ahead["learning_seconds"])
     more = planned(model, "--replicas", "4")
     assert more["step"]["sampling_seconds"] == beside["step"]["sampling_seconds"] / 2
 

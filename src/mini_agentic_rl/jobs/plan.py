@@ -74,7 +74,9 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         "peak_bytes": plan.peak,
         "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
         "options": _options(settings, asked, plan),
-        **spread_report(shape, work, plan.settings, spread, on_cpu=on_cpu, rates=rates, max_staleness=0),
+        **spread_report(
+            shape, work, plan.settings, spread, on_cpu=on_cpu, rates=rates, max_staleness=loop.max_staleness
+        ),
     }
 
 

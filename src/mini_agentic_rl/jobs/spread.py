@@ -39,7 +39,8 @@ def spread_report(
 
     Args:
         rates: those of a run; None takes those that were measured once, of which there are none for a card.
-        max_staleness: versions that samplers may run ahead; above 0 sampling goes on while learning does.
+        max_staleness: versions that samplers may run ahead; above 0 sampling goes on while learning does, where it has
+            a device or servers of its own.
     """
     found: dict[str, Any] = {"adapter_bytes": adapter_bytes(shape, settings.lora_r), "replica": None}
     if spread.replicas:
@@ -53,7 +54,8 @@ def spread_report(
         return found
     measured = rates or (VLLM_ON_CPU if spread.replicas else OWN_ON_CPU)
     taken = measured.of_model(shape.linear_weights + shape.other_weights)
-    seconds = step_seconds(work, spread, taken, overlapped=max_staleness > 0)
+    elsewhere = spread.replicas > 0 or settings.samples_elsewhere
+    seconds = step_seconds(work, spread, taken, overlapped=max_staleness > 0 and elsewhere)
     found["step"] = {
         "seconds": seconds.total,
         "sampling_seconds": seconds.sampling,

@@ -13,7 +13,6 @@ from .memory_plan import MemoryPart, MemoryPlan, ModelShape, PlannedSettings, Pl
 _GATHERED_LAYERS = 2
 _SERVER_TOKENS = 8192
 """Tokens of one of a server's forward passes: vLLM's `max_num_batched_tokens` for serving."""
-_OF_SAMPLING = ("keys and values", "recorded decode steps")
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,9 @@ def plan_rank(
 ) -> MemoryPlan:
     """Predict what one rank holds."""
     if spread.replicas:
-        settings = replace(settings, cuda_graphs=False)
+        settings = replace(settings, samples_elsewhere=True)
     plan = plan_memory(shape, spread.of_rank(work), settings, on_cpu=on_cpu)
     parts = list(plan.parts)
-    if spread.replicas:
-        parts = [part for part in parts if part.phase != "sampling" and part.name not in _OF_SAMPLING]
     if spread.sharded and spread.ranks > 1:
         layer = shape.linear_weights // shape.layers * settings.dtype.itemsize
         parts = [
