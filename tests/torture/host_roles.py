@@ -22,6 +22,7 @@ from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.loop.groups import Group
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.runner import LitAgentRunner
 
 
 class Noting:
@@ -91,7 +92,7 @@ def learn(options: Mapping[str, Any]) -> None:
     tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
     Trainer(
         algorithm=algorithm,
-        strategy=ClientServerExecutionStrategy(role="algorithm", managed_store=False),
+        strategy=ClientServerExecutionStrategy(role="algorithm", managed_store=False, silent_seconds=10),
         store=_store(options),
         output_dir=options["folder"],
         logger=MetricsLogger(),
@@ -104,7 +105,9 @@ def run_agents(options: Mapping[str, Any]) -> None:
     runners = ClientServerExecutionStrategy(
         role="runner", main_process="runner", n_runners=options["runners"], managed_store=False
     )
-    Trainer(strategy=runners, store=_store(options), logger=MetricsLogger()).fit(Talker(options["at_once"]))
+    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=1.0 if options["runners"] < 100 else 10.0)
+    trainer = Trainer(strategy=runners, runner=runner, store=_store(options), logger=MetricsLogger())
+    trainer.fit(Talker(options["at_once"]))
 
 
 if __name__ == "__main__":
