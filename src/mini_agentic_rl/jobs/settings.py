@@ -256,7 +256,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""
     check_splits: bool = False
-    """Compare the questions of the splits with each other instead: the same ones, the same ones with other numbers, and
-    how many of their runs of words come back."""
+    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
+    the same ones with other numbers, and how many of their runs of words come back."""
     ngram: int = Field(default=8, ge=1)
     """Words of a run with `check_splits`."""
