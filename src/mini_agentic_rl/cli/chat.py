@@ -41,7 +41,7 @@ class Conversation:
     model: str
     """Model name to ask for."""
     console: Console
-    """Where replies and tool calls are shown."""
+    """Console that shows replies and tool calls."""
     system_prompt: str | None = None
     """First message of the conversation, if any."""
     tools: list[dict[str, Any]] = field(default_factory=list)

@@ -274,7 +274,7 @@ class SqlTrainConfig(TrainConfig):
         "`sql`.",
         "tasks.difficulty": "Levels of the questions, from 1 (one row of one table) to 4 (several joins); several with "
         "commas, as 1,2.",
-        "warm_start.examples": "How many generated example conversations to imitate before reinforcement learning; 0 "
+        "warm_start.examples": "Number of generated example conversations to imitate before reinforcement learning; 0 "
         "leaves it out. From 32 the embedded model learns to call the tool, from 192 to write right queries for most "
         "questions of level 1.",
         "learner.max_batch_tokens": "Packed tokens per forward-backward pass; a question's rollouts with their prompt "

@@ -94,7 +94,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     }
 
     split: Literal["train", "val", "test", "transfer"] = "test"
-    """Which part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
+    """Part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
     and operations of arithmetic, wordings and the like of a family of tasks."""
     size: int = Field(default=200, ge=1)
     """Number of problems at most."""
@@ -206,7 +206,7 @@ class LearnSettings(Settings):
     judge_base_url: str | None = None
     """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
     judge_rubric: str | None = None
-    """What makes one conversation better than another, in a sentence or two."""
+    """Criterion by which one conversation is better than another, in a sentence or two."""
 
     use: UseSettings = UseSettings()
     loop: GRPOSettings = GRPOSettings()
@@ -248,7 +248,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
     split: Literal["train", "val", "test", "transfer", "all"] = "train"
-    """Which part; `transfer` is for arithmetic and for families of tasks, `all` for files."""
+    """Part of the data; `transfer` is for arithmetic and for families of tasks, `all` for files."""
     max_samples: int | None = Field(default=None, ge=0)
     """Number of examples to draw; by default all, of generated data sets 1000."""
     show: int = Field(default=3, ge=0)

@@ -15,7 +15,7 @@ class PromptSearchSettings(Settings):
     """Seconds that the rollouts of one prompt may take; those of n prompts, run together, get n times that. What has
     not ended by then is cancelled."""
     on_failure: OnFailure = "zero"
-    """What becomes of a rollout that fails, takes too long or earns no reward: it counts as 0 (`zero`), is left out of
+    """Treatment of a rollout that fails, takes too long or earns no reward: it counts as 0 (`zero`), is left out of
     its prompt's mean (`drop`), or is tried again after a failure and counts as 0 when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
     """At most this many attempts at a rollout with `on_failure="retry"`."""
@@ -26,7 +26,7 @@ class PromptSearchSettings(Settings):
     critic_concurrency: int = Field(default=8, ge=1)
     """Calls of the critic at once."""
     edit_attempts: int = Field(default=2, ge=1)
-    """How often a rewritten prompt that cannot be used is asked for again, the first time included."""
+    """Times that a rewritten prompt is asked for until it can be used, the first one included."""
     transcript_characters: int = Field(default=6000, ge=200)
     """A rollout's transcript is cut in its middle beyond this length before the critic reads it."""
     diversity_temperature: float | None = Field(default=1.0, ge=0)

@@ -45,7 +45,7 @@ class Trial:
     status: str
     reward: float | None
     error: str | None
-    """Why it earned no reward; None when it did."""
+    """Reason for which it earned no reward; None when it did."""
     spans: Sequence[Span]
 
     @property
