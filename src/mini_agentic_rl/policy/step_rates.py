@@ -14,7 +14,7 @@ class StepRates:
     """Rates of one process, measured with one model; a larger model is taken to be slower by its number of weights."""
 
     source: str
-    """Where they were measured, for a person to judge."""
+    """Machine and program that measured them, for a person to judge."""
     parameters: int
     """Number of weights of that model."""
     sampled: float

@@ -1,4 +1,4 @@
-"""What runners on a lost machine were running goes back to the queue: nobody is left there to give it back.
+"""Rollouts of runners on a lost machine go back to the queue: nobody is left there to give them back.
 
 A worker is silent when the store hears no heartbeat of it. That is judged by the clock of whoever looks, and only while
 the store answers, so that clocks which disagree and a store that was away make no worker silent.
