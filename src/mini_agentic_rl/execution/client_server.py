@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -26,10 +26,11 @@ from ..runner import set_worker_label, watch_workers
 from ..runner.processes import describe_exit, dumps
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .events import ExecutionEvent, ThreadingEvent
+from .events import ThreadingEvent
 from .role_main import RoleSetup, run_until_set
 from .role_processes import AlgorithmProcess, Patience, RunnerProcesses
-from .roles import RoleThread, run_here
+from .roles import run_here
+from .side_by_side import run_side_by_side
 
 Role = Literal["algorithm", "runner", "both"]
 
@@ -105,7 +106,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, fallback=_DEFAULT_PORT)
         if self.server_port == 0 and chosen != "both":
             raise ValueError(f"server_port (AGL_SERVER_PORT) must name the port for the role {chosen!r}, not 0")
-        self.n_runners = n_runners
+        self.n_runners: int = n_runners
         self.patience = Patience(graceful_timeout, terminate_timeout)
         self.main_process = main_process
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
@@ -174,7 +175,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             finally:
                 event.set()
 
-        self._run_roles(mine, processes, event)
+        run_side_by_side(mine, processes, event, self.patience.total)
         self._check(processes.exit_codes)
 
     def _run_both_the_other_way_round(
@@ -188,34 +189,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             await event.wait_async()
 
         with _labelled(label):
-            self._run_roles(mine, process, event)
+            run_side_by_side(mine, process, event, self.patience.total)
         self._check({} if process.exit_code is None else {0: process.exit_code})
-
-    def _run_roles(
-        self,
-        mine: Callable[[], Coroutine[Any, Any, None]],
-        other: RunnerProcesses | AlgorithmProcess,
-        event: ExecutionEvent,
-    ) -> None:
-        """Run `mine` here and the processes from another thread, and end both however either ends."""
-        thread = RoleThread("processes", lambda: other.run(event))
-        try:
-            thread.start()
-            asyncio.run(mine())
-        except asyncio.CancelledError:
-            event.set()
-            thread.join(self.patience.total)
-            if thread.error is None:
-                raise
-        finally:
-            event.set()
-            try:
-                thread.join(self.patience.total)
-            except BaseException:  # interrupted again
-                other.kill()
-                raise
-        if thread.error is not None:
-            raise thread.error
 
     def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
         return RoleSetup(
