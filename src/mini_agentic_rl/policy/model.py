@@ -74,7 +74,8 @@ class PolicyModel:
         self.threads = ThreadCount()
         """Number of threads that compute with it on a CPU."""
         self.kernels: Literal["compiled", "torch"] = "torch"
-        """What computes attention and what stands between the products: C++ that was compiled here, or torch."""
+        """Means by which attention and what stands between the products are computed: C++ that was compiled here, or
+        torch."""
         if kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
         fused = fuse_layers(self.base) if self.kernels == "compiled" else set()

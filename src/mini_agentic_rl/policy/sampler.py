@@ -71,7 +71,7 @@ class Row:
     position: int = 0
     """Number of tokens sampled so far."""
     counts: TokenCounts | None = None
-    """What was sampled so far, where penalties ask for it."""
+    """Counts of what was sampled so far, where penalties ask for it."""
     guessed: Sequence[int] = ()
     """Tokens that are taken for sampled behind those in `counts`; `position` counts them."""
     allowed: npt.NDArray[np.int32] | None = None

@@ -22,7 +22,7 @@ class ModelSettings(Settings):
     dtype: Dtype = "auto"
     """Number format of the weights; auto takes what the model and the device are best at."""
     device: str = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    """Device that computes: auto, cpu, cuda, cuda:1, mps."""
     quantization: Quantization = "none"
     """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
 
@@ -56,7 +56,7 @@ class LoraSettings(Settings):
     )
     """Dropout before the adapter while learning; sampling and measuring never drop anything."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Which layers get an adapter."""
+    """Layers that get an adapter."""
 
 
 class EngineSettings(Settings):

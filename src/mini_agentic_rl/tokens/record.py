@@ -31,7 +31,7 @@ class CompletionRecord:
     """[sampled tokens] policy version that sampled each, where the weights changed under way; None where `version`
     sampled all."""
     finish_reason: FinishReason = "stop"
-    """Why it ended."""
+    """Reason for which it ended."""
     rollout_id: str = ""
     """Rollout that made the call."""
     attempt_id: str = ""

@@ -59,7 +59,7 @@ class AheadGroup:
     finished: list[FinishedRollout] = field(default_factory=list)
     """The rollouts, once all of them have ended."""
     has_signal: bool = True
-    """Whether it counts for a batch: with `dynamic_sampling` a complete one only does where it teaches something."""
+    """True if it counts for a batch: with `dynamic_sampling` a complete one only does where it teaches something."""
 
     @property
     def complete(self) -> bool:

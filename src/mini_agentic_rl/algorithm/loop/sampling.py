@@ -44,7 +44,7 @@ class SampledStep:
     have, or are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter
     how many rollouts did not call it."""
     tail_seconds: float
-    """What its slowest rollouts cost (`tail.py`), added up over the rounds."""
+    """Cost of its slowest rollouts (`tail.py`), added up over the rounds."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:

@@ -15,7 +15,7 @@ Baseline = Literal["group", "leave_one_out", "none"]
 """Baseline of a reward: the mean of its group, the mean of the group's other rollouts, or nothing."""
 
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
-"""Which of a rollout's rewards its calls are trained with; see `credit.py`."""
+"""Choice of the rollout's reward that its calls are trained with; see `credit.py`."""
 
 Curriculum = Literal["none", "pass_rate", "level"]
 """Order in which tasks are drawn; see `curriculum.py` and `level_curriculum.py`."""
@@ -41,7 +41,7 @@ class LoopSettings(RolloutSettings):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
     credit: CreditMode = "broadcast"
-    """Which reward each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
+    """Reward that each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
     alone (`last_call`), the final one plus what was emitted after the call (`per_turn`), or the discounted sum of what
     was emitted from the call on (`discounted`)."""
     credit_discount: float = Field(default=0.95, gt=0, le=1)
@@ -113,7 +113,7 @@ class LoopSettings(RolloutSettings):
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     kl_estimator: KLEstimator = "k3"
-    """Which estimator of it is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
+    """Estimator of it that is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
     k3 that of the forward one, k1 none."""
     kl_in_reward: bool = False
     """Take it, as k1, off the reward instead of adding it to the loss."""

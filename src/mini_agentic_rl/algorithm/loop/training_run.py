@@ -58,7 +58,7 @@ class TrainingRun:
         self.val_dataset = val_dataset
         self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
         self.causes = CountedCauses()
-        """Why rollouts were not trained so far; only new reasons are logged."""
+        """Reasons for which rollouts were not trained so far; only new ones are logged."""
         self.train_resources = ""
         """Id of what the rollouts of the training find."""
         self.val_resources = ""
