@@ -19,8 +19,7 @@ from .rows import Row
 from .worked import operations, worked_solution, working
 
 SYSTEM_PROMPT: Final = (
-    "Solve the problem. Call the calculator with one operation at a time, "
-    'then reply "Answer: N" with the last result.'
+    'Solve the problem. Call the calculator with one operation at a time, then reply "Answer: N" with the last result.'
 )
 TEXT_PROMPT: Final = 'Solve the problem step by step. End with a line "Answer: N".'
 """The system prompt where no tool is offered."""
@@ -73,12 +72,12 @@ def can_be_shown(row: Mapping[str, Any]) -> bool:
 def demonstration(row: Mapping[str, Any], *, system_prompt: str | None = None, think: bool = True) -> list[Message]:
     """Return the OpenAI messages of a conversation as it should be.
 
-    An `expression` is one call of the calculator for each of its operations: which comes next, with the results so far
-    in sight, is easier to learn for a small model than a whole expression. With `think` the row's `thought` is said
-    with the first. A `solution` in the manner of GSM8K is said as it is written, and each mark such as <<48/2=24>> in it, or where there is none each
-    equation such as 48/2 = 24, is a call. Results are what the calculator says, so that the trace is true; what it does
-    not find as it is written stays words. The last line is "Answer: N", and all there is of a row that does not say how
-    it is solved.
+    An `expression` is one call of the calculator for each of its operations: which comes next, with the results so
+    far in sight, is easier to learn for a small model than a whole expression. With `think` the row's `thought` is
+    said with the first. A `solution` in the manner of GSM8K is said as it is written, and each mark such as
+    <<48/2=24>> in it, or where there is none each equation such as 48/2 = 24, is a call. Results are what the
+    calculator says, so that the trace is true; what it does not find as it is written stays words. The last line is
+    "Answer: N", and all there is of a row that does not say how it is solved.
 
     Raises:
         ValueError: the row lacks a question, or the calculator cannot evaluate its expression.

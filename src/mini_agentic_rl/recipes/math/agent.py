@@ -31,8 +31,8 @@ MAX_TURNS: Final = 10
 """Model calls of a conversation: most problems of GSM8K take two to eight calculations, and the answer."""
 
 GENERATED_TURNS: Final = 6
-"""Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts call on
-and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
+"""Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts
+call on and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
 
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
