@@ -14,6 +14,7 @@ from ..datasets.episodes import EPISODES, is_episodes, tokens_of_episodes
 from ..errors import UserError
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
 PPO = "ppo"
@@ -165,6 +166,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.on_failure",
             "loop.max_attempts",
         ),
+        "Servers that sample": ("sampling.*",),
         "Rewards and loss": (
             "loop.separate_rewards",
             "loop.separate_reward_weights",
@@ -238,6 +240,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     lora: LoraSettings = LoraSettings()
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
+    sampling: SamplerSettings = SamplerSettings()
     limits: RolloutLimits = RolloutLimits()
     run: RunSettings = RunSettings()
 

@@ -305,15 +305,15 @@ class Loop:
 
     async def _step(self, objective: Objective) -> dict[str, float]:
         started = time.perf_counter()
-        counters = self.policy.engine.counters
-        sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
+        counters, sampler = self.policy.engine.counters, self.served.sampler
+        sampled_before, computed_before = sampler.sampled_tokens, counters.computed_tokens
         prompts_before = self.served.prompts()
         tasks = self._step_tasks.of_step(self._dataset, self.progress)
         found = await self._sample(tasks, objective)
         replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
         sampled = time.perf_counter()
         prompts = self.served.prompts()
-        sampled_tokens = counters.sampled_tokens - sampled_before
+        sampled_tokens = sampler.sampled_tokens - sampled_before
 
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
             learnt: dict[str, float] = {}
