@@ -9,7 +9,7 @@ import pytest
 from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.loop import loop
+from mini_agentic_rl.algorithm.loop import measuring
 from mini_agentic_rl.algorithm.loop.curriculum import learnability
 from mini_agentic_rl.algorithm.loop.level_curriculum import LevelSource, levels_of
 from mini_agentic_rl.algorithm.loop.validation import best_of, is_due, is_stalled
@@ -39,7 +39,7 @@ class Notes(MetricsLogger):
 def scores(monkeypatch):
     """Say how many of ten validation tasks are right after each step; the others are measured as they are."""
     right: list[int] = []
-    evaluate = loop.evaluate
+    evaluate = measuring.evaluate
 
     async def scripted(*arguments, **options):
         name, _, step = options["name"].rpartition(" ")
@@ -48,7 +48,7 @@ def scores(monkeypatch):
         correct = right[int(step)]
         return SimpleNamespace(correct=[correct], rollouts=[None] * 10, accuracy=correct / 10)
 
-    monkeypatch.setattr(loop, "evaluate", scripted)
+    monkeypatch.setattr(measuring, "evaluate", scripted)
     return right
 
 

@@ -35,7 +35,7 @@ class WarmStartSettings(Settings):
     """Amount of imitation before reinforcement learning."""
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
-    """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
+    """Number of generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
     batch_size: int = Field(default=4, ge=1, json_schema_extra={"option": "--sft-batch-size"})
     """Conversations per optimizer step of the imitation."""
     learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})

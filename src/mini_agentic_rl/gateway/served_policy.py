@@ -239,10 +239,10 @@ class ServedPolicy:
             raise RuntimeError("the policy is not served")
         return self.server.service.memory.prompt_counters.counts()
 
-    async def learn_async(self, job: Callable[[], T]) -> T:
-        """Run `Policy.learn_async` while the server holds what arrives."""
-        if self.server is None:
-            return await self.policy.learn_async(job)
+    async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
+        """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""
+        if self.server is None or share > 0:
+            return await self.policy.learn_async(job, share)
         self.server.pause()
         try:
             return await self.policy.learn_async(job)

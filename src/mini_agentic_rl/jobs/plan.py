@@ -130,6 +130,8 @@ def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         cache_mib=settings.engine.cache_mib,
         optimizer_8bit=bitsandbytes,
         cuda_graphs=settings.engine.cuda_graphs and not on_cpu,
+        side_by_side=settings.loop.max_staleness > 0,
+        samples_elsewhere=settings.engine.sampler_device is not None,
         compiled=on_cpu and kernels.usable(dtype, torch.device("cpu")),
     )
 
@@ -171,5 +173,7 @@ def _options(settings: PlanSettings, asked: PlannedSettings, plan: MemoryPlan) -
         + (f"--lora-dropout {settings.lora.dropout:g} " if settings.lora.dropout else "")
         + f"--tasks-per-step {loop.tasks_per_step} "
         f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
+        + (f"--max-staleness {loop.max_staleness} " if loop.max_staleness else "")
+        + (f"--sampler-device {settings.engine.sampler_device} " if settings.engine.sampler_device else "")
         + _changes(asked, plan.settings)
     )

@@ -32,12 +32,14 @@ class PlanSettings(JsonSettings):
             "learner.max_batch_tokens",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "engine.sampler_device",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
             "loop.samples_per_prompt",
             "prompt_tokens",
             "loop.max_new_tokens",
+            "loop.max_staleness",
         ),
         "Run": ("json_output",),
     }
@@ -82,7 +84,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     }
 
     split: Literal["train", "val", "test", "transfer"] = "test"
-    """Which part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
+    """Part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
     and operations of arithmetic, wordings and the like of a family of tasks."""
     size: int = Field(default=200, ge=1)
     """Number of problems at most."""
@@ -194,7 +196,7 @@ class LearnSettings(Settings):
     judge_base_url: str | None = None
     """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
     judge_rubric: str | None = None
-    """What makes one conversation better than another, in a sentence or two."""
+    """Criterion by which one conversation is better than another, in a sentence or two."""
 
     use: UseSettings = UseSettings()
     loop: GRPOSettings = GRPOSettings()
@@ -236,7 +238,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
     split: Literal["train", "val", "test", "transfer", "all"] = "train"
-    """Which part; `transfer` is for arithmetic and for families of tasks, `all` for files."""
+    """Part of the data; `transfer` is for arithmetic and for families of tasks, `all` for files."""
     max_samples: int | None = Field(default=None, ge=0)
     """Number of examples to draw; by default all, of generated data sets 1000."""
     show: int = Field(default=3, ge=0)
@@ -244,7 +246,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""
     check_splits: bool = False
-    """Compare the questions of the splits with each other instead: the same ones, the same ones with other numbers, and
-    how many of their runs of words come back."""
+    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
+    the same ones with other numbers, and how many of their runs of words come back."""
     ngram: int = Field(default=8, ge=1)
     """Words of a run with `check_splits`."""

@@ -2,7 +2,9 @@
 
 Follow a token that is sampled:
 
-    policy.py              `Policy`: sampling and learning take turns on the one torch thread (torch_thread.py)
+    policy.py              `Policy`: sampling and learning take turns on the one torch thread (torch_thread.py), whole
+                           ones or, where sampling runs ahead, shared ones (shared_turns.py); or sampling has a copy
+                           of the weights on a device of its own (sampling_copy.py)
     engine.py              requests come in, from any thread; one `step` is one forward pass
     scheduler.py           which tokens the pass computes: admission, chunked prefill, preemption
     step_plan.py           those tokens, segment by segment, and the sequences that they belong to

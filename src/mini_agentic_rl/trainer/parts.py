@@ -36,7 +36,7 @@ STORES: Final = {
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
-"""Where a store server listens unless it is told otherwise."""
+"""Address of a store server that is told no other."""
 
 _CLIENT_SERVER_VARIABLES: Final = (
     LightningEnvVar.AGL_CURRENT_ROLE,

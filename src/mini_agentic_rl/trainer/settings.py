@@ -26,7 +26,8 @@ class RunSettings(Settings):
     console: bool = True
     """Show progress and metrics on the console."""
     loggers: Annotated[list[LoggerName], COMMAS] = Field(default=[])
-    """Where metrics go besides the console and `metrics.jsonl`; several with commas, or given several times."""
+    """Services that get metrics besides the console and `metrics.jsonl`; several with commas, or given several
+    times."""
     resume: bool = False
     """Continue the run in the output folder from its last checkpoint."""
     overwrite: bool = False
