@@ -12,7 +12,7 @@ from ..config import COMMAS, Settings
 
 
 class SamplerSettings(Settings):
-    """What samples the rollouts."""
+    """The sampler of the rollouts."""
 
     sampler: Literal["own", "vllm", "sglang"] = "own"
     """Sampler: the engine of this process (`own`), or servers of `vllm` or `sglang` that get each new adapter while

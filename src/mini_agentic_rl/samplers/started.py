@@ -36,7 +36,7 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a server has to be able to sample from."""
+    """The model that a server is started for."""
 
     folder: str
     """Folder or id of the base model."""
@@ -135,7 +135,7 @@ class StartedVllm:
         self._revoke: Callable[[], None] = lambda: None
         self._starts = 0
         self._asked = 0.0
-        """When it was first found ill since it was started, or 0."""
+        """Time at which it was first found ill since it was started, or 0."""
 
     def start(self) -> None:
         """Start the process."""

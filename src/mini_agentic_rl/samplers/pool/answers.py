@@ -10,7 +10,7 @@ from typing import Final
 
 from ...http import BadRequestError, OverloadedError
 from ...tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
-from ..wire import Chunk, Generation, ReplicaLostError, RequestRefusedError
+from ..wire import Generation, ReplicaLostError, RequestRefusedError, TokenChunk
 from .members import Members
 from .probing import Probing
 from .publications import Publication, Publications
@@ -133,11 +133,11 @@ class _Growing:
             adapter=None if publication is None or not publication.name else publication.name,
             prompt_ids=(*request.prompt_ids, *self.token_ids),
             sampling=_rest(request.sampling, len(self.token_ids)),
-            salt="base" if publication is None else publication.folder.name,
+            salt="base" if publication is None else publication.salt,
             at_a_time={"whole": _WHOLE, "joined": _JOINED}.get(request.delivery, 1),
         )
 
-    def take(self, chunk: Chunk) -> None:
+    def take(self, chunk: TokenChunk) -> None:
         self.token_ids += chunk.token_ids
         self._give(
             TokenDelta(
@@ -152,7 +152,7 @@ class _Growing:
 
     def end(self, reason: FinishReason) -> None:
         """Say that the answer is complete."""
-        self.take(Chunk(finish_reason=reason))
+        self.take(TokenChunk(finish_reason=reason))
 
     def _give(self, delta: TokenDelta) -> None:
         if self._request.delivery != "whole":

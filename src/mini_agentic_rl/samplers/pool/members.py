@@ -52,7 +52,7 @@ class Members:
         self.lock = asyncio.Lock()
         """Held while the weights of servers change, so that none is brought up to a version that is past."""
         self.failure: UserError | None = None
-        """What a server that came back was refused for; it ends the run."""
+        """Refusal of a server that came back; it ends the run."""
         self._publications = publications
         self._probing = probing
         self._timeout = timeout
@@ -107,8 +107,10 @@ class Members:
         """Take a server out."""
         replica.lose(str(reason))
 
-    async def bring(self, replica: Replica, publications: Sequence[Publication], *, probed: bool = False) -> None:
-        """Load weights onto a server, and compare those that are new with the learner; take it out if it is lost.
+    async def bring(self, replica: Replica, publications: Sequence[Publication], *, probed: bool = False) -> bool:
+        """Load weights onto a server, and compare those that are new with the learner; return whether it has them.
+
+        It is taken out where it is lost meanwhile.
 
         Args:
             probed: whether these weights are those that the learner has at the moment.
@@ -118,15 +120,19 @@ class Members:
         """
         try:
             for publication in publications:
-                if publication.name and publication.name not in replica.loaded:
+                if not publication.name:
+                    await replica.wire.load_weights(publication.folder)
+                elif publication.name not in replica.loaded:
                     await replica.wire.load_adapter(publication.name, publication.folder)
                     replica.loaded.add(publication.name)
                 if probed:
                     await self._probing.check(replica, publication, self.silence)
         except ReplicaLostError as error:
             self.lose(replica, error)
+            return False
         except RequestRefusedError as error:
             raise refused(replica.url, error, self._rank) from error
+        return True
 
     async def forget(self, publication: Publication) -> None:
         """Unload weights everywhere."""
@@ -174,13 +180,10 @@ class Members:
                 for name in there - replica.loaded:
                     if self._publications.is_ours(name):
                         await replica.wire.unload_adapter(name)
-                replica.well = True  # unless it is lost while it is brought up
-                await self.bring(replica, list(self._publications.current.values()), probed=True)
+                replica.well = await self.bring(replica, list(self._publications.current.values()), probed=True)
             except (ReplicaLostError, RequestRefusedError) as error:
-                replica.well = False
                 logger.info("the sampler %s is not back yet: %s", replica.url, error)
             except UserError as error:
-                replica.well = False
                 self.failure = self.failure or error
                 logger.error("the sampler %s stays out: %s", replica.url, error)
         if replica.well:

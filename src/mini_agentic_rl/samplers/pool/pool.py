@@ -195,13 +195,7 @@ class SamplerPool:
         try:
             await self._answers.idle.wait()
             for replica in self._members.well:
-                try:
-                    await replica.wire.load_weights(publication.folder)
-                    await self._probing.check(replica, publication, self._members.silence)
-                except ReplicaLostError as error:
-                    self._members.lose(replica, error)
-                except RequestRefusedError as error:
-                    raise refused(replica.url, error, None) from error
+                await self._members.bring(replica, [publication], probed=True)
         finally:
             self._answers.open.set()
 

@@ -13,7 +13,7 @@ from ...errors import UserError
 from ...tokens import CompletionRecord, SamplingParams
 from ..parity import PROBE_TEMPERATURE, Parity, ParityError, measure
 from ..scores import Scores
-from ..wire import Chunk, Generation, RequestRefusedError
+from ..wire import Generation, RequestRefusedError, TokenChunk
 from .publications import Publication
 from .replica import Replica
 
@@ -37,7 +37,7 @@ class Probing:
     def __init__(self, scores: Scores, prompts: Sequence[Sequence[int]], bound: float, *, bare: bool) -> None:
         self.bound = bound
         self.last: Parity | None = None
-        """What was measured last."""
+        """The last measurement."""
         self._scores = scores
         self._bare = bare
         self._prompts = deque((tuple(prompt)[:_PROMPT_TOKENS] for prompt in prompts if len(prompt)), maxlen=_PROMPTS)
@@ -77,7 +77,7 @@ class Probing:
         token_ids: list[int] = []
         logprobs: list[float] = []
 
-        def on_chunk(chunk: Chunk) -> None:
+        def on_chunk(chunk: TokenChunk) -> None:
             token_ids.extend(chunk.token_ids)
             logprobs.extend(chunk.logprobs)
 
@@ -86,7 +86,7 @@ class Probing:
             adapter=None if publication is None or not publication.name else publication.name,
             prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=PROBE_TEMPERATURE, max_tokens=_TOKENS),
-            salt="base" if publication is None else publication.folder.name,
+            salt="base" if publication is None else publication.salt,
             at_a_time=_TOKENS,
         )
         await replica.sample(generation, on_chunk, silence)

@@ -16,6 +16,8 @@ class Publication:
     """Name of the weights on the servers, new for each publication: a reload under an old name would serve keys that
     were cached with the old weights."""
     folder: Path
+    salt: str
+    """Cached keys are shared among requests of one salt. vLLM takes no @ and no / in it."""
     users: int = 0
     """Requests under way that began with it."""
 
@@ -38,8 +40,9 @@ class Publications:
     def new(self, adapter: str, version: int) -> Publication:
         """Return a publication with a name and a folder that no other has."""
         self._count += 1
-        name = f"{adapter}@v{version}.{self._run}{self._count}"
-        return Publication(adapter, version, name, self._folder / name)
+        number = f"v{version}.{self._run}{self._count}"
+        name = f"{adapter}@{number}"
+        return Publication(adapter, version, name, self._folder / name, f"{adapter}.{number}")
 
     def is_ours(self, name: str) -> bool:
         """Return whether a name on a server is of this run."""

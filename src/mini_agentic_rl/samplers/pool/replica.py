@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from ..wire import Chunk, Facts, Generation, ReplicaLostError, Wire
+from ..wire import Facts, Generation, ReplicaLostError, TokenChunk, Wire
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Replica:
         self._last_token = 0.0
         self._reason = ""
 
-    async def sample(self, generation: Generation, on_chunk: Callable[[Chunk], None], silence: float) -> None:
+    async def sample(self, generation: Generation, on_chunk: Callable[[TokenChunk], None], silence: float) -> None:
         """Sample a continuation; `on_chunk` is called with all that comes, the finish reason last.
 
         Args:
@@ -79,7 +79,7 @@ class Replica:
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read(self, generation: Generation, on_chunk: Callable[[Chunk], None]) -> None:
+    async def _read(self, generation: Generation, on_chunk: Callable[[TokenChunk], None]) -> None:
         stream = self.wire.stream(generation)
         try:
             async for chunk in stream:

@@ -1,4 +1,4 @@
-"""What the pool asks of a server of any kind, and what comes back."""
+"""Requests to a server of any kind, and its answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RequestRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a server says of itself."""
+    """A server, by its own account."""
 
     model: str
     """Name of its base model in requests."""
@@ -70,7 +70,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokenChunk:
     """Tokens of a continuation, as they come."""
 
     token_ids: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class Wire(Protocol):
     async def facts(self) -> Facts:
         """Return what the server says of itself."""
 
-    def stream(self, generation: Generation) -> AsyncGenerator[Chunk, None]:
+    def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
         """Sample a continuation; closing the generator ends it there as well. The last chunk has a finish reason.
 
         Raises:
@@ -114,9 +114,19 @@ class Wire(Protocol):
 
 
 async def ask(
-    client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = 30.0
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    seconds: float = 30.0,
+    refuses: bool = False,
 ) -> httpx.Response:
     """Return the answer to a request that is not streamed.
+
+    Args:
+        refuses: whether status 500 is a refusal as well, because the server takes the fault of what it is given for
+            its own.
 
     Raises:
         ReplicaLostError: there is none in time, or the server says that it is at fault.
@@ -126,6 +136,8 @@ async def ask(
         answer = await client.request(method, path, json=body, timeout=seconds)
     except (httpx.HTTPError, OSError) as error:
         raise ReplicaLostError(f"{path}: {_told(error)}") from error
+    if refuses and answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+        raise RequestRefusedError(answer.status_code, complaint(answer.text))
     refuse(answer.status_code, answer.text)
     return answer
 

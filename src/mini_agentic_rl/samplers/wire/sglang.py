@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpx
 
-from .base import Chunk, Facts, Generation, ReplicaLostError, RequestRefusedError, WeightsMissingError, ask, events
+from .base import Facts, Generation, ReplicaLostError, RequestRefusedError, TokenChunk, WeightsMissingError, ask, events
 from .base import json_of as _json_of
 from .vllm import finish_reason
 
@@ -42,7 +42,7 @@ class SglangWire:
             adapters=frozenset(card["id"] for card in cards if card.get("parent")),
         )
 
-    async def stream(self, generation: Generation) -> AsyncGenerator[Chunk, None]:
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
         done = 0
         ended = False
         try:
@@ -114,7 +114,7 @@ def _body(generation: Generation) -> dict[str, Any]:
     return body
 
 
-def _chunk(meta: Mapping[str, Any], done: int, top: int) -> Chunk:
+def _chunk(meta: Mapping[str, Any], done: int, top: int) -> TokenChunk:
     """Read what is new in an event; `done` tokens have come before.
 
     Servers tell either all tokens so far or, by another setting of theirs, the new ones.
@@ -125,7 +125,7 @@ def _chunk(meta: Mapping[str, Any], done: int, top: int) -> Chunk:
         told, likeliest = told[done:], likeliest[done:]
     reason = meta.get("finish_reason")
     ended = finish_reason(reason.get("type") if isinstance(reason, dict) else reason)
-    return Chunk(
+    return TokenChunk(
         tuple(int(each[1]) for each in told),
         tuple(float(each[0]) for each in told),
         tuple(tuple((int(one[1]), float(one[0])) for one in each) for each in likeliest),

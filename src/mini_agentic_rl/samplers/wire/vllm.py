@@ -15,11 +15,11 @@ import httpx
 from ...errors import UserError
 from ...tokens import FinishReason, SamplingParams
 from .base import (
-    Chunk,
     Facts,
     Generation,
     ReplicaLostError,
     RequestRefusedError,
+    TokenChunk,
     WeightsMissingError,
     ask,
     events,
@@ -62,18 +62,18 @@ class VllmWire:
         )
 
     async def _has(self, path: str) -> bool:
-        """Return whether a route that takes POST is there."""
+        """Return whether a route is there: then it finds fault with an empty request, and not with its own name."""
         try:
-            await ask(self.client, "GET", path)
+            await ask(self.client, "POST", path, {})
         except RequestRefusedError as error:
-            return error.status == httpx.codes.METHOD_NOT_ALLOWED
+            return error.status in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY)
         except ReplicaLostError:
             return False
         return True
 
-    async def stream(self, generation: Generation) -> AsyncGenerator[Chunk, None]:
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
         path, body = (_GENERATE, _generate(generation)) if self._generates else (_COMPLETIONS, _complete(generation))
-        last: Chunk | None = None
+        last: TokenChunk | None = None
         cached = 0
         try:
             async with events(self.client, path, body) as values:
@@ -93,11 +93,11 @@ class VllmWire:
         if last is None:
             raise ReplicaLostError(f"{path}: the answer broke off")
         # What was found in the cache is told after the last token.
-        yield Chunk(last.token_ids, last.logprobs, last.top_logprobs, last.finish_reason, cached)
+        yield TokenChunk(last.token_ids, last.logprobs, last.top_logprobs, last.finish_reason, cached)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
-        await ask(self.client, "POST", "/v1/load_lora_adapter", body, seconds=_LOADING_SECONDS)
+        await ask(self.client, "POST", "/v1/load_lora_adapter", body, seconds=_LOADING_SECONDS, refuses=True)
 
     async def unload_adapter(self, name: str) -> None:
         try:
@@ -167,7 +167,7 @@ def _generate(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _chunk(choice: Mapping[str, Any], top: int) -> Chunk:
+def _chunk(choice: Mapping[str, Any], top: int) -> TokenChunk:
     """Read a choice of either route.
 
     Raises:
@@ -197,7 +197,7 @@ def _chunk(choice: Mapping[str, Any], top: int) -> Chunk:
         raise RequestRefusedError(
             httpx.codes.OK, f"the server tells {len(ids)} token ids and {len(logprobs)} log-probabilities"
         )
-    return Chunk(ids, logprobs, best, finish_reason(choice.get("finish_reason")))
+    return TokenChunk(ids, logprobs, best, finish_reason(choice.get("finish_reason")))
 
 
 def _cached(usage: Mapping[str, Any] | None) -> int:
