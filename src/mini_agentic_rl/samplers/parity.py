@@ -25,7 +25,7 @@ _BETTER: Final = 0.5
 """Another way explains the numbers where it differs from them by less than this share of what the right way does."""
 _FLOOR: Final = 1e-3
 """Mean differences below this are rounding, whichever way fits best (nats)."""
-_OTHER_MODEL: Final = 1.0
+_OTHER_MODEL: Final = 0.5
 """Mean differences from this on are those of another model (nats)."""
 
 
