@@ -24,7 +24,7 @@ from .wire import SglangWire, VllmWire, Wire
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
 """Environment variable of the key that servers ask for."""
 _FLOAT32_BOUND: Final = 0.01
-_HALF_BOUND: Final = 0.15
+_HALF_BOUND: Final = 0.1
 
 
 def make_sampler(

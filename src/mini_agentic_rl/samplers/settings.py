@@ -36,7 +36,7 @@ class SamplerSettings(Settings):
     """Python of the environment that vLLM is installed in, where that is not this one."""
     parity_bound: float | None = Field(default=None, gt=0)
     """Mean difference between a server's log-probabilities and the learner's beyond which a run stops (nats); by
-    default 0.01 in float32, else 0.15."""
+    default 0.01 in float32, else 0.1."""
 
     @model_validator(mode="after")
     def _has_servers_to_ask(self) -> Self:

@@ -18,6 +18,7 @@ from ...tokens import TokenDelta, TokenRequest
 from ..base import SamplerLoad
 from ..errors import ContextLengthError
 from ..hand_over import HandOver
+from ..parity import Parity
 from ..wire import ReplicaLostError, RequestRefusedError
 from .answers import Answers
 from .members import Members
@@ -127,6 +128,16 @@ class SamplerPool:
     def sampled_tokens(self) -> int:
         """See `Sampler.sampled_tokens`."""
         return self._answers.sampled_tokens
+
+    @property
+    def parities(self) -> dict[str, Parity]:
+        """The last comparison of each server with the learner, by its address."""
+        return {replica.url: replica.parity for replica in self.replicas if replica.parity is not None}
+
+    @property
+    def parity_bound(self) -> float:
+        """Mean difference that is taken for rounding (nats)."""
+        return self._probing.bound
 
     @property
     def moved(self) -> int:

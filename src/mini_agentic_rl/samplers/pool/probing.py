@@ -36,8 +36,6 @@ class Probing:
 
     def __init__(self, scores: Scores, prompts: Sequence[Sequence[int]], bound: float, *, bare: bool) -> None:
         self.bound = bound
-        self.last: Parity | None = None
-        """The last measurement."""
         self._scores = scores
         self._bare = bare
         self._prompts = deque((tuple(prompt)[:_PROMPT_TOKENS] for prompt in prompts if len(prompt)), maxlen=_PROMPTS)
@@ -60,7 +58,7 @@ class Probing:
         records = await asyncio.gather(*(self._sample(replica, publication, one, silence) for one in self._prompts))
         adapter = None if publication is None else publication.adapter
         found = await measure(self._scores, records, adapter, bare=self._bare)
-        self.last = found
+        replica.parity = found
         cause = found.cause(self.bound)
         if cause is not None:
             what = "the bare model" if publication is None else f"version {publication.version}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ..parity import Parity
 from ..wire import Facts, Generation, ReplicaLostError, TokenChunk, Wire
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Replica:
         self.well = False
         self.loaded: set[str] = set()
         """Names of the weights that it has."""
+        self.parity: Parity | None = None
+        """Its last comparison with the learner."""
         self.under_way = 0
         """Requests that it is answering."""
         self.lost_times = 0
