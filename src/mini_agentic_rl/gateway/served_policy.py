@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..http import is_loopback
+from ..http import is_loopback, own_address
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -156,7 +156,7 @@ class ServedPolicy:
         self,
         *,
         store: LightningStore | None = None,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int = 0,
         public_url: str | None = None,
         api_keys: Sequence[str] = (),
@@ -171,8 +171,11 @@ class ServedPolicy:
         their resources.
 
         Args:
+            host: address to listen on; None takes that by which the runners of this process's run reach it, else the
+                loopback.
             public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
         """
+        host = own_address() if host is None else host
         if not api_keys and not is_loopback(host):
             api_keys = (secrets.token_urlsafe(32),)
         self.server = MiniLLMServer(

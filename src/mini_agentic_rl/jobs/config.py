@@ -12,6 +12,7 @@ from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmSt
 from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
+from ..execution import RaySettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
 from ..recipes import tokens_of_call, training_defaults
@@ -141,7 +142,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.cache_mib",
             "engine.cuda_graphs",
             "engine.sampler_device",
-            "n_runners",
             "loop.gateway_port",
             "loop.gateway_host",
             "loop.gateway_url",
@@ -186,6 +186,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Critic (PPO)": tuple(f"loop.{name}" for name in CRITIC),
         "Limits of a rollout": ("limits.*",),
+        "Runners": ("n_runners", "strategy", "ray.*"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
@@ -223,6 +224,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
     limits: RolloutLimits = RolloutLimits()
+    ray: RaySettings = RaySettings()
     run: RunSettings = RunSettings()
 
     @field_validator("loop", mode="wrap")
