@@ -11,6 +11,7 @@ from rich.console import Console
 from mini_agentic_rl.cli.tables import show_parity
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import ParitySettings, parity_job
+from mini_agentic_rl.policy import LoraSettings
 from samplers.vllm_wire import VllmWireServer
 from tiny import tiny_model, tiny_tokenizer
 
@@ -22,7 +23,7 @@ def folder(tmp_path_factory):
     model = tiny_model(vocabulary=len(tokenizer))
     model.save_pretrained(where)
     tokenizer.save_pretrained(where)
-    server = VllmWireServer(copy.deepcopy(model))
+    server = VllmWireServer(copy.deepcopy(model), lora=LoraSettings())
     yield where, server
     server.close()
 
