@@ -54,5 +54,6 @@ from .openapi import SCHEMA_REFERENCE as SCHEMA_REFERENCE
 from .openapi import document as document
 from .openapi import json_content as json_content
 from .page import PAGES as PAGES
+from .page import WebPages as WebPages
 from .server import AdmittingServer as AdmittingServer
 from .server import ServerThread as ServerThread

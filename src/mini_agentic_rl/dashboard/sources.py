@@ -1,0 +1,103 @@
+"""The runs that a dashboard shows: each a folder, a store, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..store import RUN_STORE_FILE, LightningStore, SqlLightningStore
+from ..trainer import RunFolder
+from .browse import Browser, SqliteBrowser, StoreBrowser
+from .curves import Curves
+from .views.token_text import TokenTexts, find_texts
+
+
+class Source:
+    """One run.
+
+    Args:
+        name: what it is called in addresses; no two runs of a dashboard share one.
+        browser: reads its store.
+        folder: where it writes; None where only a store is known.
+    """
+
+    def __init__(self, name: str, browser: Browser, folder: Path | None = None) -> None:
+        self.name = name
+        self.browser = browser
+        self.folder = None if folder is None else RunFolder(folder)
+        self.curves = None if folder is None else Curves(self.folder.metrics_path if self.folder else folder)
+        self._texts: TokenTexts | None = None
+        self._looked = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return what its folder says of it: its state, settings and summary, and where it was resumed."""
+        facts: dict[str, Any] = {"name": self.name, "folder": None, "state": "store"}
+        if self.folder is None or self.curves is None:
+            return facts
+        config, summary = _read(self.folder.read_config), _read(self.folder.read_summary)
+        last = self.curves.last()
+        return facts | {
+            "folder": self.folder.path.name,
+            "state": "finished" if summary else "unfinished" if config else "empty",
+            "last": last,
+            "config": config,
+            "summary": summary,
+            "resumes": self.folder.resumes(),
+        }
+
+    def texts(self) -> TokenTexts | None:
+        """Return the texts of its tokens; None where its tokenizer is not on this computer. It is looked for once."""
+        if not self._looked:
+            config = {} if self.folder is None else _read(self.folder.read_config)
+            self._texts = find_texts(None if self.folder is None else self.folder.path, config)
+            self._looked = self._texts is not None or self.folder is None
+        return self._texts
+
+
+def run_sources(folders: Sequence[Path]) -> list[Source]:
+    """Return the runs of these folders, each under the folder's name.
+
+    Raises:
+        UserError: one of them is no folder of a run.
+    """
+    found: list[Source] = []
+    for folder in folders:
+        path = folder.expanduser()
+        if not path.is_dir():
+            raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
+        if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
+            raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
+        name = _free(path.resolve().name, [one.name for one in found])
+        found.append(Source(name, SqliteBrowser(path / RUN_STORE_FILE), path))
+    return found
+
+
+def store_source(store: LightningStore, name: str = "store", *, owned: bool = False) -> Source:
+    """Return a store as a run without a folder.
+
+    Args:
+        store: an open one.
+        owned: close it with the dashboard.
+    """
+    if isinstance(store, SqlLightningStore) and store.path is not None:
+        return Source(name, SqliteBrowser(store.path))
+    return Source(name, StoreBrowser(store, owned=owned))
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    wanted = name or "run"
+    number = 2
+    while wanted in taken:
+        wanted = f"{name}-{number}"
+        number += 1
+    return wanted
+
+
+def _read(read: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = read()
+    except UserError:  # damaged, or being written
+        return {}
+    return found
