@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..store import RUN_STORE_FILE, LightningStore, SqlLightningStore
-from ..trainer import RunFolder
+from ..trainer import RunFolder, wilson_interval
 from .browse import Browser, SqliteBrowser, StoreBrowser
 from .curves import Curves
 from .views.token_text import TokenTexts, find_texts
@@ -30,6 +31,7 @@ class Source:
         self.curves = None if folder is None else Curves(self.folder.metrics_path if self.folder else folder)
         self._texts: TokenTexts | None = None
         self._looked = False
+        self._intervals: tuple[tuple[int, int], list[dict[str, Any]]] = ((0, 0), [])
 
     def facts(self) -> dict[str, Any]:
         """Return what its folder says of it: its state, settings and summary, and where it was resumed."""
@@ -45,7 +47,19 @@ class Source:
             "config": config,
             "summary": summary,
             "resumes": self.folder.resumes(),
+            "intervals": self._measured(self.folder.evaluations_path),
         }
+
+    def _measured(self, path: Path) -> list[dict[str, Any]]:
+        """Return the accuracy of each measurement with its interval; read again when its answers were written anew."""
+        try:
+            stat = path.stat()
+            mark = (stat.st_mtime_ns, stat.st_size)
+            if mark != self._intervals[0]:
+                self._intervals = (mark, intervals_of(path))
+        except OSError:
+            return []
+        return self._intervals[1]
 
     def texts(self) -> TokenTexts | None:
         """Return the texts of its tokens; None where its tokenizer is not on this computer. It is looked for once."""
@@ -84,6 +98,28 @@ def store_source(store: LightningStore, name: str = "store", *, owned: bool = Fa
     if isinstance(store, SqlLightningStore) and store.path is not None:
         return Source(name, SqliteBrowser(store.path))
     return Source(name, StoreBrowser(store, owned=owned))
+
+
+def intervals_of(path: Path) -> list[dict[str, Any]]:
+    """Return `name`, `step`, `accuracy`, `low`, `high` and `count` of the measurements in an `evaluations.jsonl`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    right: dict[tuple[str, int], list[bool]] = {}
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+                right.setdefault((str(row["evaluation"]), int(row["step"])), []).append(bool(row["correct"]))
+            except (ValueError, KeyError, TypeError):
+                continue
+    found = []
+    for (name, step), each in right.items():
+        low, high = wilson_interval(sum(each), len(each))
+        accuracy = sum(each) / len(each)
+        found.append({"name": name, "step": step, "accuracy": accuracy, "low": low, "high": high, "count": len(each)})
+    return found
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ class RolloutRow(TypedDict):
     """Final reward of the latest attempt; None where nobody gave one."""
     group: str | None
     step: int | None
+    """Step of reinforcement learning, from 1."""
     evaluation: str | None
     """Name of the measurement that it belongs to."""
     why: str | None
@@ -156,6 +157,12 @@ def task_preview(text: str) -> str:
     if isinstance(task, Mapping):
         task = next((task[key] for key in _QUESTIONS if isinstance(task.get(key), str)), task)
     return one_line(task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str))
+
+
+def rl_step(finished: Any) -> int | None:
+    """Return the number of a step of reinforcement learning from 1, as the metrics count; a rollout's metadata have the
+    number of those that were finished before it."""
+    return finished + 1 if isinstance(finished, int) else None
 
 
 def one_line(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ...emitter import get_reward_value
 from ...semconv import CompletionSpanAttributes
-from .base import GROUP_KEY
+from .base import GROUP_KEY, rl_step
 
 logger = logging.getLogger(__name__)
 
@@ -159,4 +159,4 @@ def _group(text: str) -> tuple[str | None, int | None]:
     except (ValueError, RecursionError):
         return None, None
     group, step = metadata.get(GROUP_KEY), metadata.get("step")
-    return None if group is None else str(group), step if isinstance(step, int) else None
+    return None if group is None else str(group), rl_step(step)

@@ -24,6 +24,7 @@ from .base import (
     RolloutPage,
     RolloutRow,
     reason_of,
+    rl_step,
     task_preview,
 )
 
@@ -99,7 +100,7 @@ class StoreBrowser:
         rows = []
         for name, members in groups.items():
             rewards = [(await self._row(member, 0))["reward"] for member in reversed(members)]
-            step = members[0].metadata.get("step")
+            step = rl_step(members[0].metadata.get("step"))
             task = task_preview(json.dumps(members[0].input, default=str))
             rows.append(GroupRow(group=name, step=step, count=len(members), rewards=rewards, task=task))
         return rows, str(at + used) if at + used < found.total else None
@@ -150,7 +151,7 @@ class StoreBrowser:
             worker=None if attempt is None else attempt.worker_id,
             reward=reward,
             group=None if group is None else str(group),
-            step=step if isinstance(step, int) else None,
+            step=rl_step(step),
             evaluation=None if evaluation is None else str(evaluation),
             why=reason_of(metadata, None if attempt is None else attempt.metadata),
         )
