@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..http import is_loopback
+from ..http import is_loopback, own_address
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -20,10 +21,10 @@ from ..policy import (
     adapter_folder,
     resolve_model,
 )
+from ..samplers import Sampler, SamplerSettings, make_sampler
 from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
-from .backends.policy import PolicyBackend
 from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
@@ -34,6 +35,14 @@ from .tool_formats import ToolFormatName
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FIRST_PROMPTS: Final = (
+    "The river rises in the hills and",
+    "Question: how many apples are left when 3 of 12 are eaten? Answer:",
+    "def add(a, b):",
+    "Dear friend, I am writing to you because",
+)
+"""Texts that a sampler is tried with before any agent has asked it."""
 
 
 def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
@@ -56,6 +65,10 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
     return found
 
 
+def _base_name(name: str) -> str:
+    return f"{name}-base"
+
+
 def _usual_name(source: str) -> str:
     folder = Path(source).expanduser()
     return folder.resolve().name if source and folder.is_dir() else source
@@ -70,17 +83,20 @@ def _tokenizer_beside(model: str) -> str:
 
 
 class ServedPolicy:
-    """A policy, its tokenizer, and its server.
+    """A policy that learns, its tokenizer, what samples from it, and the server of that.
 
     It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
     that adapter's name, and the model without an adapter as `{name}-base`.
     """
 
-    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str, sampler: Sampler) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
+        self.sampler = sampler
+        self._published: dict[str, int] = {}
+        """Changes of each adapter's weights at its last publication."""
         self._proxy: LLMProxy | None = None
         both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
         if both:
@@ -89,7 +105,7 @@ class ServedPolicy:
     @property
     def base_name(self) -> str:
         """The model without an adapter."""
-        return f"{self.name}-base"
+        return _base_name(self.name)
 
     @property
     def model_names(self) -> list[str]:
@@ -126,11 +142,17 @@ class ServedPolicy:
         *,
         engine: EngineSettings | None = None,
         name: str | None = None,
+        sampler: SamplerSettings | None = None,
+        least_context: int = 1,
+        note: Callable[[str], None] = logger.info,
         **options: Any,
     ) -> ServedPolicy:
-        """Load model and tokenizer.
+        """Load model and tokenizer, and reach what samples.
 
         Args:
+            sampler: None is the policy's own engine.
+            least_context: tokens that an answer may have, for which a sampler has to have room.
+            note: told of what takes long.
             name: what the model is served as; None takes the name of its folder, or its id on the Hub.
             options: those of `load_model`.
         """
@@ -138,7 +160,17 @@ class ServedPolicy:
         name = name or _usual_name(source) or type(model).__name__
         policy = Policy.load(model, engine=engine, **options)
         try:
-            return cls(policy, load_tokenizer(model, tokenizer), name)
+            loaded = load_tokenizer(model, tokenizer)
+            samples = make_sampler(
+                sampler or SamplerSettings(),
+                policy,
+                base_name=_base_name(name),
+                prompts=[loaded.encode(text) for text in _FIRST_PROMPTS],
+                model_folder=resolve_model(source) if isinstance(model, str) else source,
+                least_context=least_context,
+                note=note,
+            )
+            return cls(policy, loaded, name, samples)
         except BaseException:
             policy.close()
             raise
@@ -147,7 +179,7 @@ class ServedPolicy:
         self,
         *,
         store: LightningStore | None = None,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int = 0,
         public_url: str | None = None,
         api_keys: Sequence[str] = (),
@@ -162,18 +194,15 @@ class ServedPolicy:
         their resources.
 
         Args:
+            host: address to listen on; None takes that by which the runners of this process's run reach it, else the
+                loopback.
             public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
         """
+        host = own_address() if host is None else host
         if not api_keys and not is_loopback(host):
             api_keys = (secrets.token_urlsafe(32),)
-        backend = PolicyBackend(
-            self.policy.engine,
-            base_name=self.base_name,
-            adapters=list(self.policy.model.versions),
-            context_length=self.policy.model.context_length,
-        )
         self.server = MiniLLMServer(
-            backend,
+            self.sampler,
             self.tokenizer,
             model_name=self.name,
             host=host,
@@ -213,20 +242,29 @@ class ServedPolicy:
             raise RuntimeError("the policy is not served")
         return self.server.service.memory.prompt_counters.counts()
 
-    async def learn_async(self, job: Callable[[], T]) -> T:
-        """Run `Policy.learn_async` while the server holds what arrives."""
-        if self.server is None:
-            return await self.policy.learn_async(job)
+    async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
+        """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""
+        if self.server is None or share > 0:
+            return await self.policy.learn_async(job, share)
         self.server.pause()
         try:
             return await self.policy.learn_async(job)
         finally:
             self.server.resume()
 
+    async def publish(self) -> None:
+        """Hand the weights that have changed since the last time to the sampler, before anything is sampled by them."""
+        for adapter, version in self.policy.model.versions.items():
+            changes = self.policy.engine.weight_changes[adapter]
+            if self._published.get(adapter) != changes:
+                await self.sampler.publish(adapter, version, partial(self.policy.save, adapter=adapter))
+                self._published[adapter] = changes
+
     def close(self, drain_seconds: float = 5.0) -> None:
         """Stop serving, then sampling; requests under way get so many seconds to end."""
         if self.server is not None:
             self.server.stop(drain_seconds)
+        self.sampler.close()
         self.policy.close()
 
     def _generation_eos_ids(self) -> list[int]:

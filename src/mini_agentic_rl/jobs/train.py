@@ -13,6 +13,7 @@ from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder
 from ..recipes import Recipe, load_recipe, load_tasks
+from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
@@ -70,11 +71,12 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 algorithm=algorithm,
                 hooks=recipe.hooks,
                 n_runners=_runners(config, components),
+                strategy=_strategy(config, components),
                 output_dir=folder,
                 logger=run.logger,
                 resume=run.is_resumed,
                 initial_resources=None if prompt is None else {PROMPT_RESOURCE: prompt},
-                **components,
+                **{name: one for name, one in components.items() if name != "strategy"},
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)
     return folder.read_summary()
@@ -114,6 +116,7 @@ def make_algorithm(
         load.model if model is None else model,
         settings=config.loop,
         engine=config.engine,
+        sampler=_sampler(config),
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,
         warm_start=warm_start,
@@ -123,6 +126,14 @@ def make_algorithm(
         backend=config.backend,
         load_options=load.model_dump(exclude={"model"}),
     )
+
+
+def _sampler(config: TrainConfig) -> SamplerSettings:
+    """Return the settings of the sampler, which finds new weights in the run's folder where no other is given."""
+    sampling = config.sampling
+    if sampling.sampler_folder is not None:
+        return sampling
+    return sampling.changed(sampler_folder=config.run.output_dir / "sampler")
 
 
 def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,9 +149,18 @@ def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any
 
 
 def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
-    """Return the number of runners: not too many, where each is a process of its own."""
-    in_this_process = components.get("strategy") == "shm" or not asks_for_processes()
-    return config.n_runners if in_this_process else min(_PROCESSES, config.n_runners)
+    """Return the number of runners: not too many, where each is a process of its own on this computer."""
+    strategy = config.strategy or components.get("strategy") or ("cs" if asks_for_processes() else "shm")
+    if strategy != "cs" or (config.strategy is not None and "n_runners" in config.model_fields_set):
+        return config.n_runners
+    return min(_PROCESSES, config.n_runners)
+
+
+def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    """Return the strategy of the trainer; None leaves it to the environment."""
+    if config.strategy == "ray":
+        return {"type": "ray", "settings": config.ray}
+    return config.strategy or components.get("strategy")
 
 
 def _transfer(config: TrainConfig) -> TaskRows | None:
