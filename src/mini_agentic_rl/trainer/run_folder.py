@@ -13,6 +13,7 @@ was after each pass over the tasks.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
