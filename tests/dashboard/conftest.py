@@ -14,7 +14,7 @@ from letters import TASKS, CountLetters, Letters, algorithm
 from recorded import add_rollout
 
 from mini_agentic_rl import SqlLightningStore, Trainer
-from mini_agentic_rl.dashboard import DashboardServer, Source, run_sources, store_source
+from mini_agentic_rl.dashboard import DashboardServer, ShownRun, run_sources, store_source
 from tiny import tiny_tokenizer
 
 API = "/dashboard/api/runs"
@@ -66,7 +66,7 @@ def serve() -> Iterator[Callable[..., SimpleNamespace]]:
     """A function that serves sources; each server is stopped at the end."""
     servers = []
 
-    def start(*sources: Source, **options) -> SimpleNamespace:
+    def start(*sources: ShownRun, **options) -> SimpleNamespace:
         server = DashboardServer(sources, port=0, **options).start()
         client = httpx.Client(base_url=server.root, timeout=60)
         servers.append((server, client))

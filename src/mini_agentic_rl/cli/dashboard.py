@@ -13,8 +13,10 @@ from pydantic import Field
 from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
+from ..jobs import CompareSettings
 from ..stopping import until_asked_to_stop
 from .options import STORE, settings_command
+from .store_commands import StoreSettings
 
 _EXAMPLE = "mini-agentic-rl dashboard outputs/math-agent"
 
@@ -28,10 +30,13 @@ class DashboardSettings(AddressSettings):
         "Server": ("host", "port", "drain_seconds", "api_key", "api_key_file"),
     }
 
-    runs: list[Path] = Field(default=[], json_schema_extra={"argument": True})
-    """Folders of runs, which are shown side by side."""
-    store: str | None = None
-    """A store to show beside them: http://… of a store server, a .db file, postgresql://… or mongodb://…."""
+    runs: list[Path] = restated(CompareSettings, "runs", [], "Folders of runs, which are shown side by side.")
+    store: str | None = restated(
+        StoreSettings,
+        "store",
+        None,
+        "A store to show beside them: http://… of a store server, a .db file, postgresql://… or mongodb://….",
+    )
     store_api_key: str | None = Field(default=None, repr=False)
     """Key of that store server; by default the environment variable AGL_API_KEY."""
     api_key: list[str] = restated(

@@ -1,4 +1,4 @@
-"""What the dashboard serves: a page, and the JSON that it shows. Every request reads; none changes anything.
+"""The application of the dashboard: a page, and the JSON that it shows. Every request reads; none changes anything.
 
     GET /                                                the page; its views are addresses behind the #
     GET /dashboard/api/runs                              the runs
@@ -42,7 +42,7 @@ from ..types import trainable_agents_in
 from .assets import HEADERS, PATHS, asset_routes
 from .events import events_of
 from .requests import limit_of, rollout_filter
-from .sources import Source
+from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,10 @@ API: Final = "/dashboard/api"
 _FULL: Final = 2_000_000
 """Characters of one text where a page asks for all of it."""
 
-View = Callable[[Source, Request], Awaitable[Any]]
+View = Callable[[ShownRun, Request], Awaitable[Any]]
 
 
-def dashboard_pages(sources: Sequence[Source], admission: Admission) -> WebPages:
+def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPages:
     """Return the pages of a dashboard over these runs, for an application of `http.new_app`.
 
     Args:
@@ -108,23 +108,23 @@ def dashboard_pages(sources: Sequence[Source], admission: Admission) -> WebPages
     return WebPages(routes, PATHS)
 
 
-async def close_sources(sources: Sequence[Source]) -> None:
+async def close_sources(sources: Sequence[ShownRun]) -> None:
     """Close what the runs of a dashboard are read through."""
     for source in sources:
         await source.browser.close()
 
 
-async def _curves(source: Source, request: Request) -> Any:
+async def _curves(source: ShownRun, request: Request) -> Any:
     return {"rows": 0, "series": {}} if source.curves is None else await asyncio.to_thread(source.curves.view)
 
 
-async def _rollouts(source: Source, request: Request) -> Any:
+async def _rollouts(source: ShownRun, request: Request) -> Any:
     query = request.query_params
     page = await source.browser.page(rollout_filter(query), query.get("cursor"), limit_of(query))
     return {"items": page.items, "next": page.next}
 
 
-async def _rollout(source: Source, request: Request) -> Any:
+async def _rollout(source: ShownRun, request: Request) -> Any:
     browser, rollout_id = source.browser, request.path_params["id"]
     rollout = await browser.rollout(rollout_id)
     if rollout is None:
@@ -134,7 +134,7 @@ async def _rollout(source: Source, request: Request) -> Any:
     return await asyncio.to_thread(rollout_view, rollout, attempts, spans, **full)
 
 
-async def _tokens(source: Source, request: Request) -> Any:
+async def _tokens(source: ShownRun, request: Request) -> Any:
     browser, rollout_id = source.browser, request.path_params["id"]
     rollout = await browser.rollout(rollout_id)
     if rollout is None:
@@ -144,13 +144,13 @@ async def _tokens(source: Source, request: Request) -> Any:
     return await asyncio.to_thread(tokens_view, spans, trainable_agents_in(rollout.metadata or {}), texts)
 
 
-async def _groups(source: Source, request: Request) -> Any:
+async def _groups(source: ShownRun, request: Request) -> Any:
     query = request.query_params
     groups, after = await source.browser.groups(query.get("cursor"), limit_of(query))
     return {"items": groups, "next": after}
 
 
-async def _group(source: Source, request: Request) -> Any:
+async def _group(source: ShownRun, request: Request) -> Any:
     browser = source.browser
     ids = await browser.group(request.query_params.get("group", ""))
     if not ids:
@@ -165,11 +165,11 @@ async def _group(source: Source, request: Request) -> Any:
     return await asyncio.to_thread(group_view, rows, spans, texts)
 
 
-async def _workers(source: Source, request: Request) -> Any:
+async def _workers(source: ShownRun, request: Request) -> Any:
     return {"items": [worker.model_dump(mode="json") for worker in await source.browser.workers()]}
 
 
-async def _resources(source: Source, request: Request) -> Any:
+async def _resources(source: ShownRun, request: Request) -> Any:
     found = await source.browser.resources()
     return {"items": [without_secrets_within(one.model_dump(mode="json")) for one in found]}
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from .sources import Source
+from .sources import ShownRun
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _SIGN_SECONDS: Final = 15.0
 """Seconds after which a connection without news is kept alive by a comment."""
 
 
-async def events_of(sources: Sequence[Source], ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield an event `changed` with the names of runs as often as these have written something, until `ended`."""
     known = {source.name: await _mark(source) for source in sources}
     yield b"event: ready\ndata: []\n\n"
@@ -39,7 +39,7 @@ async def events_of(sources: Sequence[Source], ended: Callable[[], bool]) -> Asy
             quiet_since = time.monotonic()
 
 
-async def _mark(source: Source) -> str:
+async def _mark(source: ShownRun) -> str:
     try:
         return f"{await source.browser.mark()} {await asyncio.to_thread(_files, source)}"
     except Exception as error:  # a store that cannot be reached now may be reached again
@@ -47,7 +47,7 @@ async def _mark(source: Source) -> str:
         return ""
 
 
-def _files(source: Source) -> str:
+def _files(source: ShownRun) -> str:
     if source.folder is None:
         return ""
     found = []

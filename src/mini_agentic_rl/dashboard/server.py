@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from ..http import Admission, AdmittingServer, ApiKeys, RequestLimits, new_app, openai_response
 from .app import close_sources, dashboard_pages
-from .sources import Source
+from .sources import ShownRun
 
 
 class DashboardServer(AdmittingServer):
@@ -24,7 +24,7 @@ class DashboardServer(AdmittingServer):
     """
 
     def __init__(
-        self, sources: Sequence[Source], host: str = "127.0.0.1", port: int = 8090, *, api_keys: Sequence[str] = ()
+        self, sources: Sequence[ShownRun], host: str = "127.0.0.1", port: int = 8090, *, api_keys: Sequence[str] = ()
     ) -> None:
         keys = ApiKeys(api_keys)
         admission = Admission(RequestLimits(), keys)

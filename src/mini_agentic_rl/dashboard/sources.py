@@ -15,7 +15,7 @@ from .curves import Curves
 from .views.token_text import TokenTexts, find_texts
 
 
-class Source:
+class ShownRun:
     """One run.
 
     Args:
@@ -70,13 +70,13 @@ class Source:
         return self._texts
 
 
-def run_sources(folders: Sequence[Path]) -> list[Source]:
+def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     """Return the runs of these folders, each under the folder's name.
 
     Raises:
         UserError: one of them is no folder of a run.
     """
-    found: list[Source] = []
+    found: list[ShownRun] = []
     for folder in folders:
         path = folder.expanduser()
         if not path.is_dir():
@@ -84,11 +84,11 @@ def run_sources(folders: Sequence[Path]) -> list[Source]:
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
         name = _free(path.resolve().name, [one.name for one in found])
-        found.append(Source(name, SqliteBrowser(path / RUN_STORE_FILE), path))
+        found.append(ShownRun(name, SqliteBrowser(path / RUN_STORE_FILE), path))
     return found
 
 
-def store_source(store: LightningStore, name: str = "store", *, owned: bool = False) -> Source:
+def store_source(store: LightningStore, name: str = "store", *, owned: bool = False) -> ShownRun:
     """Return a store as a run without a folder.
 
     Args:
@@ -96,8 +96,8 @@ def store_source(store: LightningStore, name: str = "store", *, owned: bool = Fa
         owned: close it with the dashboard.
     """
     if isinstance(store, SqlLightningStore) and store.path is not None:
-        return Source(name, SqliteBrowser(store.path))
-    return Source(name, StoreBrowser(store, owned=owned))
+        return ShownRun(name, SqliteBrowser(store.path))
+    return ShownRun(name, StoreBrowser(store, owned=owned))
 
 
 def intervals_of(path: Path) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ class GroupRow(TypedDict):
 
 @dataclass(frozen=True)
 class RolloutFilter:
-    """What rollouts have to be; an empty field asks for nothing."""
+    """Conditions on rollouts; an empty field asks for nothing."""
 
     status: tuple[str, ...] = ()
     mode: str = ""

@@ -1,4 +1,4 @@
-"""What a list filters by and no column of the store holds: each rollout's reward, group and step.
+"""Facts that a list filters by and that no column of the store holds: each rollout's reward, group and step.
 
 They stand inside JSON texts, of which a store of 100,000 rollouts has a gigabyte. So a thread reads each rollout and
 each span once, in the order in which they were stored, and keeps what it finds in a file of its own, which readers
@@ -66,7 +66,7 @@ def reward_in(name: str, body: str) -> float | None:
         return None
 
 
-class Facts:
+class StoreFacts:
     """The file of facts about a store, and the thread that fills it.
 
     Args:

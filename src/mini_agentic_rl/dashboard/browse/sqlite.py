@@ -24,7 +24,7 @@ from ...store.sql import SCHEMA_VERSION
 from ...types import Attempt, ResourcesUpdate, Rollout, Span, Worker
 from . import sqlite_rows as read
 from .base import MAX_GROUP, MAX_RESOURCES, MAX_SPANS, GroupRow, RolloutFilter, RolloutPage, RolloutRow
-from .facts import Facts
+from .facts import StoreFacts
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class SqliteBrowser:
         self._pool = ThreadPoolExecutor(_THREADS, "dashboard")
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._facts: tuple[int, Facts] | None = None
+        self._facts: tuple[int, StoreFacts] | None = None
         self._connections: list[sqlite3.Connection] = []
 
     async def totals(self) -> Mapping[str, Any]:
@@ -185,12 +185,15 @@ class SqliteBrowser:
         self._local.connection = (inode, connection)
         return connection
 
-    def _facts_of(self, inode: int) -> Facts:
+    def _facts_of(self, inode: int) -> StoreFacts:
         with self._lock:
             if self._facts is None or self._facts[0] != inode:
                 if self._facts is not None:
                     self._facts[1].close()
-                self._facts = (inode, Facts(Path(self._folder.name) / f"{inode}-{time.monotonic_ns()}.db", self._open))
+                self._facts = (
+                    inode,
+                    StoreFacts(Path(self._folder.name) / f"{inode}-{time.monotonic_ns()}.db", self._open),
+                )
             return self._facts[1]
 
     def _open(self) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ class Text(TypedDict):
     """Number of characters that were left out."""
 
 
-class ToolCall(TypedDict):
+class ToldToolCall(TypedDict):
     """A call of a tool within a message."""
 
     name: Text
@@ -34,12 +34,12 @@ class Message(TypedDict):
 
     role: str
     content: Text
-    calls: list[ToolCall]
+    calls: list[ToldToolCall]
     answers: str | None
     """Id of the tool call that it answers."""
 
 
-class Conversation(TypedDict):
+class ToldConversation(TypedDict):
     """Messages in order."""
 
     attempt: str
@@ -50,14 +50,14 @@ class Conversation(TypedDict):
     """Names of the tools that it offered."""
 
 
-def conversations(spans: Sequence[Span], *, shown: int = SHOWN) -> list[Conversation]:
+def conversations(spans: Sequence[Span], *, shown: int = SHOWN) -> list[ToldConversation]:
     """Return the conversations of the attempts among the spans, in order.
 
     A call whose messages begin with all of an earlier one's goes on with that one; any other begins a new one, as after
     a fork or by another agent.
     """
     attempts = dict.fromkeys(span.attempt_id for span in spans)
-    found: list[Conversation] = []
+    found: list[ToldConversation] = []
     for attempt in attempts:
         threads: list[tuple[list[Any], int, list[str]]] = []
         for row in TraceToMessages().adapt([span for span in spans if span.attempt_id == attempt]):
@@ -70,7 +70,7 @@ def conversations(spans: Sequence[Span], *, shown: int = SHOWN) -> list[Conversa
                 threads[before] = (messages, threads[before][1] + 1, names)
         for messages, calls, names in threads:
             shaped = [_message(message, shown) for message in messages]
-            found.append(Conversation(attempt=attempt, messages=shaped, calls=calls, tools=names))
+            found.append(ToldConversation(attempt=attempt, messages=shaped, calls=calls, tools=names))
     return found
 
 
@@ -109,11 +109,11 @@ def _message(message: Any, shown: int) -> Message:
     )
 
 
-def _call(call: Any, shown: int) -> ToolCall:
+def _call(call: Any, shown: int) -> ToldToolCall:
     facts = call if isinstance(call, Mapping) else {}
     function = facts.get("function")
     function = function if isinstance(function, Mapping) else {}
-    return ToolCall(
+    return ToldToolCall(
         name=text_of(function.get("name"), 200),
         arguments=text_of(function.get("arguments"), shown),
         id=None if facts.get("id") is None else str(facts["id"])[:200],
