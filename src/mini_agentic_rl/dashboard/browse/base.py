@@ -38,7 +38,7 @@ class RolloutRow(TypedDict):
     evaluation: str | None
     """Name of the measurement that it belongs to."""
     why: str | None
-    """Why it failed, or why it succeeded and gave nothing to train on."""
+    """Reason why it failed, or why it succeeded and gave nothing to train on."""
 
 
 class GroupRow(TypedDict):
@@ -75,7 +75,7 @@ class RolloutPage:
 
     items: Sequence[RolloutRow]
     next: str | None
-    """Where the next page begins; None at the end. A page may hold fewer items than were asked for, and even none,
+    """Cursor at which the next page begins; None at the end. A page may hold fewer items than were asked for, and even none,
     before the end: a search stops after a while and is gone on with at `next`."""
 
 
