@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
+from ...samplers import SamplerSettings
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..rollouts import Evaluation
@@ -58,6 +59,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         fixed_adapters: folders of saved adapters that agents may ask for by these names, and that stay as they are.
         learner: the optimizer; with several adapters, that of each.
         engine: sampling.
+        sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
         validation: tasks that choose the weights that are kept (`validation.py`), neither trained on nor those that the
@@ -90,6 +92,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         fixed_adapters: Mapping[str, str | Path] | None = None,
         learner: LearnerSettings | None = None,
         engine: EngineSettings | None = None,
+        sampler: SamplerSettings | None = None,
         warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
         validation: Dataset[Any] | None = None,
         transfer: Dataset[Any] | None = None,
@@ -125,6 +128,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._tokenizer = tokenizer
         self._lora = lora
         self._engine = (engine or EngineSettings()).model_copy(update={"deterministic": self.settings.deterministic})
+        self._sampler = sampler or SamplerSettings()
         self._load_options = dict(load_options or {})
         self._limits = limits
         self._keep_open = keep_open
@@ -157,6 +161,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             "fixed_adapters": dict(self._fixed_adapters or {}),
             "learner": self.learner_settings.model_dump(mode="json"),
             "engine": self._engine.model_dump(mode="json"),
+            "sampling": self._sampler.model_dump(mode="json"),
             "limits": None if self._limits is None else self._limits.model_dump(mode="json"),
             "warm_start": {name: start.settings.model_dump(mode="json") for name, start in self.warm_starts.items()},
         }
@@ -212,6 +217,9 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             self._model,
             self._tokenizer,
             engine=self._engine,
+            sampler=self._sampler,
+            least_context=self.settings.max_new_tokens,
+            note=self.context.logger.note,
             lora=self._lora,
             adapters=self._adapters,
             fixed_adapters=self._fixed_adapters,
