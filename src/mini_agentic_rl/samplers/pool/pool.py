@@ -8,6 +8,7 @@ import contextlib
 import logging
 import shutil
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -170,6 +171,18 @@ class SamplerPool:
         finally:
             inbox.close()
             answer.cancel()
+
+    async def wait_until_all_are_well(self, seconds: float) -> None:
+        """Return once every server is well, those that were taken out among them.
+
+        Raises:
+            TimeoutError: one is not, after so many seconds.
+        """
+        end = time.monotonic() + seconds
+        while not all(replica.well for replica in self.replicas):
+            if time.monotonic() > end:
+                raise TimeoutError("a server is not well")
+            await asyncio.sleep(0.05)
 
     async def publish(self, adapter: str, version: int, save: Callable[[Path], None]) -> None:
         """See `Sampler.publish`.
