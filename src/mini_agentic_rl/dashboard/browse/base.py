@@ -75,8 +75,8 @@ class RolloutPage:
 
     items: Sequence[RolloutRow]
     next: str | None
-    """Cursor at which the next page begins; None at the end. A page may hold fewer items than were asked for, and even none,
-    before the end: a search stops after a while and is gone on with at `next`."""
+    """Cursor at which the next page begins; None at the end. A page may hold fewer items than were asked for, and even
+    none, before the end: a search stops after a while and is gone on with at `next`."""
 
 
 class Browser(Protocol):
