@@ -8,6 +8,8 @@ from .errors import PolicyError as PolicyError
 from .errors import PromptTooLongError as PromptTooLongError
 from .errors import QueueFullError as QueueFullError
 from .errors import cannot_load as cannot_load
+from .launch import Launch as Launch
+from .launch import launched as launched
 from .learner import Learner as Learner
 from .learner import Loss as Loss
 from .learner import LossInputs as LossInputs
@@ -41,6 +43,8 @@ from .model_files import resolve_model as resolve_model
 from .parameter_count import ParameterCount as ParameterCount
 from .parameter_count import count_parameters as count_parameters
 from .policy import Policy as Policy
+from .ranks import RankedPolicy as RankedPolicy
+from .ranks import follow_rank_0 as follow_rank_0
 from .scorer import Likeliest as Likeliest
 from .scorer import Scorer as Scorer
 from .settings import AdaptedModelSettings as AdaptedModelSettings
@@ -50,6 +54,7 @@ from .settings import LearnerSettings as LearnerSettings
 from .settings import LoraSettings as LoraSettings
 from .settings import ModelSettings as ModelSettings
 from .settings import Quantization as Quantization
+from .settings import RankSettings as RankSettings
 from .settings import Schedule as Schedule
 from .settings import ValueSettings as ValueSettings
 from .state_files import write_state as write_state

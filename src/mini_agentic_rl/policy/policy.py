@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from transformers import PreTrainedModel
 
-from .engine import Engine
+from .engine import Engine, EngineCounters
 from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
@@ -34,7 +38,9 @@ class Policy:
     ) -> None:
         self.model = model
         self._thread = thread or TorchThread()
-        self.engine = Engine(model, self._thread, engine)
+        self.engine = self._make_engine(engine)
+        self.is_whole = True
+        """False once a learning turn has failed: its steps may be half done, and its weights belong to no step."""
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
@@ -71,7 +77,7 @@ class Policy:
 
     async def run_async(self, job: Callable[[], T]) -> T:
         """Await `run`, without blocking the event loop."""
-        return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
+        return await asyncio.wrap_future(self.submit_turn(job, learning=False))
 
     def learn(self, job: Callable[[], T]) -> T:
         """Run a job that learns, as `run` does.
@@ -83,7 +89,7 @@ class Policy:
 
     async def learn_async(self, job: Callable[[], T]) -> T:
         """Await `learn`, without blocking the event loop."""
-        return await asyncio.wrap_future(self._thread.submit(lambda: self._learning_turn(job)))
+        return await asyncio.wrap_future(self.submit_turn(job, learning=True))
 
     def save(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Write the weights that are trained."""
@@ -92,21 +98,50 @@ class Policy:
     def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Read weights back in place; what was cached with the old ones is not used again."""
 
-        def job() -> None:
-            load_weights(self.model, folder, adapter)
-            self.engine.weights_changed(adapter)
+        self.run(lambda: self.read_weights(folder, adapter))
 
-        self.run(job)
+    def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+        """Do what `load_weights` does inside of `run`."""
+        load_weights(self.model, folder, adapter)
+        self.engine.weights_changed(adapter)
+
+    def digest(self, adapter: str = DEFAULT_ADAPTER) -> str:
+        """Return a digest of the weights that are trained. Inside of `run`."""
+        found = hashlib.sha256()
+        for parameter in self.model.trainable(adapter):
+            found.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    def check_agreement(self) -> None:
+        """Do nothing: one rank always agrees with itself. Inside of `run`."""
+
+    def counters(self) -> EngineCounters:
+        """Return the work of sampling so far, of all ranks."""
+        return replace(self.engine.counters)
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that needs the whole policy; where a rank of it goes, cancel it."""
+        return await work
+
+    def submit_turn(self, job: Callable[[], T], *, learning: bool) -> Future[T]:
+        """Do what `learn`, or `run`, does, without waiting for it."""
+        return self._thread.submit(lambda: self._learning_turn(job) if learning else self._turn(job))
 
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
         self._thread.close()
 
+    def _make_engine(self, settings: EngineSettings | None) -> Engine:
+        return Engine(self.model, self._thread, settings)
+
     def _learning_turn(self, job: Callable[[], T]) -> T:
         self.engine.release_cache()
         self.model.unpack()
         release_free_memory()
-        return self._turn(job)
+        was_whole, self.is_whole = self.is_whole, False
+        result = self._turn(job)
+        self.is_whole = was_whole
+        return result
 
     def _turn(self, job: Callable[[], T]) -> T:
         before = dict(self.model.versions)

@@ -131,6 +131,9 @@ class TokenRequest:
     """Named LoRA adapter to sample with; None is the base model without an adapter."""
     request_id: str = ""
     """For logs only."""
+    affinity: str = ""
+    """Name of what it belongs to, as an attempt at a rollout: requests of one name are best sampled in one place, where
+    the keys of their common beginning are kept. Empty belongs to nothing."""
     delivery: Delivery = "stepwise"
     """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
     moment for the next ones; or the `whole` in one delta at the end. The fewer deltas, the less it costs."""

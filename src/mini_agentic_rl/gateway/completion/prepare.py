@@ -149,6 +149,7 @@ class Preparation:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
+                    affinity="" if scope is None else "/".join(scope),
                     delivery=delivery,
                     constraint=constraint,
                 )
