@@ -20,8 +20,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from grpo_step_ours import rollout
-from mini_agentic_rl.gateway import PolicyBackend
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from workload import Workload
 
@@ -71,7 +71,7 @@ def move_adapter(policy: Policy) -> None:
 
 def _conversations(policy: Policy) -> list[list[list[CompletionRecord]]]:
     """Sample the rollouts of each task: some turns each, with the same text between them."""
-    backend = PolicyBackend(
+    sampler = PolicySampler(
         policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length
     )
     rng = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def _conversations(policy: Policy) -> list[list[list[CompletionRecord]]]:
     async def sample() -> list[list[list[CompletionRecord]]]:
         prompts = [rng.integers(0, 200, WORK.prompt_tokens).tolist() for _ in range(WORK.tasks)]
         waiting = [
-            asyncio.gather(*(rollout(backend, prompt, between, WORK, 10 * task + n) for n in range(WORK.samples)))
+            asyncio.gather(*(rollout(sampler, prompt, between, WORK, 10 * task + n) for n in range(WORK.samples)))
             for task, prompt in enumerate(prompts)
         ]
         return [list(found) for found in await asyncio.gather(*waiting)]

@@ -20,7 +20,6 @@ import torch
 
 from exactness import BOUNDS, apart, gradient, move_adapter, tree_of
 from grpo_step_ours import turn
-from mini_agentic_rl.gateway import PolicyBackend
 from mini_agentic_rl.policy import (
     Engine,
     EngineSettings,
@@ -32,6 +31,7 @@ from mini_agentic_rl.policy import (
 )
 from mini_agentic_rl.policy.flex_trees import flex_on
 from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, pack
 from workload import Workload, child_parser, workload_of
 
@@ -101,11 +101,11 @@ def _cuda(model: Any) -> bool:
 
 async def _sample(policy: Policy, prompts: Sequence[list[int]], work: Workload) -> list[CompletionRecord]:
     """Sample every prompt; those of one prompt are as many places apart as there are prompts."""
-    backend = PolicyBackend(
+    sampler = PolicySampler(
         policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length
     )
     many = list(prompts) * work.samples
-    return await asyncio.gather(*(turn(backend, prompt, work, seed) for seed, prompt in enumerate(many)))
+    return await asyncio.gather(*(turn(sampler, prompt, work, seed) for seed, prompt in enumerate(many)))
 
 
 def _waits(engine: Engine, prompts: Sequence[list[int]], work: Workload) -> float:

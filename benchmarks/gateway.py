@@ -4,7 +4,7 @@ python benchmarks/gateway.py                             # all ways of answering
 python benchmarks/gateway.py --clients 32 --requests 40 --stores memory --answers whole engine
 
 What is said is ready, so no model runs. An answer comes `whole`; or it is streamed: in one `burst`; step by step, every
-token alone (`steps`), from a backend on the gateway's own event loop; or as the `engine` hands it over, from a thread
+token alone (`steps`), from a sampler on the gateway's own event loop; or as the `engine` hands it over, from a thread
 of its own that adds a token to every answer in each of its steps. Every client keeps one connection and asks under its
 own rollout's URL, so every call is recorded. The server has a process of its own; its CPU time over the requests is
 what a request costs, the engine's thread included, whatever the clients cost beside it.
@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from mini_agentic_rl.gateway import Backend, BackendLoad, MiniLLMServer, PolicyBackend, load_tokenizer
+from mini_agentic_rl.gateway import MiniLLMServer, load_tokenizer
 from mini_agentic_rl.policy import Engine
+from mini_agentic_rl.samplers import PolicySampler, Sampler, SamplerLoad
 from mini_agentic_rl.store.open import open_store
 from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
 from output import deliver, make_parser
@@ -40,7 +41,7 @@ WAYS = ["whole", "burst", "steps", "engine"]
 ANSWER = "The rule says that the parts are counted one after the other, and that nothing is left out. "
 
 
-class ReadyBackend:
+class ReadySampler:
     """Answers every request at once with the same tokens, step by step where that is asked for."""
 
     model_names: Sequence[str] = ("base", "default")
@@ -50,8 +51,8 @@ class ReadyBackend:
         self._ids = tuple(token_ids)
         self._steps = steps
 
-    def load(self) -> BackendLoad:
-        return BackendLoad()
+    def load(self) -> SamplerLoad:
+        return SamplerLoad()
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         count = len(self._ids)
@@ -97,12 +98,12 @@ class ReadyEngine:
                 on_delta(TokenDelta((self._ids[position],), (-0.5,), finish_reason=reason, version=1))
 
 
-def make_backend(options: argparse.Namespace, way: str, token_ids: Sequence[int]) -> Backend:
-    """Return the backend that answers `token_ids` in that way."""
+def make_sampler(options: argparse.Namespace, way: str, token_ids: Sequence[int]) -> Sampler:
+    """Return the sampler that answers `token_ids` in that way."""
     if way != "engine":
-        return ReadyBackend(token_ids, steps=way == "steps")
+        return ReadySampler(token_ids, steps=way == "steps")
     engine = cast(Engine, ReadyEngine(token_ids, options.step_ms / 1000))
-    return PolicyBackend(engine, base_name="base", adapters=["default"], context_length=ReadyBackend.context_length)
+    return PolicySampler(engine, base_name="base", adapters=["default"], context_length=ReadySampler.context_length)
 
 
 def serve(pipe: Connection, options: argparse.Namespace, spec: str, way: str) -> None:
@@ -112,7 +113,7 @@ def serve(pipe: Connection, options: argparse.Namespace, spec: str, way: str) ->
     store = open_store(spec)
     rollouts = [asyncio.run(store.start_rollout({"client": n})) for n in range(options.clients)]
     filler = tokenizer.decode(tokenizer.encode(" the rule" * options.prompt_tokens)[: options.prompt_tokens - 40])
-    with MiniLLMServer(make_backend(options, way, ids), tokenizer, model_name="bench", store=store) as server:
+    with MiniLLMServer(make_sampler(options, way, ids), tokenizer, model_name="bench", store=store) as server:
         urls = [server.as_resource().get_base_url(r.rollout_id, r.attempt.attempt_id) for r in rollouts]
         pipe.send({"urls": urls, "filler": filler})
         while pipe.recv() == "cpu":

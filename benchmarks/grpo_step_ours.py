@@ -13,15 +13,15 @@ from transformers import AutoTokenizer
 from mini_agentic_rl.algorithm import GRPOSettings, peak_memory_bytes
 from mini_agentic_rl.algorithm.grpo.objective import batch_of, update
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.gateway import PolicyBackend
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of
 
 
-async def turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed: int) -> CompletionRecord:
+async def turn(sampler: PolicySampler, prompt: list[int], work: Workload, seed: int) -> CompletionRecord:
     request = TokenRequest(tuple(prompt), SamplingParams(max_tokens=work.new_tokens, seed=seed), adapter="default")
-    deltas = [delta async for delta in backend.complete(request)]
+    deltas = [delta async for delta in sampler.complete(request)]
     return CompletionRecord(
         prompt_ids=np.array(prompt, np.int64),
         output_ids=np.array([token for delta in deltas for token in delta.token_ids], np.int64),
@@ -32,11 +32,11 @@ async def turn(backend: PolicyBackend, prompt: list[int], work: Workload, seed: 
 
 
 async def rollout(
-    backend: PolicyBackend, prompt: list[int], result: list[int], work: Workload, seed: int
+    sampler: PolicySampler, prompt: list[int], result: list[int], work: Workload, seed: int
 ) -> list[CompletionRecord]:
     records = []
     for number in range(work.turns):
-        record = await turn(backend, prompt, work, seed * 100 + number)
+        record = await turn(sampler, prompt, work, seed * 100 + number)
         records.append(record)
         prompt = [*prompt, *record.output_ids.tolist(), *result]
     return records
@@ -70,7 +70,7 @@ def main() -> None:
         seed=0,
         engine=EngineSettings(cache_mib=options.cache_mib, cuda_graphs=not options.no_cuda_graphs),
     )
-    backend = PolicyBackend(
+    sampler = PolicySampler(
         policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length
     )
     settings = GRPOSettings(samples_per_prompt=work.samples, tasks_per_step=work.tasks, max_new_tokens=work.new_tokens)
@@ -81,7 +81,7 @@ def main() -> None:
 
     async def sample(step: int) -> list[list[CompletionRecord]]:
         rollouts = [
-            rollout(backend, prompt, result, work, (step * work.tasks + task) * work.samples + sample)
+            rollout(sampler, prompt, result, work, (step * work.tasks + task) * work.samples + sample)
             for task, prompt in enumerate(prompts)
             for sample in range(work.samples)
         ]

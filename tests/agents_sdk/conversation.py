@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl import InMemoryLightningStore, LitAgent, LitAgentRunner, MiniLLMServer
 from mini_agentic_rl.adapter import TraceToTokenTree, spans_to_records
@@ -64,9 +64,9 @@ async def converse(agent: LitAgent, says: Sequence[str], task: dict[str, Any] = 
     """Run `agent` once, against a model that says one text after the other; nothing may go wrong on the way."""
     tokenizer = small_tokenizer(CHATML_TOOLS)
     store = InMemoryLightningStore()
-    backend = ScriptedBackend(tokenizer, says, context_length=65536)
+    sampler = ScriptedSampler(tokenizer, says, context_length=65536)
     runner = LitAgentRunner()
-    with MiniLLMServer(backend, tokenizer, model_name="tiny", store=store, api_key="secret") as server:
+    with MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store, api_key="secret") as server:
         resources = {"llm": server.as_resource({"temperature": 0.7, "max_tokens": 200})}
         with runner.run_context(agent=agent, store=store):
             rollout = await runner.step(task, resources=resources, mode="train")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.recipes.tau2 import Tau2Agent
@@ -53,11 +53,11 @@ class Stage:
         self.lines: dict[str | None, Sequence[str]] = {}
         self.said: dict[str | None, int] = {}
         self.store = InMemoryLightningStore()
-        self.backend = ScriptedBackend(
+        self.sampler = ScriptedSampler(
             tokenizer, self._next, context_length=context_length, adapters=("default", "judge"), tokens_per_delta=64
         )
-        self.backend.model_names[0] = "tiny-base"
-        self.server = MiniLLMServer(self.backend, tokenizer, model_name="tiny", store=self.store)
+        self.sampler.model_names[0] = "tiny-base"
+        self.server = MiniLLMServer(self.sampler, tokenizer, model_name="tiny", store=self.store)
 
     def _next(self, request: TokenRequest) -> str:
         lines = self.lines[request.adapter]
@@ -84,7 +84,7 @@ class Stage:
 
     def prompts(self, adapter: str | None = "default") -> list[TokenRequest]:
         """What was asked of one part."""
-        return [request for request in self.backend.requests if request.adapter == adapter]
+        return [request for request in self.sampler.requests if request.adapter == adapter]
 
 
 @pytest.fixture

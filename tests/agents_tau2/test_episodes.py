@@ -186,7 +186,7 @@ def test_assertions_in_natural_language_are_left_to_a_judge(stage, holds):
     assert (found["reward"], found["db"], found["nl_assertion"]) == (float(holds), 1.0, float(holds))
     assert len(TrainedCalls().select(spans).records) == 2
     (asked,) = stage.prompts("judge")
-    assert "The agent confirmed the task was created" in stage.backend.tokenizer.decode(asked.prompt_ids)
+    assert "The agent confirmed the task was created" in stage.sampler.tokenizer.decode(asked.prompt_ids)
 
 
 @pytest.mark.parametrize("judge", [None, "I think so.", '{"judgements": [true, true]}'])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl import LLM, MiniGRPO, Trainer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
@@ -41,7 +41,7 @@ def fickle_user():
             return "And then?"
         return "Bye. ###STOP###" if next(second_turns) % 2 else "And then?"
 
-    server = MiniLLMServer(ScriptedBackend(tokenizer, says), tokenizer, model_name="user", port=0).start()
+    server = MiniLLMServer(ScriptedSampler(tokenizer, says), tokenizer, model_name="user", port=0).start()
     yield LLM(endpoint=server.endpoint, model="user")
     server.stop(timeout=1)
 

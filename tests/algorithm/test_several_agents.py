@@ -20,12 +20,12 @@ from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettin
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings, PolicyError, load_model
 from mini_agentic_rl.policy.load import save_weights
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
 
@@ -115,8 +115,8 @@ def test_the_fixed_agent_may_be_a_saved_adapter_which_stays_as_it_was(tmp_path):
 def test_the_fixed_agent_may_be_a_model_of_another_server():
     tokenizer = tiny_tokenizer()
     with tiny_policy(vocabulary=len(tokenizer)) as policy:
-        backend = PolicyBackend(policy.engine, base_name="base", adapters=["default"], context_length=512)
-        with MiniLLMServer(backend, tokenizer, model_name="elsewhere") as server:
+        sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
+        with MiniLLMServer(sampler, tokenizer, model_name="elsewhere") as server:
             upstream = {"model_name": "customer", "base_url": server.endpoint, "model": "default", "token_ids": True}
             proxy = LLMProxy(model_list=[upstream])
             _assert_two_of_three_calls_trained(*_train(WithUser("customer"), {"llm_proxy": proxy}))

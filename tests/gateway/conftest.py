@@ -7,7 +7,7 @@ import pytest
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.store import InMemoryLightningStore
 
-from .scripted import ScriptedBackend
+from .scripted import ScriptedSampler
 from .small_tokenizer import small_tokenizer
 
 
@@ -27,9 +27,9 @@ def serve(tokenizer):
     running = []
 
     def start(answers, *, store=None, api_key=None, api_keys=(), limits=None, port=0, tool_format="auto", **scripted):
-        backend = ScriptedBackend(tokenizer, answers, **scripted)
+        sampler = ScriptedSampler(tokenizer, answers, **scripted)
         server = MiniLLMServer(
-            backend,
+            sampler,
             tokenizer,
             model_name="tiny",
             store=store,
@@ -40,7 +40,7 @@ def serve(tokenizer):
             tool_format=tool_format,
         )
         running.append(server.start())
-        return server, backend
+        return server, sampler
 
     yield start
     for server in running:

@@ -1,18 +1,17 @@
-"""A backend that says what it is told to, token by token."""
+"""A sampler that says what it is told to, token by token."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from mini_agentic_rl.gateway.backends.base import BackendLoad
-from mini_agentic_rl.gateway.errors import ContextLengthError
+from mini_agentic_rl.samplers import ContextLengthError, SamplerLoad
 from mini_agentic_rl.tokens import FinishReason, TokenDelta, TokenRequest
 
 Script = Callable[[TokenRequest], str]
 
 
-class ScriptedBackend:
+class ScriptedSampler:
     """Answers each request with the next text (the last one again and again), or with what a function says.
 
     Log-probabilities are -0.5, -1.0, -1.5, ... A `failure` is raised before anything is sampled.
@@ -40,8 +39,8 @@ class ScriptedBackend:
         self._delay = delay
         self._step = tokens_per_delta
 
-    def load(self) -> BackendLoad:
-        return BackendLoad(sequences={"running": self.active, "waiting": 0})
+    def load(self) -> SamplerLoad:
+        return SamplerLoad(sequences={"running": self.active, "waiting": 0})
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         if self.failure is not None:

@@ -58,10 +58,10 @@ def test_a_key_that_used_up_its_minute_is_told_when_to_come_again(serve):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_key_has_no_more_requests_inside_than_it_may(serve, stream):
-    server, backend = serve(["word " * 10], delay=0.01, limits=GatewayLimits(max_concurrent_requests=2))
+    server, sampler = serve(["word " * 10], delay=0.01, limits=GatewayLimits(max_concurrent_requests=2))
     with ThreadPoolExecutor(2) as pool:
         first = [pool.submit(_post, server, stream=stream) for _ in range(2)]
-        _until(lambda: backend.active == 2)
+        _until(lambda: sampler.active == 2)
         refused = _post(server, stream=stream)
         assert refused.status_code == 429
         assert "max_concurrent_requests" in refused.json()["error"]["message"]
@@ -71,12 +71,12 @@ def test_a_key_has_no_more_requests_inside_than_it_may(serve, stream):
 
 
 def test_a_paused_server_answers_what_arrives_once_it_is_resumed(serve):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     server.pause()
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(_post, server, stream=stream) for stream in (False, True, False)]
         _until(lambda: server.admission.waiting == 3)
-        assert not backend.requests
+        assert not sampler.requests
         assert _health(server).json()["status"] == "paused"
         server.resume()
         assert [future.result().status_code for future in futures] == [200] * 3
@@ -84,41 +84,41 @@ def test_a_paused_server_answers_what_arrives_once_it_is_resumed(serve):
 
 
 def test_a_paused_server_that_refuses_says_when_to_come_again(serve):
-    server, backend = serve(["ok"], limits=GatewayLimits(when_paused="refuse"))
+    server, sampler = serve(["ok"], limits=GatewayLimits(when_paused="refuse"))
     server.pause()
     refused = _post(server)
     assert refused.status_code == 429
     assert float(refused.headers["retry-after"]) > 0
-    assert not backend.requests
+    assert not sampler.requests
     server.resume()
     assert _post(server).status_code == 200
 
 
 def test_what_is_under_way_goes_on_through_a_pause(serve):
-    server, backend = serve(["word " * 20], delay=0.01)
+    server, sampler = serve(["word " * 20], delay=0.01)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(_post, server)
-        _until(lambda: backend.active)
+        _until(lambda: sampler.active)
         server.pause()
         assert future.result().status_code == 200
 
 
 def test_a_client_that_leaves_during_a_pause_is_forgotten(serve):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     server.pause()
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.endpoint}/chat/completions", json=BODY, timeout=0.3)
     _until(lambda: server.admission.active == 0 and server.admission.waiting == 0)
     server.resume()
-    assert not backend.requests
+    assert not sampler.requests
 
 
 def test_a_stopping_server_finishes_what_is_inside_and_sends_others_away(serve):
-    server, backend = serve(["word " * 20], delay=0.01)
+    server, sampler = serve(["word " * 20], delay=0.01)
     with ThreadPoolExecutor(1) as pool, httpx.Client() as kept:
         kept.get(f"{server.endpoint}/health")
         future = pool.submit(_post, server)
-        _until(lambda: backend.active)
+        _until(lambda: sampler.active)
         stopping = threading.Thread(target=server.stop, kwargs={"timeout": 20})
         stopping.start()
         _until(lambda: server.admission.draining)

@@ -35,7 +35,7 @@ async def _marks(store, rollout):
 
 
 async def test_a_rollout_makes_as_many_calls_as_it_may_and_is_then_stopped_for_good(serve, store, rollout):
-    server, backend = serve(["ok"], store=store, limits=GatewayLimits(max_rollout_calls=2))
+    server, sampler = serve(["ok"], store=store, limits=GatewayLimits(max_rollout_calls=2))
     url = _url(server, rollout)
     await _ask(url)
     await _ask(url)
@@ -43,7 +43,7 @@ async def test_a_rollout_makes_as_many_calls_as_it_may_and_is_then_stopped_for_g
         with pytest.raises(openai.PermissionDeniedError, match="made all its LLM calls") as refusal:
             await _ask(url)
         assert refusal.value.code == "rollout_budget_exceeded"
-    assert len(backend.requests) == 2
+    assert len(sampler.requests) == 2
     reason = "the rollout has made all its LLM calls (max_rollout_calls=2)"
     assert await _marks(store, rollout) == [(rollout.attempt.attempt_id, reason, "ERROR")]
 
@@ -63,10 +63,10 @@ async def test_an_answer_is_cut_short_where_the_tokens_end_and_the_next_call_is_
 
 
 async def test_several_answers_to_one_call_share_what_is_left(serve, store, rollout):
-    server, backend = serve(["word " * 50], store=store, limits=GatewayLimits(max_rollout_tokens=60))
+    server, sampler = serve(["word " * 50], store=store, limits=GatewayLimits(max_rollout_tokens=60))
     answer = await _ask(_url(server, rollout), n=3)
     assert answer.usage.total_tokens <= 60
-    assert {request.sampling.max_tokens for request in backend.requests} == {answer.usage.completion_tokens // 3}
+    assert {request.sampling.max_tokens for request in sampler.requests} == {answer.usage.completion_tokens // 3}
 
 
 async def test_a_stream_counts_like_an_answer_in_one_piece(serve, store, rollout):
@@ -79,12 +79,12 @@ async def test_a_stream_counts_like_an_answer_in_one_piece(serve, store, rollout
 
 
 async def test_a_call_that_came_to_nothing_costs_nothing(serve, store, rollout):
-    server, backend = serve(["ok"], store=store, limits=GatewayLimits(max_rollout_calls=1, max_rollout_tokens=100))
-    backend.failure = RuntimeError("out of order")
+    server, sampler = serve(["ok"], store=store, limits=GatewayLimits(max_rollout_calls=1, max_rollout_tokens=100))
+    sampler.failure = RuntimeError("out of order")
     for _ in range(3):
         answer = httpx.post(f"{_url(server, rollout)}/chat/completions", json={"model": "tiny", "messages": QUESTION})
         assert answer.status_code == 500
-    backend.failure = None
+    sampler.failure = None
     assert (await _ask(_url(server, rollout))).choices[0].message.content == "ok"
 
 
@@ -117,18 +117,18 @@ async def test_an_attempt_that_cannot_be_marked_is_stopped_all_the_same(serve, c
 
 
 async def test_an_attempt_that_the_store_does_not_know_is_refused_before_anything_is_sampled(serve, store):
-    server, backend = serve(["ok"], store=store)
+    server, sampler = serve(["ok"], store=store)
     rollout = await store.start_rollout({"question": "?"})
     for rollout_id, attempt_id in (("nobody", "never"), (rollout.rollout_id, "never")):
         with pytest.raises(openai.NotFoundError, match="cannot be recorded"):
             await _ask(server.as_resource().get_base_url(rollout_id, attempt_id))
-    assert not backend.requests
+    assert not sampler.requests
 
 
 @pytest.mark.parametrize("seed", ["x", 1.5, True, [1], float("inf")])
 async def test_a_rollout_whose_seed_is_no_integer_is_refused_and_told_why(serve, store, seed):
-    server, backend = serve(["ok"], store=store)
+    server, sampler = serve(["ok"], store=store)
     rollout = await store.start_rollout({"question": "?"}, metadata={"sampling_seed": seed})
     with pytest.raises(openai.BadRequestError, match="sampling_seed"):
         await _ask(server.as_resource().get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-    assert not backend.requests
+    assert not sampler.requests

@@ -42,16 +42,16 @@ def _until(server, name, value):
 
 
 def test_requests_are_counted_by_dialect_and_outcome(serve):
-    server, backend = serve(["ok"], limits=GatewayLimits(max_body_bytes=1000))
+    server, sampler = serve(["ok"], limits=GatewayLimits(max_body_bytes=1000))
     _post(server)
     _post(server, stream=True)
     _post(server, "responses", {"model": "tiny", "input": "hi"})
     _post(server, "messages", {"model": "tiny", "max_tokens": 5, "messages": BODY["messages"]})
     _post(server, temperature=9)
     _post(server, user="x" * 1000)
-    backend.failure = OverloadedError()
+    sampler.failure = OverloadedError()
     _post(server)
-    backend.failure = RuntimeError("out of order")
+    sampler.failure = RuntimeError("out of order")
     _post(server)
     _until(server, ("requests_total", "chat/completions", "failed"), 1)
     found = scraped(server)
@@ -66,10 +66,10 @@ def test_requests_are_counted_by_dialect_and_outcome(serve):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_is_a_cancelled_request(serve, stream):
-    server, backend = serve(["word " * 1000], delay=0.02)
+    server, sampler = serve(["word " * 1000], delay=0.02)
     assert bool(ask_and_leave(server.endpoint, BODY | {"stream": stream})) == stream
     _until(server, ("requests_total", "chat/completions", "cancelled"), 1)
-    assert backend.closed_early == 1
+    assert sampler.closed_early == 1
 
 
 class _FullStore(InMemoryLightningStore):

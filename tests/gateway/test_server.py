@@ -18,15 +18,15 @@ from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.http.server import ServerStartError
 
-from .scripted import ScriptedBackend
+from .scripted import ScriptedSampler
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 BODY = {"model": "tiny", "messages": QUESTION}
 
 
 def test_a_port_in_use_is_one_clear_error(serve, tokenizer):
-    server, backend = serve(["ok"])
-    second = MiniLLMServer(backend, tokenizer, model_name="tiny", port=server.port)
+    server, sampler = serve(["ok"])
+    second = MiniLLMServer(sampler, tokenizer, model_name="tiny", port=server.port)
     with pytest.raises(ServerStartError, match=rf"port {server.port} of 127.0.0.1 is already in use") as raised:
         second.start()
     assert raised.value.setting == "port"
@@ -34,7 +34,7 @@ def test_a_port_in_use_is_one_clear_error(serve, tokenizer):
 
 @pytest.mark.parametrize(("host", "port", "setting"), [("127.0.0.1", 70000, "port"), ("203.0.113.7", 0, "host")])
 def test_an_address_that_cannot_be_had_names_the_setting(tokenizer, host, port, setting):
-    server = MiniLLMServer(ScriptedBackend(tokenizer, ["ok"]), tokenizer, model_name="tiny", host=host, port=port)
+    server = MiniLLMServer(ScriptedSampler(tokenizer, ["ok"]), tokenizer, model_name="tiny", host=host, port=port)
     with pytest.raises(ServerStartError) as raised:
         server.start()
     assert raised.value.setting == setting
@@ -62,13 +62,13 @@ def test_stopping_frees_the_port_and_the_thread_and_allows_a_new_start(serve):
 
 
 def test_a_call_under_way_is_finished_when_the_server_stops(serve):
-    server, backend = serve(["word " * 20], delay=0.01)
+    server, sampler = serve(["word " * 20], delay=0.01)
     answers = []
     asking = threading.Thread(
         target=lambda: answers.append(httpx.post(f"{server.endpoint}/chat/completions", json=BODY))
     )
     asking.start()
-    while not backend.active:
+    while not sampler.active:
         time.sleep(0.005)
     server.stop(timeout=5)
     asking.join()
@@ -76,7 +76,7 @@ def test_a_call_under_way_is_finished_when_the_server_stops(serve):
 
 
 def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
-    server, backend = serve(["word " * 1000], delay=0.05)
+    server, sampler = serve(["word " * 1000], delay=0.05)
 
     def ask():
         with pytest.raises(httpx.HTTPError):
@@ -84,11 +84,11 @@ def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not backend.active:
+    while not sampler.active:
         time.sleep(0.005)
     server.stop(timeout=1)
     asking.join()
-    assert backend.active == 0
+    assert sampler.active == 0
 
 
 def test_a_resource_names_the_endpoint_the_model_and_the_sampling(serve):
@@ -127,7 +127,7 @@ async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_busy_backend_answers_429_with_the_time_to_wait(serve, stream):
+def test_a_busy_sampler_answers_429_with_the_time_to_wait(serve, stream):
     server, _ = serve(["ok"], failure=OverloadedError(retry_after=2.5))
     answer = httpx.post(f"{server.endpoint}/chat/completions", json=BODY | {"stream": stream})
     assert answer.status_code == 429
@@ -136,7 +136,7 @@ def test_a_busy_backend_answers_429_with_the_time_to_wait(serve, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_backend_that_breaks_gives_a_500_without_its_insides_and_is_logged(serve, caplog, stream):
+def test_a_sampler_that_breaks_gives_a_500_without_its_insides_and_is_logged(serve, caplog, stream):
     server, _ = serve(["ok"], failure=KeyError("inside"))
     answer = httpx.post(f"{server.endpoint}/chat/completions", json=BODY | {"stream": stream})
     assert answer.status_code == 500

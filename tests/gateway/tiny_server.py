@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 from tiny import tiny_model, tiny_tokenizer
 
@@ -18,9 +18,9 @@ from tiny import tiny_model, tiny_tokenizer
 class TinyServer:
     """The server, its policy, and the event loop that it runs on."""
 
-    def __init__(self, policy: Policy, backend: KnowingBackend, server: MiniLLMServer) -> None:
+    def __init__(self, policy: Policy, sampler: KnowingSampler, server: MiniLLMServer) -> None:
         self.policy = policy
-        self.backend = backend
+        self.sampler = sampler
         self.server = server
 
     def busy(self) -> str:
@@ -51,11 +51,11 @@ class TinyServer:
         async def count() -> int:
             return len(asyncio.all_tasks())
 
-        assert self.backend.loop is not None
-        return asyncio.run_coroutine_threadsafe(count(), self.backend.loop).result(10)
+        assert self.sampler.loop is not None
+        return asyncio.run_coroutine_threadsafe(count(), self.sampler.loop).result(10)
 
 
-class KnowingBackend(PolicyBackend):
+class KnowingSampler(PolicySampler):
     """Knows the event loop that it is used from."""
 
     loop: asyncio.AbstractEventLoop | None = None
@@ -78,10 +78,10 @@ def tiny_server(*, store=None, context_length: int = 192, limits: GatewayLimits 
         tiny_model(vocabulary=len(tokenizer)), lora=LoraSettings(), engine=EngineSettings(cache_mib=8), device="cpu"
     )
     try:
-        backend = KnowingBackend(
+        sampler = KnowingSampler(
             policy.engine, base_name="base", adapters=[DEFAULT_ADAPTER], context_length=context_length
         )
-        with MiniLLMServer(backend, tokenizer, model_name="tiny", store=store, limits=limits) as server:
-            yield TinyServer(policy, backend, server)
+        with MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store, limits=limits) as server:
+            yield TinyServer(policy, sampler, server)
     finally:
         policy.close()

@@ -11,10 +11,10 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import InMemoryLightningStore
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy, load_model
 from mini_agentic_rl.policy.engine import Engine
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import TokenTree, pack
 from tiny import tiny_model, tiny_tokenizer
 
@@ -64,9 +64,9 @@ def test_training_tokens_are_exactly_the_sampled_tokens():
     policy = Policy(load_model(tiny_model(len(tokenizer)), lora=LoraSettings()), EngineSettings(cache_mib=2))
     engine = policy.engine = _Listening(policy.model, policy._thread, EngineSettings(cache_mib=2, block_size=4))
     store = InMemoryLightningStore()
-    backend = PolicyBackend(engine, base_name="base", adapters=["default"], context_length=512)
+    sampler = PolicySampler(engine, base_name="base", adapters=["default"], context_length=512)
     try:
-        with MiniLLMServer(backend, tokenizer, model_name="tiny", store=store) as server:
+        with MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store) as server:
             for stream in (False, True):
                 records = asyncio.run(_converse(server, store, stream=stream))
                 assert len(records) == 3

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, QueueFullError
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
 from tiny import tiny_tokenizer
 
@@ -85,8 +85,8 @@ def test_the_client_is_told_to_come_back():
     tokenizer = tiny_tokenizer()
     settings = EngineSettings(block_size=4, cache_mib=1, max_waiting=2)
     with tiny_policy(engine=settings, vocabulary=len(tokenizer)) as policy:
-        backend = PolicyBackend(policy.engine, base_name="base", adapters=["default"], context_length=512)
-        with MiniLLMServer(backend, tokenizer, model_name="tiny") as server:
+        sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
+        with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
             client = openai.OpenAI(base_url=server.endpoint, api_key="none", max_retries=0, timeout=10)
 
             def refused():

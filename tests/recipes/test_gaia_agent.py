@@ -9,7 +9,7 @@ import openpyxl
 import pytest
 from openai import BadRequestError
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl import MiniGRPO, Trainer
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
@@ -55,13 +55,13 @@ def copy(tmp_path) -> Path:
 async def play(task, answers, *, context_length=8192, **options):
     """Run one rollout; returns it, its spans, and what the model was asked, as text."""
     tokenizer, store = small_tokenizer(CHATML_TOOLS), InMemoryLightningStore()
-    backend = ScriptedBackend(tokenizer, answers, context_length=context_length)
-    server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=store).start()
+    sampler = ScriptedSampler(tokenizer, answers, context_length=context_length)
+    server = MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store).start()
     try:
         runner = LitAgentRunner(OtelTracer())
         with runner.run_context(agent=GaiaAgent(**options), store=store):
             rollout = await runner.step(task, resources={"llm": server.as_resource({"max_tokens": 400})})
-        return rollout, list(await store.query_spans(rollout.rollout_id)), backend.requests
+        return rollout, list(await store.query_spans(rollout.rollout_id)), sampler.requests
     finally:
         server.stop(timeout=1)
 

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration, medical_prompt
@@ -51,15 +51,15 @@ def call(name: str, **arguments) -> str:
 async def play(agent, task, answers, **options):
     """Run one rollout; returns it, its rewards by name, what the model was asked, and the server's renderer."""
     tokenizer, store = small_tokenizer(CHATML_TOOLS), InMemoryLightningStore()
-    backend = ScriptedBackend(tokenizer, answers, **options)
-    server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=store).start()
+    sampler = ScriptedSampler(tokenizer, answers, **options)
+    server = MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store).start()
     try:
         runner = LitAgentRunner(OtelTracer())
         with runner.run_context(agent=agent, store=store):
             rollout = await runner.step(task, resources={"llm": server.as_resource({"max_tokens": 800})})
         spans = find_reward_spans(list(await store.query_spans(rollout.rollout_id)))
         rewards = {reward.name: reward.value for span in spans for reward in get_rewards_from_span(span)}
-        return rollout, rewards, backend.requests, server.renderer
+        return rollout, rewards, sampler.requests, server.renderer
     finally:
         server.stop(timeout=1)
 

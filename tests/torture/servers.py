@@ -13,15 +13,15 @@ GATEWAY: Final = (
     """
 import sys
 sys.path.insert(0, "tests")
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 tokenizer = small_tokenizer(CHATML_TOOLS)
-backend = ScriptedBackend(tokenizer, ["ok"], context_length=int(sys.argv[1]) if len(sys.argv) > 1 else 32768)
+sampler = ScriptedSampler(tokenizer, ["ok"], context_length=int(sys.argv[1]) if len(sys.argv) > 1 else 32768)
 limits = GatewayLimits.model_validate_json(sys.argv[2] if len(sys.argv) > 2 else "{}")
-server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=InMemoryLightningStore(), limits=limits).start()
+server = MiniLLMServer(sampler, tokenizer, model_name="tiny", store=InMemoryLightningStore(), limits=limits).start()
 url = server.root
 """
     + _TAIL

@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
@@ -35,9 +35,9 @@ PREFIX: Final = "/rollout/{rollout_id}/attempt/{attempt_id}"
 
 def _gateway(**limits: Any) -> AdmittingServer:
     tokenizer = small_tokenizer()
-    backend = ScriptedBackend(tokenizer, ["ok"])
+    sampler = ScriptedSampler(tokenizer, ["ok"])
     return MiniLLMServer(
-        backend,
+        sampler,
         tokenizer,
         model_name="tiny",
         store=InMemoryLightningStore(),

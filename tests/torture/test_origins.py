@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
@@ -111,7 +111,7 @@ def test_bodies_of_a_type_that_needs_no_leave(attack, server):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
 def test_servers_that_others_reach_without_a_key(attack, host):
     tokenizer = small_tokenizer()
-    backend = ScriptedBackend(tokenizer, ["ok"])
+    sampler = ScriptedSampler(tokenizer, ["ok"])
 
     async def start_proxy() -> None:
         await LLMProxy(
@@ -119,7 +119,7 @@ def test_servers_that_others_reach_without_a_key(attack, host):
         ).start()
 
     def start_gateway() -> None:
-        MiniLLMServer(backend, tokenizer, model_name="tiny", host=host).start()
+        MiniLLMServer(sampler, tokenizer, model_name="tiny", host=host).start()
 
     def start_scores() -> None:
         ScoreServer(reward_model(), host=host).start()

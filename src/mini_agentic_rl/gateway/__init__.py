@@ -11,7 +11,7 @@ One chat request, from its arrival to its answer:
     from the ids of earlier calls where the conversation goes on (`completion/remember.py`),
 6.  constrained where a JSON schema or a tool's promise demands it (`constraints/`),
 7.  and held to what its attempt may still ask for (`limits.py`).
-8.  It is sampled (`completion/sample.py`) by a backend: token ids in, token ids out (`backends/`).
+8.  It is sampled (`completion/sample.py`) by a `Sampler`: token ids in, token ids out (`mini_agentic_rl.samplers`).
 9.  Its tokens are read as they come (`completion/read.py`): text, thought (`render/thinking.py`) and tool calls
     (`tool_formats/`).
 10. Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
@@ -19,7 +19,8 @@ One chat request, from its arrival to its answer:
 11. It is remembered, so that the next call goes on from its ids (`completion/remember.py`).
 12. It is answered, whole or as server-sent events (`completion/answer.py`), in the words of its dialect.
 
-Text stops at the backend: what stands below knows token ids only. `ServedPolicy` is a policy behind this server.
+Text stops at the sampler: what stands below knows token ids only. `ServedPolicy` is a policy, and what samples from it,
+behind this server.
 `LLMProxy` (`proxy/`) is the same endpoint over servers of others: it shares 1 to 3, 10 and the dialects, and hands the
 request on instead of sampling.
 

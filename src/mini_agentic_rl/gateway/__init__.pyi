@@ -1,6 +1,3 @@
-from .backends import Backend as Backend
-from .backends import BackendLoad as BackendLoad
-from .backends import PolicyBackend as PolicyBackend
 from .http.server import MiniLLMServer as MiniLLMServer
 from .limits import GatewayLimits as GatewayLimits
 from .limits import GrammarLimits as GrammarLimits

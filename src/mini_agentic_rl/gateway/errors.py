@@ -25,20 +25,6 @@ class UnknownModelError(NotFoundError):
         )
 
 
-class ContextLengthError(BadRequestError):
-    """The prompt leaves no room for a continuation."""
-
-    def __init__(self, prompt_tokens: int, limit: int) -> None:
-        super().__init__(
-            f"This model's maximum context length is {limit} tokens, but the messages have {prompt_tokens} tokens. "
-            "Shorten the messages, or serve a model with a longer context.",
-            param="messages",
-            code="context_length_exceeded",
-        )
-        self.prompt_tokens = prompt_tokens
-        self.limit = limit
-
-
 class BodyBeyondContextError(BadRequestError):
     """The body is longer than any prompt that fits; it was not read."""
 
@@ -64,7 +50,7 @@ class TooManyMessagesError(BadRequestError):
 
 
 class UnavailableError(HttpError):
-    """The backend gave up on the request."""
+    """The sampler gave up on the request."""
 
     status = 503
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,10 @@ from ..policy import (
     adapter_folder,
     resolve_model,
 )
+from ..samplers import PolicySampler, Sampler
 from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
-from .backends.policy import PolicyBackend
 from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
@@ -70,7 +71,7 @@ def _tokenizer_beside(model: str) -> str:
 
 
 class ServedPolicy:
-    """A policy, its tokenizer, and its server.
+    """A policy that learns, its tokenizer, what samples from it, and the server of that.
 
     It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
     that adapter's name, and the model without an adapter as `{name}-base`.
@@ -81,6 +82,14 @@ class ServedPolicy:
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
+        self.sampler: Sampler = PolicySampler(
+            policy.engine,
+            base_name=self.base_name,
+            adapters=list(policy.model.versions),
+            context_length=policy.model.context_length,
+        )
+        self._published: dict[str, int] = {}
+        """Changes of each adapter's weights at its last publication."""
         self._proxy: LLMProxy | None = None
         both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
         if both:
@@ -166,14 +175,8 @@ class ServedPolicy:
         """
         if not api_keys and not is_loopback(host):
             api_keys = (secrets.token_urlsafe(32),)
-        backend = PolicyBackend(
-            self.policy.engine,
-            base_name=self.base_name,
-            adapters=list(self.policy.model.versions),
-            context_length=self.policy.model.context_length,
-        )
         self.server = MiniLLMServer(
-            backend,
+            self.sampler,
             self.tokenizer,
             model_name=self.name,
             host=host,
@@ -223,10 +226,19 @@ class ServedPolicy:
         finally:
             self.server.resume()
 
+    async def publish(self) -> None:
+        """Hand the weights that have changed since the last time to the sampler, before anything is sampled by them."""
+        for adapter, version in self.policy.model.versions.items():
+            changes = self.policy.engine.weight_changes[adapter]
+            if self._published.get(adapter) != changes:
+                await self.sampler.publish(adapter, version, partial(self.policy.save, adapter=adapter))
+                self._published[adapter] = changes
+
     def close(self, drain_seconds: float = 5.0) -> None:
         """Stop serving, then sampling; requests under way get so many seconds to end."""
         if self.server is not None:
             self.server.stop(drain_seconds)
+        self.sampler.close()
         self.policy.close()
 
     def _generation_eos_ids(self) -> list[int]:

@@ -11,6 +11,7 @@ import math
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
@@ -100,6 +101,8 @@ class Engine:
         if recorder is not None:
             self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=rows)
         self.counters = EngineCounters()
+        self.weight_changes: Counter[str] = Counter()
+        """Number of times that the weights of each adapter have changed."""
         self._inbox: list[RunningSequence] = []
         self._inbox_lock = threading.Lock()
         self._abandoned = False
@@ -167,6 +170,7 @@ class Engine:
 
     def weights_changed(self, adapter: str) -> None:
         """Invalidate every cached key of `adapter`. On the torch thread, after its version was raised."""
+        self.weight_changes[adapter] += 1
         self._scheduler.weights_changed(adapter)
         if self.decoding is not None:
             self.decoding.weights_changed()

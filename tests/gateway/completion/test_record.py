@@ -39,7 +39,7 @@ async def eventually(condition, seconds=5.0):
 
 
 async def test_a_span_holds_exactly_what_was_sampled(serve, store, tokenizer):
-    server, backend = serve([CALL_TEXT], store=store)
+    server, sampler = serve([CALL_TEXT], store=store)
     rollout, client = await started(server, store)
     before = time.time()
     answer = await client.chat.completions.create(
@@ -47,7 +47,7 @@ async def test_a_span_holds_exactly_what_was_sampled(serve, store, tokenizer):
     )
     (span,) = await spans_of(store, rollout)
     ids = [*tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id]
-    assert span.attributes[Attr.PROMPT_TOKEN_IDS] == list(backend.requests[0].prompt_ids)
+    assert span.attributes[Attr.PROMPT_TOKEN_IDS] == list(sampler.requests[0].prompt_ids)
     assert span.attributes[Attr.RESPONSE_TOKEN_IDS] == ids == answer.choices[0].model_extra["token_ids"]
     assert span.attributes[Attr.RESPONSE_LOGPROBS] == [-0.5 * (position + 1) for position in range(len(ids))]
     assert span.attributes[Attr.POLICY_VERSION] == 3
@@ -89,7 +89,7 @@ async def test_a_stream_is_recorded_before_its_finish_reason_arrives(serve, stor
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_cancels_and_leaves_what_was_sampled(serve, store, stream):
-    server, backend = serve(["word " * 400], store=store, delay=0.005)
+    server, sampler = serve(["word " * 400], store=store, delay=0.005)
     rollout, client = await started(server, store)
 
     async def ask():
@@ -100,7 +100,7 @@ async def test_a_client_that_goes_away_cancels_and_leaves_what_was_sampled(serve
     asking = asyncio.create_task(ask())
 
     async def sampling():
-        return backend.active == 1
+        return sampler.active == 1
 
     async def recorded():
         return len(await spans_of(store, rollout)) == 1
@@ -109,8 +109,8 @@ async def test_a_client_that_goes_away_cancels_and_leaves_what_was_sampled(serve
     await asyncio.sleep(0.1)
     asking.cancel()
     await eventually(recorded)
-    assert backend.active == 0
-    assert backend.closed_early == 1
+    assert sampler.active == 0
+    assert sampler.closed_early == 1
     (span,) = await spans_of(store, rollout)
     assert span.attributes[Attr.FINISH_REASONS] == ["cancelled"]
     count = len(span.attributes[Attr.RESPONSE_TOKEN_IDS])
@@ -165,12 +165,12 @@ async def test_an_unknown_rollout_is_an_error_and_not_an_unrecorded_answer(serve
 
 
 async def test_without_a_store_a_rollouts_url_is_refused(serve):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     base_url = server.as_resource().get_base_url("rollout", "attempt")
     async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         with pytest.raises(openai.NotFoundError, match="start it with a store"):
             await client.chat.completions.create(model="tiny", messages=QUESTION)
-    assert not backend.requests
+    assert not sampler.requests
 
 
 class BrokenStore(InMemoryLightningStore):

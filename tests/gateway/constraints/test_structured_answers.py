@@ -14,9 +14,9 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy, load_model
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tokens import TokenTree, pack
@@ -62,10 +62,10 @@ def store():
 
 @pytest.fixture(scope="module")
 def server(policy, tokenizer, store):
-    backend = PolicyBackend(
+    sampler = PolicySampler(
         policy.engine, base_name="base", adapters=["default"], context_length=policy.model.context_length
     )
-    with MiniLLMServer(backend, tokenizer, model_name="tiny", store=store) as server:
+    with MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store) as server:
         yield server
 
 
@@ -160,9 +160,9 @@ def test_a_strict_tool_that_the_model_chooses_to_call_is_called_by_its_schema():
     tokenizer.add_tokens(["<tool_call>"])  # one token, so that a bias can make the model choose a call
     opening = tokenizer.convert_tokens_to_ids("<tool_call>")
     policy = Policy(load_model(tiny_model(len(tokenizer)), lora=LoraSettings()), BLOCKS)
-    backend = PolicyBackend(policy.engine, base_name="base", adapters=["default"], context_length=512)
+    sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
     try:
-        with MiniLLMServer(backend, tokenizer, model_name="tiny") as server:
+        with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
             client = OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
             for seed in range(6):
                 asked = {"model": "tiny", "messages": QUESTION, "tools": [strict(PLACE)], "max_tokens": 300}

@@ -57,13 +57,13 @@ def results(answer):
 
 
 def test_a_message_has_text_usage_and_the_exact_tokens(serve, tokenizer):
-    server, backend = serve(["The answer is 42."])
+    server, sampler = serve(["The answer is 42."])
     answer = client_of(server).messages.create(**ASKED, system=[{"type": "text", "text": "Be terse."}], extra_body=IDS)
     assert [(block.type, block.text) for block in answer.content] == [("text", "The answer is 42.")]
     assert (answer.type, answer.role, answer.model, answer.stop_reason) == ("message", "assistant", "tiny", "end_turn")
     assert answer.id.startswith("msg_")
     assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
-    prompt_ids = backend.requests[0].prompt_ids
+    prompt_ids = sampler.requests[0].prompt_ids
     assert tuple(answer.model_extra["prompt_token_ids"]) == prompt_ids
     assert "system\nBe terse." in tokenizer.decode(prompt_ids)
     assert answer.usage.cache_read_input_tokens == 5
@@ -72,13 +72,13 @@ def test_a_message_has_text_usage_and_the_exact_tokens(serve, tokenizer):
 
 
 def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     client = client_of(server)
     asked = {"model": "tiny", "messages": QUESTION, "system": "Be terse.", "tools": [CALCULATE]}
     counted = client.messages.count_tokens(**asked)
-    assert not backend.requests
+    assert not sampler.requests
     client.messages.create(**asked, max_tokens=5)
-    assert counted.input_tokens == len(backend.requests[0].prompt_ids)
+    assert counted.input_tokens == len(sampler.requests[0].prompt_ids)
     assert counted.input_tokens > client.messages.count_tokens(model="tiny", messages=QUESTION).input_tokens
     with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
         client.messages.count_tokens(model="claude", messages=QUESTION)
@@ -95,12 +95,12 @@ def test_counting_needs_the_key(serve):
 
 @pytest.mark.parametrize(("failed", "said"), [(True, "error: division by zero"), (False, "division by zero")])
 def test_the_model_is_told_that_a_tool_failed(serve, tokenizer, failed, said):
-    server, backend = serve(["I see."])
+    server, sampler = serve(["I see."])
     use = {"type": "tool_use", "id": "call_1", "name": "calculate", "input": {"expression": "1/0"}}
     result = {"type": "tool_result", "tool_use_id": "call_1", "content": "division by zero", "is_error": failed}
     turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     client_of(server).messages.create(model="tiny", max_tokens=20, messages=[*QUESTION, *turns], tools=[CALCULATE])
-    assert f"\n{said}\n" in tokenizer.decode(backend.requests[0].prompt_ids)
+    assert f"\n{said}\n" in tokenizer.decode(sampler.requests[0].prompt_ids)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -135,16 +135,16 @@ async def test_a_stream_ends_in_the_message_that_is_given_in_one_piece(serve, sa
 
 
 def test_the_events_come_in_anthropics_order_and_carry_the_ids(serve, tokenizer):
-    server, backend = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
+    server, sampler = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
     events = list(client_of(server).messages.create(**ASKED, tools=[CALCULATE], stream=True, extra_body=IDS))
     kinds = [event.type for event in events]
     told_once = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert told_once == ["message_start", *block, *block, "message_delta", "message_stop"]
-    assert tuple(events[0].message.model_extra["prompt_token_ids"]) == backend.requests[0].prompt_ids
+    assert tuple(events[0].message.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
     assert tokenizer.decode(events[-2].model_extra["token_ids"]) == f"Let me see.\n{CALL_TEXT}<|im_end|>"
     assert events[-2].delta.stop_reason == "tool_use"
-    assert events[-2].usage.input_tokens == len(backend.requests[0].prompt_ids) - 5
+    assert events[-2].usage.input_tokens == len(sampler.requests[0].prompt_ids) - 5
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -166,19 +166,19 @@ async def test_the_stop_reason_is_told(serve, stream, said, options, reason, seq
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_without_parallel_use_the_answer_ends_with_the_first_call(serve, stream):
-    server, backend = serve([TWO_CALLS])
+    server, sampler = serve([TWO_CALLS])
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     async with AsyncAnthropic(base_url=root_of(server.endpoint), api_key="none", max_retries=0) as client:
         answer = await ask(client, stream, **ASKED, tools=[CALCULATE], tool_choice=choice)
     assert [block.type for block in answer.content] == ["text", "tool_use"]
-    assert backend.closed_early == 1
+    assert sampler.closed_early == 1
 
 
-def test_sampling_options_reach_the_backend(serve):
-    server, backend = serve(["ok"])
+def test_sampling_options_reach_the_sampler(serve):
+    server, sampler = serve(["ok"])
     options = {"temperature": 0.25, "top_p": 0.5, "top_k": 4, "seed": 7, "min_p": 0.1}
     client_of(server).messages.create(**ASKED, extra_body=options)
-    sampling = backend.requests[0].sampling
+    sampling = sampler.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == (0.25, 0.5, 4, 200)
     assert (sampling.seed, sampling.min_p) == (7, 0.1)
 
@@ -204,12 +204,12 @@ def test_sampling_options_reach_the_backend(serve):
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bad_value_is_refused_in_anthropics_shape(serve, options, named, stream):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     with pytest.raises(anthropic.BadRequestError, match=named) as caught:
         client_of(server).messages.create(**ASKED | {"stream": stream} | options)
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["type"] == "invalid_request_error"
-    assert not backend.requests
+    assert not sampler.requests
 
 
 def test_every_kind_of_error_is_anthropics(serve):
@@ -224,7 +224,7 @@ def test_every_kind_of_error_is_anthropics(serve):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_busy_backend_is_a_rate_limit_with_the_time_to_wait(serve, stream):
+def test_a_busy_sampler_is_a_rate_limit_with_the_time_to_wait(serve, stream):
     server, _ = serve(["ok"], failure=OverloadedError(retry_after=2.5))
     with pytest.raises(anthropic.RateLimitError) as caught:
         client_of(server).messages.create(**ASKED, stream=stream)
@@ -233,15 +233,15 @@ def test_a_busy_backend_is_a_rate_limit_with_the_time_to_wait(serve, stream):
 
 
 def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatch):
-    server, backend = serve(["The answer is 42."])
-    said = backend.complete
+    server, sampler = serve(["The answer is 42."])
+    said = sampler.complete
 
     async def breaks_off(request):
         async for delta in said(request):
             yield delta
-            raise OSError("the backend broke")
+            raise OSError("the sampler broke")
 
-    monkeypatch.setattr(backend, "complete", breaks_off)
+    monkeypatch.setattr(sampler, "complete", breaks_off)
     with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
         list(client_of(server).messages.create(**ASKED, stream=True))
     assert caught.value.body["error"]["type"] == "api_error"

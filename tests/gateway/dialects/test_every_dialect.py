@@ -107,18 +107,18 @@ def post(server, path: str, **body) -> Json:
 @EVERY
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_demanded_call_is_demanded_of_the_model(serve, words, index):
-    server, backend = serve([CALL_TEXT])
+    server, sampler = serve([CALL_TEXT])
     answer = post(server, words.path, **words.asked, tools=[words.tool], tool_choice=words.demands[index])
     assert words.said(answer) == ("", ["calculate"])
-    assert backend.requests[0].constraint is not None
+    assert sampler.requests[0].constraint is not None
 
 
 @EVERY
 def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer, words):
-    server, backend = serve([CALL_TEXT])
+    server, sampler = serve([CALL_TEXT])
     answer = post(server, words.path, **words.asked, tools=[words.tool], tool_choice=words.none)
     assert words.said(answer) == (CALL_TEXT, [])
-    assert "Evaluate" not in tokenizer.decode(backend.requests[0].prompt_ids)
+    assert "Evaluate" not in tokenizer.decode(sampler.requests[0].prompt_ids)
 
 
 @EVERY
@@ -132,13 +132,13 @@ def test_a_body_that_is_no_request_is_refused(serve, words, body):
 
 @TRANSLATED
 def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve, words):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     path, left_out = words.counting
     asked = {**words.asked, **words.system, "tools": [words.tool]}
     counted = post(server, path, **{name: value for name, value in asked.items() if name not in left_out})
-    assert not backend.requests
+    assert not sampler.requests
     post(server, words.path, **asked)
-    assert counted["input_tokens"] == len(backend.requests[0].prompt_ids)
+    assert counted["input_tokens"] == len(sampler.requests[0].prompt_ids)
 
 
 @TRANSLATED

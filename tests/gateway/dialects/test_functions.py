@@ -22,7 +22,7 @@ def client_of(server):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_loop_of_calls_goes_on_from_the_recorded_tokens(serve, stream):
-    server, backend = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}", "The answer is 42."])
+    server, sampler = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}", "The answer is 42."])
     client = client_of(server)
     asked = {"model": "tiny", "functions": FUNCTIONS, "stream": stream}
     first = client.chat.completions.create(**asked, messages=QUESTION)
@@ -44,7 +44,7 @@ def test_a_loop_of_calls_goes_on_from_the_recorded_tokens(serve, stream):
     client.chat.completions.create(**asked, messages=history)
     counters = server.service.memory.counters()
     assert (counters["continued"], counters["forked"]) == (1, 0)
-    assert len(backend.requests) == 2
+    assert len(sampler.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -42,30 +42,30 @@ def collect(stream):
 
 
 def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer):
-    server, backend = serve(["The answer is 42."])
+    server, sampler = serve(["The answer is 42."])
     answer = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, extra_body=IDS)
     (choice,) = answer.choices
     assert choice.message.content == "The answer is 42."
     assert choice.finish_reason == "stop"
     assert choice.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
-    assert tuple(answer.model_extra["prompt_token_ids"]) == backend.requests[0].prompt_ids
-    assert answer.usage.prompt_tokens == len(backend.requests[0].prompt_ids)
+    assert tuple(answer.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
+    assert answer.usage.prompt_tokens == len(sampler.requests[0].prompt_ids)
     assert answer.usage.completion_tokens == len(choice.model_extra["token_ids"])
     assert answer.usage.prompt_tokens_details.cached_tokens == 5
 
 
 async def test_the_async_client_serves_many_at_once(serve):
-    server, backend = serve(lambda request: f"seed {request.sampling.seed}", delay=0.002)
+    server, sampler = serve(lambda request: f"seed {request.sampling.seed}", delay=0.002)
     async with AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
             *(client.chat.completions.create(model="tiny", messages=QUESTION, seed=seed) for seed in range(40))
         )
     assert [answer.choices[0].message.content for answer in answers] == [f"seed {seed}" for seed in range(40)]
-    assert backend.active == 0
+    assert sampler.active == 0
 
 
 def test_a_tool_loop_of_three_turns_continues_token_by_token(serve):
-    server, backend = serve([f"Let me see.\n{CALL_TEXT}", "The answer is 42.", "Yes."])
+    server, sampler = serve([f"Let me see.\n{CALL_TEXT}", "The answer is 42.", "Yes."])
     client = client_of(server)
     messages = list(QUESTION)
     recorded: list[int] = []
@@ -86,7 +86,7 @@ def test_a_tool_loop_of_three_turns_continues_token_by_token(serve):
             messages.append({"role": "user", "content": "Sure?"})
     counters = server.service.memory.counters()
     assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
-    assert len(backend.requests) == 3
+    assert len(sampler.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -124,17 +124,17 @@ def test_a_stream_ends_with_usage_when_asked(serve):
 
 
 def test_text_arrives_before_the_answer_is_complete(serve):
-    server, backend = serve(["one two three four five"], delay=0.02)
+    server, sampler = serve(["one two three four five"], delay=0.02)
     stream = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, stream=True)
     for chunk in stream:
         if chunk.choices[0].delta.content:
             break
-    assert backend.active == 1
+    assert sampler.active == 1
     stream.close()
 
 
 def test_a_stop_string_cuts_the_answer_and_cancels_the_rest(serve, tokenizer):
-    server, backend = serve(["The answer is 42. END and much more of it"])
+    server, sampler = serve(["The answer is 42. END and much more of it"])
     answer = client_of(server).chat.completions.create(
         model="tiny", messages=QUESTION, stop="END", extra_body=IDS, logprobs=True
     )
@@ -144,11 +144,11 @@ def test_a_stop_string_cuts_the_answer_and_cancels_the_rest(serve, tokenizer):
     kept = choice.model_extra["token_ids"]
     assert tokenizer.decode(kept).endswith("END")
     assert len(choice.logprobs.content) == len(kept)
-    assert backend.closed_early == 1
+    assert sampler.closed_early == 1
 
 
-def test_sampling_options_reach_the_backend(serve):
-    server, backend = serve(["ok"])
+def test_sampling_options_reach_the_sampler(serve):
+    server, sampler = serve(["ok"])
     client_of(server).chat.completions.create(
         model="tiny",
         messages=QUESTION,
@@ -162,7 +162,7 @@ def test_sampling_options_reach_the_backend(serve):
         logit_bias={"11": -3},
         extra_body={"top_k": 4, "min_p": 0.1},
     )
-    sampling = [request.sampling for request in backend.requests]
+    sampling = [request.sampling for request in sampler.requests]
     assert [one.seed for one in sampling] == [7, 8, 9]
     first = sampling[0]
     assert (first.temperature, first.top_p, first.top_k, first.min_p, first.max_tokens) == (0, 0.5, 4, 0.1, 9)
@@ -184,7 +184,7 @@ def test_top_logprobs_are_reported_for_each_token(serve):
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_is_required(serve, tokenizer, mode):
-    server, backend = serve([CALL_TEXT])
+    server, sampler = serve([CALL_TEXT])
     named = [{"type": "function", "function": {"name": "calculate"}}]
     answer = client_of(server).chat.completions.create(
         model="tiny",
@@ -193,7 +193,7 @@ def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_i
         tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}},
     )
     assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
-    (asked,) = backend.requests
+    (asked,) = sampler.requests
     prompt = tokenizer.decode(asked.prompt_ids)
     assert "Evaluate arithmetic" in prompt
     assert "look_up" not in prompt
@@ -203,7 +203,7 @@ def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_i
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculate"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, tokenizer, choice, stream):
-    server, backend = serve([CALL_TEXT, "The answer is 42."])
+    server, sampler = serve([CALL_TEXT, "The answer is 42."])
     client = client_of(server)
     asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "tool_choice": choice, "stream": stream}
     answer = client.chat.completions.create(**asked)
@@ -211,7 +211,7 @@ def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, toke
         assert list(collect(answer)[0]["calls"].values()) == [["calculate", '{"expression": "12+30"}']]
     else:
         assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
-    first = backend.requests[0]
+    first = sampler.requests[0]
     assert tokenizer.decode(first.prompt_ids).endswith("<|im_start|>assistant\n")
     assert accepts(first.constraint(), [*tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id])
     assert not accepts(first.constraint(), [*tokenizer.encode("No."), tokenizer.eos_token_id])
@@ -219,8 +219,8 @@ def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, toke
         model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=[CALCULATOR]
     )
     recorded = [*first.prompt_ids, *tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id]
-    assert list(backend.requests[1].prompt_ids[: len(recorded)]) == recorded
-    assert backend.requests[1].constraint is None
+    assert list(sampler.requests[1].prompt_ids[: len(recorded)]) == recorded
+    assert sampler.requests[1].constraint is None
 
 
 @pytest.mark.parametrize(
@@ -237,27 +237,27 @@ def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, toke
     ],
 )
 def test_where_no_grammar_can_demand_a_call_it_begins_in_the_prompt(serve, tokenizer, tools, choice, prefix, rest):
-    server, backend = serve([rest, "The answer is 42."], tool_format="pythonic")
+    server, sampler = serve([rest, "The answer is 42."], tool_format="pythonic")
     client = client_of(server)
     answer = client.chat.completions.create(model="tiny", messages=QUESTION, tools=tools, tool_choice=choice)
     (call,) = answer.choices[0].message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == ("calculate", {"expression": "12+30"})
-    first = backend.requests[0]
+    first = sampler.requests[0]
     assert first.constraint is None
     assert tokenizer.decode(first.prompt_ids).endswith(f"assistant\n{prefix}")
     client.chat.completions.create(model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=tools)
     recorded = [*first.prompt_ids, *tokenizer.encode(rest), tokenizer.eos_token_id]
-    assert list(backend.requests[1].prompt_ids[: len(recorded)]) == recorded
+    assert list(sampler.requests[1].prompt_ids[: len(recorded)]) == recorded
 
 
 def test_models_are_listed_and_choose_the_adapter(serve):
-    server, backend = serve(["ok"], adapters=("default", "other"))
+    server, sampler = serve(["ok"], adapters=("default", "other"))
     client = client_of(server)
     assert [model.id for model in client.models.list()] == ["tiny", "base", "default", "other"]
-    assert client.models.retrieve("tiny").model_extra["max_model_len"] == backend.context_length
+    assert client.models.retrieve("tiny").model_extra["max_model_len"] == sampler.context_length
     for name in ("tiny", "base", "other"):
         client.chat.completions.create(model=name, messages=QUESTION)
-    assert [request.adapter for request in backend.requests] == ["default", None, "other"]
+    assert [request.adapter for request in sampler.requests] == ["default", None, "other"]
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
         client.chat.completions.create(model="gpt", messages=QUESTION)
     with pytest.raises(openai.NotFoundError):
@@ -291,12 +291,12 @@ def test_models_are_listed_and_choose_the_adapter(serve):
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param, stream):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     with pytest.raises(openai.BadRequestError) as caught:
         client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION, "stream": stream} | options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
-    assert not backend.requests
+    assert not sampler.requests
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_fields_nobody_knows_are_ignored(serve):
 
 
 def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(serve):
-    server, backend = serve(["x" * 500], context_length=120)
+    server, sampler = serve(["x" * 500], context_length=120)
     client = client_of(server)
     answer = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=1000)
     assert answer.choices[0].finish_reason == "length"
@@ -332,12 +332,12 @@ def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(ser
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 500}])
     assert caught.value.code == "context_length_exceeded"
     assert "120" in str(caught.value)
-    assert backend.active == 0
+    assert sampler.active == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_without_parallel_calls_the_answer_ends_with_the_first(serve, tokenizer, stream):
-    server, backend = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}"])
+    server, sampler = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}"])
     answer = client_of(server).chat.completions.create(
         model="tiny",
         messages=QUESTION,
@@ -353,7 +353,7 @@ def test_without_parallel_calls_the_answer_ends_with_the_first(serve, tokenizer,
         calls, ids = answer.choices[0].message.tool_calls, answer.choices[0].model_extra["token_ids"]
     assert len(calls) == 1
     assert tokenizer.decode(ids) == f"Let me see.\n{CALL_TEXT}"
-    assert backend.closed_early == 1
+    assert sampler.closed_early == 1
 
 
 def test_a_stop_string_is_told_with_the_answer_that_it_ended(serve):

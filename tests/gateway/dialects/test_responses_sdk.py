@@ -51,7 +51,7 @@ def results(answer):
 
 
 def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
-    server, backend = serve(["The answer is 42."])
+    server, sampler = serve(["The answer is 42."])
     answer = client_of(server).responses.create(
         model="tiny", input="12+30?", instructions="Be terse.", metadata={"a": "b"}, extra_body=IDS
     )
@@ -60,10 +60,10 @@ def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     assert answer.id.startswith("resp_")
     assert (answer.instructions, answer.metadata, answer.error) == ("Be terse.", {"a": "b"}, None)
     assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
-    assert tuple(answer.model_extra["prompt_token_ids"]) == backend.requests[0].prompt_ids
-    prompt = tokenizer.decode(backend.requests[0].prompt_ids)
+    assert tuple(answer.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
+    prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
     assert prompt.index("system\nBe terse.") < prompt.index("user\n12+30?")
-    assert answer.usage.input_tokens == len(backend.requests[0].prompt_ids)
+    assert answer.usage.input_tokens == len(sampler.requests[0].prompt_ids)
     assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
     assert answer.usage.input_tokens_details.cached_tokens == 5
@@ -148,12 +148,12 @@ def test_the_events_come_in_openais_order(serve):
 
 
 def test_text_arrives_before_the_answer_is_complete(serve):
-    server, backend = serve(["one two three four five"], delay=0.02)
+    server, sampler = serve(["one two three four five"], delay=0.02)
     stream = client_of(server).responses.create(model="tiny", input="12+30?", stream=True)
     for event in stream:
         if event.type == "response.output_text.delta":
             break
-    assert backend.active == 1
+    assert sampler.active == 1
     stream.close()
 
 
@@ -188,23 +188,23 @@ async def test_parse_reads_calls_and_structured_text(serve):
     class Result(BaseModel):
         value: int
 
-    server, backend = serve([CALL_TEXT, '{"value": 42}'])
+    server, sampler = serve([CALL_TEXT, '{"value": 42}'])
     async with openai_client(server.endpoint) as client:
         strict = {**CALCULATE, "strict": True}
         called = await client.responses.parse(model="tiny", input="12+30?", tools=[strict])
         told = await client.responses.parse(model="tiny", input="12+30?", text_format=Result)
     assert called.output[0].parsed_arguments == {"expression": "12+30"}
     assert told.output_parsed == Result(value=42)
-    assert all(request.constraint is not None for request in backend.requests)
+    assert all(request.constraint is not None for request in sampler.requests)
 
 
 def test_only_the_allowed_tools_are_shown(serve, tokenizer):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "calculate"}]}
     client_of(server).responses.create(
         model="tiny", input="12+30?", tools=[{"type": "function", "name": "look_up"}, CALCULATE], tool_choice=allowed
     )
-    prompt = tokenizer.decode(backend.requests[0].prompt_ids)
+    prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
     assert "Evaluate arithmetic." in prompt
     assert "look_up" not in prompt
 
@@ -243,7 +243,7 @@ def test_a_lookup_needs_the_key(serve):
 
 
 async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, store):
-    server, backend = serve(["ok"], store=store)
+    server, sampler = serve(["ok"], store=store)
     _, url = await rollout_url(server, store)
     async with openai_client(url) as client, openai_client(server.endpoint) as stranger:
         unstored = await client.responses.create(model="tiny", input="12+30?", store=False)
@@ -254,7 +254,7 @@ async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, stor
             assert caught.value.code == "previous_response_not_found"
             assert caught.value.param == "previous_response_id"
             assert caught.value.type == "invalid_request_error"
-    assert len(backend.requests) == 2
+    assert len(sampler.requests) == 2
 
 
 async def test_a_conversation_can_be_continued_twice_from_one_response(serve, store):
@@ -298,24 +298,24 @@ async def test_a_conversation_can_be_continued_twice_from_one_response(serve, st
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param, stream):
-    server, backend = serve(["ok"])
+    server, sampler = serve(["ok"])
     with pytest.raises(openai.BadRequestError) as caught:
         client_of(server).responses.create(**{"model": "tiny", "input": "12+30?", "stream": stream} | options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
-    assert not backend.requests
+    assert not sampler.requests
 
 
 def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve, monkeypatch):
-    server, backend = serve(["The answer is 42."])
-    said = backend.complete
+    server, sampler = serve(["The answer is 42."])
+    said = sampler.complete
 
     async def breaks_off(request):
         async for delta in said(request):
             yield delta
-            raise openai.OpenAIError("the backend broke")
+            raise openai.OpenAIError("the sampler broke")
 
-    monkeypatch.setattr(backend, "complete", breaks_off)
+    monkeypatch.setattr(sampler, "complete", breaks_off)
     events = list(client_of(server).responses.create(model="tiny", input="12+30?", stream=True))
     assert events[-1].type == "response.failed"
     assert events[-1].response.status == "failed"

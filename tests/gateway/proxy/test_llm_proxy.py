@@ -143,7 +143,7 @@ def test_a_model_list_that_cannot_work_is_refused(model_list):
 
 
 async def test_an_attempt_that_the_store_does_not_know_is_refused_before_an_upstream_is_asked(serve, store, rollout):
-    upstream, backend = serve(["ok"])
+    upstream, sampler = serve(["ok"])
     proxy = LLMProxy(model_list=[{"model_name": "policy", "base_url": upstream.endpoint, "model": "tiny"}], store=store)
     await proxy.start()
     for rollout_id, attempt_id in (("nobody", "never"), (rollout.rollout_id, "never")):
@@ -151,4 +151,4 @@ async def test_an_attempt_that_the_store_does_not_know_is_refused_before_an_upst
         with pytest.raises(openai.NotFoundError, match="cannot be recorded"):
             await _ask(llm)
     await proxy.stop()
-    assert not backend.requests
+    assert not sampler.requests

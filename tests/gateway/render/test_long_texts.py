@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from mini_agentic_rl.gateway.errors import ContextLengthError
 from mini_agentic_rl.gateway.http.app import _BYTES_BESIDE, _BYTES_PER_TOKEN
 from mini_agentic_rl.gateway.render import long_texts
 from mini_agentic_rl.gateway.render.long_texts import LONGEST, PIECE, encode_in_pieces
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.http import BadRequestError
+from mini_agentic_rl.samplers import ContextLengthError
 
 from ..small_tokenizer import small_tokenizer
 from .word_rules import CUT, RULES, core, hard_text

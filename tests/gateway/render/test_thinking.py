@@ -108,7 +108,7 @@ def test_a_forced_call_closes_the_thought_that_the_prompt_opens():
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_thought_comes_as_reasoning_content_and_may_be_sent_back(serve, tokenizer, stream):
     tokenizer.chat_template = THINKING
-    server, backend = serve([f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}", "<think>ok</think>42"])
+    server, sampler = serve([f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}", "<think>ok</think>42"])
     client = client_of(server)
     asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "stream": stream}
     answer = client.chat.completions.create(**asked)
@@ -124,6 +124,6 @@ def test_the_thought_comes_as_reasoning_content_and_may_be_sent_back(serve, toke
     said = {"role": "assistant", "content": content, "reasoning_content": thought, "tool_calls": [call.model_dump()]}
     messages = [*QUESTION, said, {"role": "tool", "tool_call_id": call.id, "content": "42"}]
     client.chat.completions.create(**asked | {"messages": messages, "stream": False})
-    first, second = (request.prompt_ids for request in backend.requests)
+    first, second = (request.prompt_ids for request in sampler.requests)
     sampled = tokenizer.encode(f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}")
     assert list(second[: len(first) + len(sampled)]) == [*first, *sampled]

@@ -131,11 +131,10 @@ class Loop:
             self.context.checkpoints.save_epoch(epoch, write)
 
     def _write_result(self, folder: Path) -> None:
-        first, *others = self.adapters
-        if others:
+        if len(self.adapters) > 1:
             save_adapters(folder, self.policy)
         else:
-            self.policy.save(folder, first)
+            self.policy.save(folder, self.adapters[0])
 
     async def _resume(self, objective: Objective) -> None:
         latest = self.context.checkpoints.latest_checkpoint() if self.context.checkpoints is not None else None
@@ -171,6 +170,7 @@ class Loop:
         return found
 
     async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
+        await self.served.publish()
         return await evaluate(
             self.store,
             tasks,
@@ -349,6 +349,7 @@ class Loop:
         return self.train_dataset
 
     async def _sample(self, tasks: TaskSource, objective: Objective) -> SampledStep:
+        await self.served.publish()
         found = await sample_groups(
             self.context,
             self.settings,
@@ -378,8 +379,7 @@ class Loop:
             await self.policy.run_async(lambda: self._write_checkpoint(objective))
 
     def _checkpoint_now(self, objective: Objective) -> None:
-        if self.context.checkpoints is not None:
-            self.policy.run(lambda: self._write_checkpoint(objective))
+        self.policy.run(lambda: self._write_checkpoint(objective))
 
     def _write_checkpoint(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:

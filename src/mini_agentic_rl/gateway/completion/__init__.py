@@ -1,6 +1,6 @@
 """The life of one chat request, a file for each thing that happens to it.
 
-`prepare`: checked against what is served, rendered, constrained; `sample`: handed to the backend; `read`: the tokens as
+`prepare`: checked against what is served, rendered, constrained; `sample`: handed to the sampler; `read`: the tokens as
 text, thought and tool calls; `record`: a span with the exact tokens in the store; `remember`: what the next call of the
 conversation continues from; `answer`: told to the client whole or as a stream.
 """

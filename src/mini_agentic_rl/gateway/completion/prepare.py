@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...http import LARGE, BadRequestError, off_loop
+from ...samplers import ContextLengthError, Sampler
 from ...store import LightningStore
 from ...tokens import Delivery, SamplingParams, TokenRequest
-from ..backends import Backend
 from ..caller import Caller
 from ..constraints import ConstraintCompiler, answer_rule
 from ..dialects import ChatRequest, Scope
-from ..errors import ContextLengthError, NotFoundError, TooManyMessagesError, UnknownModelError
+from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .read import Choice
@@ -49,10 +49,10 @@ class PreparedChat:
 
 
 class Preparation:
-    """Turns requests into what the backend is asked. Used from one event loop.
+    """Turns requests into what the sampler is asked. Used from one event loop.
 
     Args:
-        backend: will sample the answers.
+        sampler: will sample the answers.
         renderer: renders the prompts.
         memory: the calls served so far, so that a conversation that goes on continues from its recorded ids.
         model_name: the public name of the model.
@@ -64,7 +64,7 @@ class Preparation:
 
     def __init__(
         self,
-        backend: Backend,
+        sampler: Sampler,
         renderer: ChatRenderer,
         memory: ConversationMemory,
         model_name: str,
@@ -73,7 +73,7 @@ class Preparation:
         budgets: RolloutBudgets | None,
         grammars: GrammarLimits,
     ) -> None:
-        self._backend = backend
+        self._sampler = sampler
         self._renderer = renderer
         self._memory = memory
         self._model_name = model_name
@@ -90,7 +90,7 @@ class Preparation:
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
-        return list(dict.fromkeys([self._model_name, *self._backend.model_names]))
+        return list(dict.fromkeys([self._model_name, *self._sampler.model_names]))
 
     async def make(self, request: ChatRequest, caller: Caller) -> PreparedChat:
         """Prepare a request. A call without a seed takes its rollout's, if that has one.
@@ -122,9 +122,9 @@ class Preparation:
         one_call = request.one_call and constraint is None
         forced_ids = self._renderer.forced_ids(request.must_call_name) if prefix else ()
         prompt_ids = (*prompt.ids, *forced_ids) if prefix else prompt.ids
-        room = self._backend.context_length - len(prompt_ids)
+        room = self._sampler.context_length - len(prompt_ids)
         if room < 1:
-            raise ContextLengthError(len(prompt_ids), self._backend.context_length)
+            raise ContextLengthError(len(prompt_ids), self._sampler.context_length)
         self._check_bias(request)
         # Last of all that waits: a client that leaves before it has used up nothing.
         left = None if self._budgets is None else await self._budgets.begin(scope, len(prompt_ids))
@@ -186,16 +186,16 @@ class Preparation:
         return await off_loop(_size(request), lambda: self._renderer.count(request.messages, request.offered_tools))
 
     def _prompt(self, scope: Scope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
-        return self._memory.prompt(scope, plain_messages(request.messages), tools, self._backend.context_length)
+        return self._memory.prompt(scope, plain_messages(request.messages), tools, self._sampler.context_length)
 
     def _check_count(self, request: ChatRequest) -> None:
-        if len(request.messages) > self._backend.context_length:  # each is a token at least
-            raise TooManyMessagesError(len(request.messages), self._backend.context_length)
+        if len(request.messages) > self._sampler.context_length:  # each is a token at least
+            raise TooManyMessagesError(len(request.messages), self._sampler.context_length)
 
     def _adapter(self, model: str) -> str | None:
         if model == self._model_name:
             return self._default_adapter
-        names = list(self._backend.model_names)
+        names = list(self._sampler.model_names)
         if model not in names:
             raise UnknownModelError(model, self.models)
         return None if model == names[0] else model

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ...http import BadRequestError
+from ...samplers import Sampler
 from ...store import LightningStore
 from ...tokens import TokenDelta, TokenRequest
-from ..backends import Backend
 from ..errors import RecordingError, UnavailableError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
@@ -42,9 +42,9 @@ class Counters:
 
 @dataclass
 class ChatService:
-    """Serves chat requests from one backend. Used from one event loop."""
+    """Serves chat requests from one sampler. Used from one event loop."""
 
-    backend: Backend
+    sampler: Sampler
     renderer: ChatRenderer
     model_name: str
     """The public name of the model; asking for it samples with `default_adapter`."""
@@ -60,7 +60,7 @@ class ChatService:
     def __post_init__(self) -> None:
         self.memory = ConversationMemory(self.renderer)
         self.preparation = Preparation(
-            self.backend,
+            self.sampler,
             self.renderer,
             self.memory,
             self.model_name,
@@ -82,7 +82,7 @@ class ChatService:
             emit: told of everything as it comes; None collects silently.
 
         Raises:
-            HttpError: of the backend or the recorder.
+            HttpError: of the sampler or the recorder.
             asyncio.CancelledError: the client went away; what was sampled is recorded with reason "cancelled".
         """
         self.counters.requests += 1
@@ -118,7 +118,7 @@ class ChatService:
     async def _run_choice(
         self, prepared: PreparedChat, choice: Choice, request: TokenRequest, emit: Emit | None
     ) -> None:
-        stream = self.backend.complete(request)
+        stream = self.sampler.complete(request)
         try:
             await _sample(stream, choice, emit)
         except asyncio.CancelledError:

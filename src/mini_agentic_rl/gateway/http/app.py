@@ -62,7 +62,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
                 exchange = dialect.open(body, caller.scope, key)
                 return exchange, parse_chat_request(exchange.chat)
 
-            exchange, chat = await _read(request, admission.limits, read, service.backend.context_length)
+            exchange, chat = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
             prepared = await unless_disconnected(preparation.make(chat, caller), request.receive)
@@ -84,13 +84,13 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
         def read(body: dict[str, Any]) -> ChatRequest:
             return parse_chat_request(chat_of(body))
 
-        return await preparation.count(await _read(request, admission.limits, read, service.backend.context_length))
+        return await preparation.count(await _read(request, admission.limits, read, service.sampler.context_length))
 
     def about() -> dict[str, Any]:
         return {
             "model": service.model_name,
             "models": preparation.models,
-            "context_length": service.backend.context_length,
+            "context_length": service.sampler.context_length,
             "requests": vars(service.counters),
             "conversations": service.memory.counters(),
         }
@@ -106,7 +106,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
 
     if sessions is not None:
         sessions.add_routes(app, admission, metrics, forget)
-    model_facts = {"owned_by": "mini-agentic-rl", "max_model_len": service.backend.context_length}
+    model_facts = {"owned_by": "mini-agentic-rl", "max_model_len": service.sampler.context_length}
     add_models(app, admission, metrics, lambda: preparation.models, model_facts)
     add_health(app, admission, metrics, about)
     return app
@@ -153,7 +153,7 @@ def _counted(service: ChatService) -> Iterable[MetricFamily]:
 
 
 def _measured(service: ChatService) -> Iterable[MetricFamily]:
-    load = service.backend.load()
+    load = service.sampler.load()
     remembered = {kind: count for kind, count in service.memory.counters().items() if kind in _NOW}
     yield MetricFamily.by_kind("sequences", "Answers being sampled, and waiting for their turn.", load.sequences)
     yield MetricFamily.by_kind(

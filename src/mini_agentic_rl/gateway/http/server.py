@@ -1,4 +1,4 @@
-"""The gateway on a backend, served over HTTP from a thread of its own."""
+"""The gateway on a sampler, served over HTTP from a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from ...attribution import gateway_started, gateway_stopped
 from ...errors import UserError
 from ...http import Admission, AdmittingServer
+from ...samplers import Sampler
 from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...types import ProxyLLM
-from ..backends import Backend
 from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
@@ -28,10 +28,10 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class MiniLLMServer(AdmittingServer):
-    """Serve the OpenAI API on a backend, and record what is asked under a rollout's URL.
+    """Serve the OpenAI API on a sampler, and record what is asked under a rollout's URL.
 
     Args:
-        backend: samples tokens; used from the server's own event loop.
+        sampler: samples tokens; used from the server's own event loop.
         tokenizer: the model's Hugging Face tokenizer.
         model_name: public name of the model; asking for it samples with `default_adapter`.
         host: address to listen on.
@@ -56,7 +56,7 @@ class MiniLLMServer(AdmittingServer):
 
     def __init__(
         self,
-        backend: Backend,
+        sampler: Sampler,
         tokenizer: Tokenizer,
         *,
         model_name: str,
@@ -81,7 +81,7 @@ class MiniLLMServer(AdmittingServer):
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
         self.service = ChatService(
-            backend, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
+            sampler, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
         )
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")

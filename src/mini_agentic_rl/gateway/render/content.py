@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ContextLengthError
+from ...samplers import ContextLengthError
 from .long_texts import PIECE, check_length, encode_in_pieces
 from .tokenizer import Tokenizer
 

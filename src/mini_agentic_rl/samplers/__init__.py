@@ -1,6 +1,6 @@
 """Samplers of tokens for the gateway: ids in, ids out, no text.
 
-`Backend` is the protocol; `PolicyBackend`, loaded when it is asked for, is the policy of this process behind it.
+`Sampler` is the protocol; `PolicySampler`, loaded when it is asked for, is the policy of this process behind it.
 """
 
 import lazy_loader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from mini_agentic_rl.gateway.backends.policy import PolicyBackend
+from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest
 
 DELTAS = [
@@ -31,13 +31,13 @@ class EagerEngine:
         self.cancelled += 1
 
 
-def _backend(engine):
-    return PolicyBackend(engine, base_name="base", adapters=["default"], context_length=64)
+def _sampler(engine):
+    return PolicySampler(engine, base_name="base", adapters=["default"], context_length=64)
 
 
 async def test_tokens_that_came_faster_than_they_are_read_are_one_delta_and_none_is_lost():
     engine = EagerEngine()
-    stream = _backend(engine).complete(TokenRequest((1, 2)))
+    stream = _sampler(engine).complete(TokenRequest((1, 2)))
     reading = asyncio.create_task(anext(stream))
     await asyncio.sleep(0.05)
     delta = await reading
@@ -62,7 +62,7 @@ async def test_leaving_the_stream_early_cancels_the_sampling():
             return request
 
     engine = SlowEngine()
-    stream = _backend(engine).complete(TokenRequest((1, 2)))
+    stream = _sampler(engine).complete(TokenRequest((1, 2)))
     assert (await anext(stream)).token_ids == (5,)
     await stream.aclose()
     assert engine.cancelled == 1

@@ -1,20 +1,21 @@
 """The seam below the gateway: whatever samples tokens. Ids in, ids out, no text.
 
-The in-process policy is one backend; an upstream server that returns token ids can be another.
+The policy of this process is one sampler; a pool of servers that return token ids is another.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from ...tokens import TokenDelta, TokenRequest
+from ..tokens import TokenDelta, TokenRequest
 
 
 @dataclass(frozen=True)
-class BackendLoad:
-    """Load of a backend; a mapping is empty where it cannot tell."""
+class SamplerLoad:
+    """Load of a sampler; a mapping is empty where it cannot tell."""
 
     sequences: Mapping[str, float] = field(default_factory=dict)
     """Continuations `running` and `waiting`."""
@@ -22,8 +23,8 @@ class BackendLoad:
     """Blocks of the key/value cache: `used` by continuations under way, `idle` (kept for reuse), `free`."""
 
 
-class Backend(Protocol):
-    """Samples continuations. All members are used from the gateway's event loop only."""
+class Sampler(Protocol):
+    """Samples continuations. `complete` and `load` are used from the gateway's event loop, the others from any."""
 
     @property
     def model_names(self) -> Sequence[str]:
@@ -33,7 +34,7 @@ class Backend(Protocol):
     def context_length(self) -> int:
         """The most tokens that a prompt and its continuation may have together."""
 
-    def load(self) -> BackendLoad:
+    def load(self) -> SamplerLoad:
         """Return how busy it is at the moment."""
 
     def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
@@ -47,3 +48,17 @@ class Backend(Protocol):
             ContextLengthError: the prompt leaves no room for a continuation.
             OverloadedError: no more requests are taken at the moment.
         """
+
+    async def publish(self, adapter: str, version: int, save: Callable[[Path], None]) -> None:
+        """Sample requests for `adapter` that begin from now on with its weights of this version.
+
+        Those under way end with the weights that they began with, where the sampler has weights of its own.
+
+        Args:
+            adapter: name of the adapter, or of the whole model where that is trained in full.
+            version: optimizer steps behind its weights.
+            save: writes them into a folder; it blocks, and is called where the sampler needs them.
+        """
+
+    def close(self) -> None:
+        """End what it has started; blocks until that has ended. It does not close a policy."""

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 from openai import AsyncOpenAI
 
-from mini_agentic_rl.gateway.backends.policy import HandOver
+from gateway.tiny_server import tiny_server
+from mini_agentic_rl.samplers import HandOver
 from mini_agentic_rl.tokens import TokenDelta
-
-from ..tiny_server import tiny_server
 
 LONG = 1.0
 """Seconds after which every pulse has come."""

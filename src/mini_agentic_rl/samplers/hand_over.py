@@ -1,86 +1,26 @@
-"""The policy of this process as a backend: its engine's tokens on their way to the gateway's event loop.
+"""Deltas on their way from the threads that make them to one event loop.
 
-Every step of the engine adds a token to every answer under way. One wake-up of the event loop brings the tokens of all
-answers. What goes into the middle of answers that may be joined goes on in pulses: all of them then get what has come
-since the last pulse, each as one delta. The more answers are streamed, the further apart are the pulses, so that the
-gateway's work does not grow with their number; it shares the interpreter with the engine. One answer alone gets each
-token at once, and no answer ever waits for its first tokens or for its last.
+One wake-up of the event loop brings what has come for all answers. What goes into the middle of answers that may be
+joined goes on in pulses: all of them then get what has come since the last pulse, each as one delta. The more answers
+are streamed, the further apart are the pulses, so that the gateway's work does not grow with their number; it shares
+the interpreter with the engine. One answer alone gets each token at once, and no answer ever waits for its first tokens
+or for its last.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from ...http import BadRequestError, OverloadedError
-from ...policy import Engine, PolicyError, PromptTooLongError, QueueFullError
-from ...tokens import TokenDelta, TokenRequest
-from ..errors import ContextLengthError
-from .base import BackendLoad
+from ..tokens import TokenDelta
 
 _APART_SECONDS: Final = 0.005
 """Between two pulses, for each answer that is being joined: at most so many events a second, however many answers."""
 _LONGEST_SECONDS: Final = 0.25
 """Between two pulses: nobody who reads along should wait longer."""
-
-
-class PolicyBackend:
-    """Hands requests to the engine's thread and its answers back to the gateway's event loop.
-
-    Args:
-        engine: samples the tokens.
-        base_name: name under which the model without an adapter can be asked for.
-        adapters: names of the LoRA adapters.
-        context_length: the most tokens that a prompt and its continuation may have together.
-    """
-
-    def __init__(self, engine: Engine, *, base_name: str, adapters: Sequence[str], context_length: int) -> None:
-        self._engine = engine
-        self.model_names = (base_name, *adapters)
-        self.context_length = context_length
-        self._hand_over: HandOver | None = None
-
-    def load(self) -> BackendLoad:
-        """See `Backend.load`."""
-        running, waiting = self._engine.load
-        cache = self._engine.cache
-        idle, available = cache.idle, cache.available
-        return BackendLoad(
-            sequences={"running": running, "waiting": waiting},
-            kv_blocks={"used": cache.total - available, "idle": idle, "free": available - idle},
-        )
-
-    async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
-        """See `Backend.complete`."""
-        inbox = self._reached().open(joined=request.delivery == "joined")
-        try:
-            sequence = self._engine.submit(request, inbox.post)
-        except PromptTooLongError as error:
-            raise ContextLengthError(error.prompt_tokens, error.limit) from error
-        except QueueFullError as error:
-            raise OverloadedError(f"The server is busy: {error}. Try again shortly.") from error
-        except PolicyError as error:
-            raise BadRequestError(str(error)) from error
-        finished = False
-        try:
-            while not finished:
-                delta = await inbox.get()
-                finished = delta.finish_reason is not None
-                yield delta
-        finally:
-            inbox.close()
-            if not finished:
-                self._engine.cancel(sequence)
-
-    def _reached(self) -> HandOver:
-        """Return the hand-over to the running event loop; a server that is started again has a new loop."""
-        loop = asyncio.get_running_loop()
-        if self._hand_over is None or self._hand_over.loop is not loop:
-            self._hand_over = HandOver(loop)
-        return self._hand_over
 
 
 class HandOver:
