@@ -135,17 +135,19 @@ class ServedPolicy:
         *,
         engine: EngineSettings | None = None,
         name: str | None = None,
+        make: Callable[..., Policy] = Policy.load,
         **options: Any,
     ) -> ServedPolicy:
         """Load model and tokenizer.
 
         Args:
             name: what the model is served as; None takes the name of its folder, or its id on the Hub.
+            make: makes the policy of the model, `engine` and the options.
             options: those of `load_model`.
         """
         source = model if isinstance(model, str) else model.name_or_path
         name = name or _usual_name(source) or type(model).__name__
-        policy = Policy.load(model, engine=engine, **options)
+        policy = make(model, engine=engine, **options)
         try:
             return cls(policy, load_tokenizer(model, tokenizer), name)
         except BaseException:

@@ -13,7 +13,7 @@ from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes, tokens_of_episodes
 from ..errors import UserError
 from ..gateway import RolloutLimits
-from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..trainer import RunnerSettings, RunSettings
 
 PPO = "ppo"
@@ -157,6 +157,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "learner.flex_attention",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "ranks.rank_timeout",
             "n_runners",
             "loop.gateway_port",
             "loop.gateway_host",
@@ -238,6 +239,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     lora: LoraSettings = LoraSettings()
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
+    ranks: RankSettings = RankSettings()
     limits: RolloutLimits = RolloutLimits()
     run: RunSettings = RunSettings()
 

@@ -10,6 +10,7 @@ from .errors import QueueFullError as QueueFullError
 from .errors import cannot_load as cannot_load
 from .launch import Launch as Launch
 from .launch import launched as launched
+from .launch import restarted as restarted
 from .learner import Learner as Learner
 from .learner import Loss as Loss
 from .learner import LossInputs as LossInputs

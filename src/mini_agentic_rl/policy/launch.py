@@ -49,7 +49,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if missing:
         raise PolicyError(
-            f"WORLD_SIZE={size}, but {', '.join(missing)} is not set: start the ranks with torchrun, or unset WORLD_SIZE"
+            f"WORLD_SIZE={size}, but {', '.join(missing)} is not set: start the ranks with torchrun, or unset it"
         )
     found = Launch(
         rank=_number(environment, "RANK", 0),
@@ -65,6 +65,12 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
             f"LOCAL_WORLD_SIZE={found.local_size}: no such rank"
         )
     return found
+
+
+def restarted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the launcher has started all ranks again: they go on from the last checkpoint."""
+    launch = launched(environment)
+    return launch is not None and launch.restarts > 0
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:

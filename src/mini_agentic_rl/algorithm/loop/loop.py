@@ -305,15 +305,15 @@ class Loop:
 
     async def _step(self, objective: Objective) -> dict[str, float]:
         started = time.perf_counter()
-        counters = self.policy.engine.counters
-        sampled_before, computed_before = counters.sampled_tokens, counters.computed_tokens
+        before = self.policy.counters()
         prompts_before = self.served.prompts()
         tasks = self._step_tasks.of_step(self._dataset, self.progress)
         found = await self._sample(tasks, objective)
         replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
         sampled = time.perf_counter()
         prompts = self.served.prompts()
-        sampled_tokens = counters.sampled_tokens - sampled_before
+        after = self.policy.counters()
+        sampled_tokens = after.sampled_tokens - before.sampled_tokens
 
         def learn() -> dict[str, float]:  # counts its step itself: an interruption may not come in between
             learnt: dict[str, float] = {}
@@ -335,7 +335,7 @@ class Loop:
         metrics |= {f"drift/{kind}": float(count - prompts_before[kind]) for kind, count in prompts.items()}
         return metrics | {
             "tokens_per_second": sampled_tokens / max(1e-9, sampled - started),
-            "sampling/computed_tokens": float(counters.computed_tokens - computed_before),
+            "sampling/computed_tokens": float(after.computed_tokens - before.computed_tokens),
             "seconds/sampling": sampled - started,
             "seconds/tail": found.tail_seconds,
             "seconds/learning": ended - sampled,
@@ -379,7 +379,13 @@ class Loop:
             await self.policy.run_async(lambda: self._write_checkpoint(objective))
 
     def _checkpoint_now(self, objective: Objective) -> None:
-        self.policy.run(lambda: self._write_checkpoint(objective))
+        def job() -> None:
+            if self.policy.is_whole:
+                self._write_checkpoint(objective)
+            else:
+                self.logger.note("the step under way has failed: the checkpoint before it stays the last")
+
+        self.policy.run(job)
 
     def _write_checkpoint(self, objective: Objective) -> None:
         if self.context.checkpoints is not None:

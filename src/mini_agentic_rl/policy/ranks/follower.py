@@ -139,6 +139,8 @@ class Follower:
             self._orders.put(message)
 
     def _lose(self, reason: str) -> None:
+        if self._over.is_set():  # it has said goodbye
+            return
         if self._failure is None:
             self._failure = RankLostError(f"rank 0 {reason}: this rank cannot go on without it")
         self._orders.put(("end",))

@@ -10,6 +10,7 @@ host that vanishes, or a process that stands still, falls silent, and is given u
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -97,10 +98,8 @@ class Link:
             self._on_lost(reason)
 
     def _shut(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the other side was quicker
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was quicker
         self._socket.close()
 
     def _read(self) -> None:
