@@ -7,6 +7,7 @@ VENV ?= .venv
 VENV_AGENTS ?= .venv-agents
 VENV_CREWAI ?= .venv-crewai
 VENV_TAU2 ?= .venv-tau2
+VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
 ARGS ?=
@@ -17,6 +18,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_AGENTS := $(VENV_AGENTS)/.installed
 INSTALLED_CREWAI := $(VENV_CREWAI)/.installed
 INSTALLED_TAU2 := $(VENV_TAU2)/.installed
+INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 SDK_TESTS := tests/agents_sdk
@@ -26,7 +28,7 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-tau2 test-oldest torture sanitize audit lint format install clean
+.PHONY: train test test-embedded test-agents test-tau2 test-ray test-oldest torture sanitize audit lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -59,6 +61,10 @@ sanitize: $(INSTALLED_DEV)
 
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
+
+# Runners on a Ray cluster of two nodes, which is started on this computer.
+test-ray: $(INSTALLED_RAY)
+	$(VENV_RAY)/bin/python -m pytest -n 0 tests/ray_cluster $(ARGS)
 
 # Most of the suite, with the oldest version of each requirement that pyproject.toml allows.
 test-oldest: $(INSTALLED_OLDEST)
@@ -108,6 +114,11 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 	$(VENV_TAU2)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[tau2,test]'
 	touch $@
 
+$(INSTALLED_RAY): pyproject.toml constraints.txt
+	test -x $(VENV_RAY)/bin/python || $(PYTHON) -m venv $(VENV_RAY)
+	$(VENV_RAY)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[ray,test]'
+	touch $@
+
 # uv takes the oldest versions, which pip cannot; it does not read where pip finds the wheels of this machine.
 $(INSTALLED_OLDEST): export UV_FIND_LINKS ?= $(shell $(PYTHON) -m pip config list 2>/dev/null | sed -n "s/^global.find.links='\(.*\)'/\1/p")
 $(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS)
@@ -125,6 +136,6 @@ $(INSTALLED_AUDIT):
 
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_OLDEST) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

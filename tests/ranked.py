@@ -12,9 +12,14 @@ from warm import WarmProcess
 
 @contextlib.contextmanager
 def ranks(
-    count: int, script: str | Path, *options: str, environment: Mapping[str, str] | None = None
+    count: int,
+    script: str | Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    of_rank: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Iterator[list[WarmProcess]]:
-    """Start `python script options...` on so many ranks; those that still run at the end are killed."""
+    """Start `python script options...` on so many ranks, with further options of some; those that still run at the end
+    are killed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shared = {
@@ -28,7 +33,12 @@ def ranks(
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
-                WarmProcess(script, *options, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+                WarmProcess(
+                    script,
+                    *options,
+                    *(of_rank or {}).get(rank, ()),
+                    environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
             )
             for rank in range(count)
         ]

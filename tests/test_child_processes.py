@@ -117,7 +117,7 @@ def test_a_keeper_that_was_killed_is_replaced_and_told_everything_again(tmp_path
     program = (
         "import os, signal\nfrom mini_agentic_rl import child_processes as c\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'first')!r})\n"
-        "c._keeper.kill()\nc._keeper.wait()\n"
+        "os.killpg(c._keeper.pid, signal.SIGKILL)\nwhile c._write(c._keeper, [99]):\n    pass\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program], check=False)

@@ -44,6 +44,15 @@ def _otlp():
     return _sender("http://127.0.0.1:1", None)
 
 
+def _ray():
+    from mini_agentic_rl.execution import RayExecutionStrategy
+    from mini_agentic_rl.store import InMemoryLightningStore
+
+    async def nothing(*given): ...
+
+    return RayExecutionStrategy().execute(nothing, nothing, InMemoryLightningStore())
+
+
 def _reasoning():
     from mini_agentic_rl.recipes import load_tasks
 
@@ -116,6 +125,7 @@ CASES = {
     "postgres": (("psycopg",), _postgres, ("store.sql.postgres",)),
     "mongo": (("pymongo",), _mongo, ("store.mongo.connection",)),
     "otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
+    "ray": (("ray",), _ray, ()),
     "reasoning": (("reasoning_gym",), _reasoning, ()),
     "sql, agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
     "sql, parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "tools.sql")),

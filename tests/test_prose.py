@@ -7,6 +7,7 @@ import configparser
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,11 +22,21 @@ def _definitions() -> Iterator[tuple[Path, ast.Module | Definition]]:
                 yield path, node
 
 
+def _fields(node: ast.Module | Definition) -> Iterator[tuple[int, str]]:
+    """Yield the text under each name that a body gives a value or a type, with its line."""
+    for name, text in pairwise(node.body):
+        if not isinstance(name, ast.Assign | ast.AnnAssign) or not isinstance(text, ast.Expr):
+            continue
+        if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+            yield text.lineno, text.value.value
+
+
 def test_no_docstring_begins_with_a_question():
     found = [
-        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}"
+        f"{path.relative_to(ROOT)}:{line}: {text.partition(chr(10))[0]}"
         for path, node in _definitions()
-        if (text := ast.get_docstring(node) or "").partition(" ")[0] in QUESTIONS
+        for line, text in [(getattr(node, "lineno", 1), ast.get_docstring(node) or ""), *_fields(node)]
+        if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] in QUESTIONS
     ]
     assert found == []
 

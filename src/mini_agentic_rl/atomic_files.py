@@ -27,7 +27,7 @@ _FULL_BELOW = 1 << 20
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO)
 _BROKEN_WORDS = ("input/output error", "os error 5)")
 _TORCH_WORDS = ("iostream error", "pytorchstreamwriter failed", "unexpected pos")
-"""What torch says where it writes by itself, of a full disk and of a broken one alike."""
+"""Words of torch's where it writes by itself, of a full disk and of a broken one alike."""
 
 
 class DiskFullError(OSError):

@@ -7,7 +7,8 @@ On Linux the kernel kills such a process at its parent's death, even while it co
 process asks for that signal before it becomes what it is to run; a parent that died sooner is noticed there. On other
 systems a keeper kills it: a small process that waits at the end of a pipe whose other end nobody else holds.
 
-The keeper does other things too when its pipe ends: whatever `at_death` was given.
+The keeper does other things too when its pipe ends: whatever `at_death` was given. It is no child of the process that
+it waits for, since some processes kill their children when they end.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ KEEPER_NAME: Final = "mini-agentic-rl-keeper"
 """An argument of the keeper, which shows in a list of processes."""
 
 _KEEPER: Final = """
-import json, signal, sys
+import json, os, signal, sys
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
     if hasattr(signal, name):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 sys.path[:] = json.loads(sys.argv[1])
+if hasattr(os, "fork") and os.fork():
+    os._exit(0)
 calls = {}
 for line in sys.stdin:
     number, *call = json.loads(line)
@@ -181,9 +184,7 @@ def _tell(number: int, call: list[Any] | None) -> None:
             _calls.pop(number, None)
         else:
             _calls[number] = call
-        if _keeper is not None and _keeper.poll() is None:
-            _write(_keeper, [number, *(call or ())])
-        elif _calls:
+        if (_keeper is None or not _write(_keeper, [number, *(call or ())])) and _calls:
             _keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, json.dumps(sys.path), KEEPER_NAME],
                 bufsize=0,
@@ -192,14 +193,20 @@ def _tell(number: int, call: list[Any] | None) -> None:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+            if hasattr(os, "fork"):
+                _keeper.wait()  # it has left a child of its own behind, which is nobody's
             for each, kept in _calls.items():
                 _write(_keeper, [each, *kept])
 
 
-def _write(keeper: subprocess.Popen[bytes], message: list[Any]) -> None:
+def _write(keeper: subprocess.Popen[bytes], message: list[Any]) -> bool:
+    """Return False where somebody has killed the keeper."""
     assert keeper.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+    try:
         keeper.stdin.write(json.dumps(message).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def _forget() -> None:

@@ -108,6 +108,8 @@ class CompletionSpanAttributes:
     RESPONSE_FORCED_POSITIONS: Final = "response_forced_positions"
     """Indices of the response tokens that a constraint left no choice about; absent where there are none."""
     POLICY_VERSION: Final = "policy_version"
+    POLICY_VERSIONS: Final = "policy_versions"
+    """Version that sampled each response token; absent where `POLICY_VERSION` sampled all of them."""
     CHOICE_INDEX: Final = "choice_index"
     UNTRAINABLE: Final = "agentlightning.untrainable"
     """Reason why the call cannot be trained: what its model's server did not report."""

@@ -15,7 +15,7 @@ from helpers import tiny_policy
 from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.grpo import objective as update
-from mini_agentic_rl.algorithm.loop import loop
+from mini_agentic_rl.algorithm.loop import steps
 from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.emitter import emit_reward
@@ -178,14 +178,14 @@ def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatc
 
     monkeypatch.setattr(update, "update", kept_update)
     finished: list[Any] = []
-    seen = loop.sample_groups
+    seen = steps.sample_groups
 
     async def kept_groups(*arguments, **options):
         found = await seen(*arguments, **options)
         finished.append(found)
         return found
 
-    monkeypatch.setattr(loop, "sample_groups", kept_groups)
+    monkeypatch.setattr(steps, "sample_groups", kept_groups)
     algorithm_ = algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=GROUP)
     Trainer(algorithm=algorithm_, n_runners=GROUP).fit(Two(), TASKS[:1])
     (found,) = finished

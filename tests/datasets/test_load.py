@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import reasoning_gym
 
 from mini_agentic_rl.datasets import DatasetError, load_task_dataset
 from mini_agentic_rl.rewards import is_correct
@@ -33,6 +35,19 @@ def test_gsm_symbolic_is_reproducible_and_no_question_crosses_splits_between_see
     assert list(train) == list(load_task_dataset("gsm_symbolic", "train", 300, seed=0))
     test = {row["question"] for row in load_task_dataset("gsm_symbolic", "test", 100, seed=1)}
     assert not test & {row["question"] for row in train}
+
+
+def test_no_two_problems_of_gsm_symbolic_draw_their_numbers_by_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    plain = reasoning_gym.create_dataset
+
+    def observed(name: str, seed: int, size: int) -> Any:
+        seeds.extend(range(seed, seed + size))
+        return plain(name, seed=seed, size=size)
+
+    monkeypatch.setattr(reasoning_gym, "create_dataset", observed)
+    assert len(load_task_dataset("gsm_symbolic", "test", 250)) == 250
+    assert len(seeds) == len(set(seeds)) > 2000
 
 
 def test_gsm_symbolic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

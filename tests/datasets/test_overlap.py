@@ -52,7 +52,9 @@ def test_the_command_counts_a_leak_and_finds_none_of_whole_questions_in_generate
     assert leaks == {("train", "val"): 0, ("train", "test"): 1, ("val", "test"): 0}
     shown = invoke("arithmetic:1", "--check-splits", "--max-samples", 40)
     assert shown.exit_code == 0, shown.output
-    assert "train 40, val 40, test 40" in shown.stdout
+    assert "train 40, val 40, test 40, transfer 40" in shown.stdout
+    guesses = json.loads(invoke("guess", "--check-splits", "--max-samples", 20, "--json").stdout)
+    assert ("train", "transfer", 0) in {(row["seen"], row["asked"], row["same"]) for row in guesses["overlaps"]}
     (tmp_path / "one.jsonl").write_text(json.dumps({"question": "Only one?", "answer": "1"}))
     alone = invoke(tmp_path / "one.jsonl", "--check-splits")
     assert (alone.exit_code, alone.stderr.count("\n")) == (2, 1)

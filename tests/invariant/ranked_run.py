@@ -1,6 +1,6 @@
 """A short deterministic training of a tiny model, to be started on any number of ranks.
 
-`ranked_run.py FOLDER ALGORITHM [--resume] [--steps N] [--die RANK STEP]`: prints the digest of the trained weights.
+`ranked_run.py FOLDER ALGORITHM [--resume] [--steps N]`; `--end-after STEP` has it told to end, `--kill-after STEP` kills it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "algorithm")]
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "algorithm"))
 
 from letters import TASKS, AnyReward, Letters
+
 from mini_agentic_rl import MiniGRPO, MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, launched

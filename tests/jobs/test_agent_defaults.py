@@ -6,6 +6,7 @@ import json
 
 import pyarrow
 import pytest
+import yaml
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -42,3 +43,29 @@ def test_a_file_of_any_form_is_measured_as_a_whole(name, tiny_folder, tmp_path):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["accuracy"][0]["count"] == 6
+
+
+def _printed(*arguments):
+    result = CliRunner().invoke(app, ["train", *arguments, "--print-config"])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--agent", "guess", "--lora-r", "4"], ["--agent", "sql"], ["--difficulty", "3,4"]]
+)
+def test_what_is_printed_is_what_would_be_trained_with(arguments, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text(_printed(*arguments))
+    assert _printed("--config", str(file)) == file.read_text()
+    options = [word.removeprefix("--").replace("-", "_") for word in arguments]
+    trained = with_agent_defaults(TrainConfig(**dict(zip(options[::2], options[1::2], strict=True)))).flat()
+    shown = yaml.safe_load(file.read_text())
+    assert {name: trained[name] for name in shown} == shown
+
+
+def test_each_recipe_has_its_own_defaults():
+    math, guess, sql = (yaml.safe_load(_printed("--agent", agent)) for agent in ("math", "guess", "sql"))
+    assert [one["sft_examples"] for one in (math, guess, sql)] == [1024, 32, 192]
+    assert [one["max_batch_tokens"] for one in (math, guess)] != [sql["max_batch_tokens"]] * 2
+    assert guess["output_dir"] == "outputs/guess-agent"

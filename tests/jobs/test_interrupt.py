@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop import loop
+from mini_agentic_rl.algorithm.loop import measuring
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -38,15 +38,22 @@ def _checkpoints(folder):
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "status", "word", "staleness"),
+    [
+        (signal.SIGINT, 130, "interrupted", "0"),
+        (signal.SIGTERM, 143, "terminated", "0"),
+        (signal.SIGTERM, 143, "terminated", "2"),
+    ],
 )
-def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path, number, status, word):
+def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(
+    tiny_folder, tmp_path, number, status, word, staleness
+):
     folder = tmp_path / "run"
     steps = 12
     options = [
         *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
-        *("--max-new-tokens", "24", "--checkpoint-every", "100"),
+        *("--max-new-tokens", "24", "--checkpoint-every", "100", "--max-staleness", staleness),
     ]
     with WarmProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 3")
@@ -113,21 +120,21 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
 
 
 def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_twice(tiny_folder, tmp_path, monkeypatch):
-    evaluate, updates, update = loop.evaluate, [], GRPOObjective.update
+    evaluate, updates, update = measuring.evaluate, [], GRPOObjective.update
 
     async def broken(*arguments, **options):
         if options["name"] == "after RL":
             raise RuntimeError("the lights went out")
         return await evaluate(*arguments, **options)
 
-    monkeypatch.setattr(loop, "evaluate", broken)
+    monkeypatch.setattr(measuring, "evaluate", broken)
     monkeypatch.setattr(GRPOObjective, "update", lambda *arguments: updates.append(1) or update(*arguments))
     settings = _settings(tiny_folder, tmp_path / "run", total_steps=3)
     with pytest.raises(RuntimeError, match="the lights went out"):
         train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_3": 3}
     trained = len(updates)
-    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(measuring, "evaluate", evaluate)
     summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after RL"]
     assert len(updates) == trained

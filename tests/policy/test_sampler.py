@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
+from mini_agentic_rl.policy import sampler
 from mini_agentic_rl.policy.sampler import Row, TokenCounts, fit_mask, sample, uniform
 from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
@@ -249,3 +253,64 @@ def test_a_token_without_probability_is_not_among_the_likeliest():
 def test_what_is_no_number_is_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         SamplingParams(**bad)
+
+
+class HostTraffic(TorchFunctionMode):
+    """Counts what would wait for a GPU if the logits lay on one, by the name of the call."""
+
+    READS = frozenset({"cpu", "tolist", "item", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__"})
+    COPIES = frozenset({"tensor", "as_tensor", "from_numpy", "to", "cuda", "pin_memory", "__array__"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
+        self.staged = 0
+        self._copying = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = func.__name__
+        on_host = isinstance(args[0], torch.Tensor) and getattr(args[0], "is_read", False) if args else False
+        if not self._copying and not on_host:
+            self.reads[name] += name in self.READS
+            self.copies[name] += name in self.COPIES
+            if name in ("__getitem__", "__setitem__"):
+                index = args[1] if isinstance(args[1], tuple) else (args[1],)
+                self.copies[name] += any(isinstance(part, list | np.ndarray) for part in index)
+        out = func(*args, **(kwargs or {}))
+        if name == "cpu":
+            out = out.clone()
+            out.is_read = True
+        return out
+
+    def on_device(self, array, device):
+        self._copying, self.staged = True, self.staged + 1
+        try:
+            return torch.from_numpy(np.array(array)).to(device)
+        finally:
+            self._copying = False
+
+
+def _every_kind_of_row(vocabulary):
+    allowed = np.full(-(-vocabulary // 32), 0x55, np.int32)
+    return [
+        Row(SamplingParams(), 0),
+        Row(SamplingParams(temperature=0.0), 1),
+        Row(SamplingParams(temperature=0.7, top_p=0.9, top_k=50, min_p=0.01), 2),
+        Row(SamplingParams(top_logprobs=3, logit_bias={5: 2.0}), 3),
+        Row(SamplingParams(presence_penalty=0.5), 4, counts=TokenCounts([7, 7, 9])),
+        Row(SamplingParams(), 5, allowed=fit_mask(allowed, vocabulary)),
+    ]
+
+
+def test_a_gpu_is_waited_for_once_whatever_the_rows_ask_for(monkeypatch):
+    monkeypatch.setattr(sampler.kernels, "can_draw", lambda logits: False)
+    logits = torch.randn(8, 500, generator=torch.Generator().manual_seed(0))
+    rows, places = _every_kind_of_row(500), [1, 0, 3, 5, 7, 6]
+    expected = sample(logits.clone(), rows, places)
+    with HostTraffic() as traffic:
+        monkeypatch.setattr(sampler, "on_device", traffic.on_device)
+        assert sample(logits.clone(), rows, places) == expected
+    assert +traffic.reads == Counter(cpu=1)
+    assert +traffic.copies == Counter()
+    assert traffic.staged > 5

@@ -80,6 +80,7 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
             logprobs=np.asarray(facts[Key.RESPONSE_LOGPROBS], dtype=np.float32),
             forced=_forced(facts),
             version=int(facts.get(Key.POLICY_VERSION, 0)),
+            versions=_versions(facts),
             finish_reason=_finish_reason(facts.get(Key.FINISH_REASONS)),
             rollout_id=span.rollout_id,
             attempt_id=span.attempt_id,
@@ -110,6 +111,12 @@ def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
     forced = np.zeros(size, np.bool_)
     forced[np.asarray(positions, np.int64)] = True
     return forced
+
+
+def _versions(facts: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
+    """Return the version that sampled each token; None where it is the same for all."""
+    versions = facts.get(Key.POLICY_VERSIONS)
+    return np.asarray(versions, dtype=np.int64) if versions else None
 
 
 def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:

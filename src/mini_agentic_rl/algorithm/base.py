@@ -90,7 +90,8 @@ class Algorithm(ABC):
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Which of the context's `num_epochs` and `on_failure` it follows; the trainer warns of one that it does not."""
+    """Those of the context's `num_epochs` and `on_failure` that it follows; the trainer warns of one that it does
+    not."""
 
     evaluations: Sequence[Evaluation] = ()
     """Measurements of the run, in order; a report shows conversations of the last."""

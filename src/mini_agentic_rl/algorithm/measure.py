@@ -83,8 +83,8 @@ class Measure(Algorithm):
     """Sampling."""
     gateway_port: int = 0
     """Port of the endpoint that agents call; 0 takes a free one."""
-    gateway_host: str = "127.0.0.1"
-    """Address that it listens on."""
+    gateway_host: str | None = None
+    """Address that it listens on; None takes what the runners need."""
     gateway_url: str | None = None
     """URL by which agents reach it, where that is not its address."""
     evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)

@@ -54,13 +54,13 @@ class FinishedRollout:
     reward: float | None
     """Its final reward; None when nobody gave one."""
     error: str | None
-    """Why its attempt failed; None when it succeeded."""
+    """Reason for which its attempt failed; None when it succeeded."""
     untrained_calls: str | None = None
-    """Why none of its LLM calls is trained; None when one is, or when it made none."""
+    """Reason for which none of its LLM calls is trained; None when one is, or when it made none."""
     calls_left_out: int = 0
     """Number of its LLM calls that are not trained."""
     over_budget: str | None = None
-    """Why the gateway took no more LLM calls of its attempt; None when it took all."""
+    """Reason for which the gateway took no more LLM calls of its attempt; None when it took all."""
     attempts: int = 1
     """Number of its attempts."""
     counts_as_zero: bool = False

@@ -23,9 +23,10 @@ class RolloutSettings(AnswerSettings, SeedSettings):
     """Seconds after which a rollout is ended and has failed."""
     gateway_port: int = Field(default=0, ge=0, le=65535)
     """Port of the endpoint that agents call; 0 takes a free one. A fixed one suits agents whose `base_url` is fixed."""
-    gateway_host: str = "127.0.0.1"
+    gateway_host: str | None = None
     """Address that this endpoint listens on; 0.0.0.0 lets agents on other machines in. It then asks for a key that is
-    made for the run, and that agents find with its address."""
+    made for the run, and that agents find with its address. By default this machine's loopback, or with runners on Ray
+    its address in the cluster."""
     gateway_url: str | None = None
     """URL by which agents reach it, as http://learner:8000, where that is not its address; by default, for 0.0.0.0, the
     name of this machine and the port."""
@@ -35,7 +36,7 @@ class WarmStartSettings(Settings):
     """Amount of imitation before reinforcement learning."""
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
-    """How many generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
+    """Number of generated example conversations to imitate before reinforcement learning; 0 leaves it out."""
     batch_size: int = Field(default=4, ge=1, json_schema_extra={"option": "--sft-batch-size"})
     """Conversations per optimizer step of the imitation."""
     learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})

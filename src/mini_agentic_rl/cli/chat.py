@@ -22,6 +22,7 @@ from ..policy import AdaptedModelSettings
 from ..recipes.math import MAX_TURNS, SYSTEM_PROMPT, TOOLS, use_tool
 from ..stopping import terminated
 from ..visible_text import VisibleConsole
+from .reply_text import ReplyText, Said, words_of_reply
 
 _HELP = (
     "Type a message. /new starts over, /help shows this, /quit, exit or Ctrl-D ends. Ctrl-C stops a reply, and ends "
@@ -40,7 +41,7 @@ class Conversation:
     model: str
     """Model name to ask for."""
     console: Console
-    """Where replies and tool calls are shown."""
+    """Console that shows replies and tool calls."""
     system_prompt: str | None = None
     """First message of the conversation, if any."""
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -52,15 +53,19 @@ class Conversation:
     sampling: dict[str, Any] = field(default_factory=dict)
     """Further arguments of every call, e.g. temperature."""
     messages: list[dict[str, Any]] = field(default_factory=list)
+    _in_line: bool = field(default=False, init=False)
+    """True while the line on the console has not ended."""
 
     def say(self, text: str) -> str:
-        """Send a message and return the answer. A failed or interrupted exchange leaves no trace in `messages`.
+        """Send a message and return the answer as it is shown.
+
+        A failed or interrupted exchange leaves no trace in `messages`.
 
         Raises:
             openai.OpenAIError: the endpoint refused the call or cannot be reached.
             KeyboardInterrupt: Ctrl-C while the model was answering.
         """
-        before = list(self.messages)
+        before, self._in_line = list(self.messages), False
         if not self.messages and self.system_prompt:
             self.messages.append({"role": "system", "content": self.system_prompt})
         self.messages.append({"role": "user", "content": text})
@@ -69,7 +74,7 @@ class Conversation:
                 reply = self._reply()
                 self.messages.append(reply)
                 if not reply.get("tool_calls"):
-                    return str(reply["content"])
+                    return words_of_reply(reply["content"])
                 self._use_tools(reply["tool_calls"])
         except BaseException:
             self.messages = before
@@ -82,12 +87,13 @@ class Conversation:
         self.messages = []
 
     def _reply(self) -> dict[str, Any]:
-        """One streamed model call as an assistant message; its text is shown as it arrives."""
+        """One streamed model call as an assistant message, in the model's own words; its text is shown as it arrives,
+        without what belongs to the template."""
         request: dict[str, Any] = {"model": self.model, "messages": self.messages, "stream": True, **self.sampling}
         if self.tools:
             request["tools"] = self.tools
         stream: Any = self.client.chat.completions.create(**request)
-        content = ""
+        content, shown = "", ReplyText()
         calls: dict[int, dict[str, Any]] = {}
         with stream:
             for chunk in stream:
@@ -96,7 +102,7 @@ class Conversation:
                 delta = chunk.choices[0].delta
                 if delta.content:
                     content += delta.content
-                    self._show(delta.content, end="")
+                    self._tell(shown.feed(delta.content))
                 for part in delta.tool_calls or []:
                     call = calls.setdefault(
                         part.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -105,8 +111,8 @@ class Conversation:
                     if part.function is not None:
                         call["function"]["name"] += part.function.name or ""
                         call["function"]["arguments"] += part.function.arguments or ""
-        if content:
-            self._show("")
+        self._tell(shown.finish())
+        self._end_line()
         reply: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
             reply["tool_calls"] = [calls[index] for index in sorted(calls)]
@@ -119,6 +125,20 @@ class Conversation:
             self._show(f"  → {function['name']} {function['arguments']}", style="cyan")
             self._show(f"  ← {result}", style="green")
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+    def _tell(self, parts: list[Said]) -> None:
+        for part in parts:
+            if part.is_aside:
+                self._end_line()
+                self._show(f"  {part.text}", style="yellow")
+            else:
+                self._show(part.text, end="")
+                self._in_line = True
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            self._show("")
+        self._in_line = False
 
     def _show(self, text: str, *, end: str = "\n", style: str | None = None) -> None:
         self.console.print(text, end=end, style=style, markup=False, highlight=False, soft_wrap=True)

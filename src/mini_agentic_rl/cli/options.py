@@ -78,7 +78,7 @@ def settings_command(
             def work() -> None:
                 settings = read_settings(kind, given, config)
                 if print_config:
-                    typer.echo(as_yaml(settings), nl=False)
+                    typer.echo(as_yaml(_of_kind(kind, settings.completed())), nl=False)
                 else:
                     run(settings)
 
@@ -109,6 +109,14 @@ def settings_command(
         app.command(name, cls=_refusing(kind), rich_help_panel=panel)(command)
 
     return decorate
+
+
+def _of_kind(kind: type[Settings], settings: Settings) -> Settings:
+    """Return the settings as the command has them, where a choice among them has led to those of another command."""
+    if type(settings) is kind:
+        return settings
+    known = {*kind.settings(), *kind.model_fields}
+    return kind(**{name: value for name, value in settings.flat().items() if name in known})
 
 
 def _refusing(kind: type[Settings]) -> type[PagedCommand]:

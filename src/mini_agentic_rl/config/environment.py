@@ -26,7 +26,7 @@ class LightningEnvVar(Enum):
     """Environment variables that choose how an execution strategy runs, and how the store is reached."""
 
     AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
-    """Which side this process runs: `algorithm`, `runner` or `both`."""
+    """Side that this process runs: `algorithm`, `runner` or `both`."""
     AGL_SERVER_HOST = "AGL_SERVER_HOST"
     """Host of the store server."""
     AGL_SERVER_PORT = "AGL_SERVER_PORT"

@@ -67,6 +67,10 @@ class Settings(BaseModel):
                 _put(found, path, value)
         return found
 
+    def completed(self) -> Settings:
+        """Return the settings with those defaults that a choice among them decides."""
+        return self
+
     def changed(self, **values: Any) -> Self:
         """Return a copy in which these settings, by name or in their groups, are set.
 

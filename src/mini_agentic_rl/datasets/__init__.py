@@ -19,7 +19,7 @@ from .convert import convert_preferences
 from .examples import divide_examples, load_examples
 from .formats import FORMS, Example, Form, examples_of
 from .load import LOCAL as LOCAL_GSM8K
-from .load import NAMES, load_task_dataset
+from .load import NAMES, load_task_dataset, splits_of
 from .messages import ShapeError
 from .overlap import overlap_of_splits, split_overlap
 from .preferences import PreferenceFields
@@ -62,5 +62,6 @@ __all__ = [
     "small_talk_conversations",
     "split_overlap",
     "split_style",
+    "splits_of",
     "tools_for",
 ]

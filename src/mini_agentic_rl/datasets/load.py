@@ -13,9 +13,9 @@ from pathlib import Path
 from ..errors import MissingPackageError
 from .arithmetic import TRANSFER, ArithmeticDataset
 from .conversation import in_text, split_style
-from .episodes import EPISODES, is_episodes, load_episodes
+from .episodes import EPISODES, SPLITS_OF_EPISODES, is_episodes, load_episodes
 from .records import SUFFIXES, is_data_file, is_hub_name
-from .rows import DatasetError, Row, TaskRows, check_split, digest, meant, split_of
+from .rows import SPLITS, DatasetError, Row, TaskRows, check_split, digest, meant, split_of
 from .sql import MedicalQuestions
 from .stories import LEVELS
 from .tasks import load_tasks_of
@@ -48,7 +48,7 @@ def load_gsm8k(
 
 
 _BLOCK = 1_000_000
-"""Seeds of the generator from one `seed` to the next; each gives one batch."""
+"""Seeds of the generator from one `seed` to the next."""
 _BATCH = 1000
 _MAX_BATCHES_WITHOUT_NEW = 50
 
@@ -86,7 +86,7 @@ def load_gsm_symbolic(split: str = "train", size: int = 1000, seed: int = 0) -> 
                         "difficulty": 1,
                     }
                 )
-        block += 1
+        block += _BATCH  # a problem draws its numbers by the seed of its batch plus its place
         idle = idle + 1 if len(rows) == before else 0
         if idle == _MAX_BATCHES_WITHOUT_NEW:
             raise DatasetError(f"gsm_symbolic has no more than {len(rows)} {wanted} problems at hand; lower the size")
@@ -100,6 +100,14 @@ EVERY_NAME: tuple[str, ...] = (*NAMES, MEDICAL, *EPISODES)
 """Every data set that is known by its name."""
 DEFAULT_SIZE = 1000
 """Rows of a generated data set when no size is given."""
+
+
+def splits_of(name_or_path: str | Path) -> tuple[str, ...]:
+    """Return the splits of a task data set, those to train on first."""
+    name, _ = split_style(str(name_or_path))
+    if is_episodes(name):
+        return SPLITS_OF_EPISODES
+    return (*SPLITS, TRANSFER) if name.partition(":")[0] == "arithmetic" else SPLITS
 
 
 def load_task_dataset(

@@ -23,6 +23,9 @@ name a strategy finds what a runner was running whose process has died.
 class ExecutionStrategy(ABC):
     """A way to run one algorithm and its runners against one store."""
 
+    n_runners: int | None = None
+    """Number of runners, at most; None where it is not known."""
+
     @abstractmethod
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         """Return when the algorithm has ended and the runners have stopped.

@@ -16,20 +16,21 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..runner import set_worker_label
+from ..runner import set_worker_label, watch_workers
 from ..runner.processes import describe_exit, dumps
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .events import ExecutionEvent, ThreadingEvent
+from .events import ThreadingEvent
 from .role_main import RoleSetup, run_until_set
 from .role_processes import AlgorithmProcess, Patience, RunnerProcesses
-from .roles import RoleThread, run_here
+from .roles import run_here
+from .side_by_side import run_side_by_side
 
 Role = Literal["algorithm", "runner", "both"]
 
@@ -66,6 +67,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             is used as it is. None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         allowed_exit_codes: exit codes of a stopped process that are no error; minus the number of a signal.
         api_key: bearer token of the store server; None takes AGL_API_KEY.
+        silent_seconds: with the role `algorithm`, seconds without a heartbeat after which a runner is taken for lost,
+            and what it was running is queued again.
 
     Raises:
         ValueError: a setting that cannot work, by name.
@@ -84,6 +87,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         allowed_exit_codes: Iterable[int] = (0, -15),
         *,
         api_key: str | None = None,
+        silent_seconds: float = 90.0,
     ) -> None:
         chosen: str = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, fallback="both")
         if chosen not in ("algorithm", "runner", "both"):
@@ -95,17 +99,20 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         for name, seconds in (("graceful_timeout", graceful_timeout), ("terminate_timeout", terminate_timeout)):
             if seconds < 0:
                 raise ValueError(f"{name} must be 0 or more, not {seconds}")
+        if silent_seconds <= 0:
+            raise ValueError(f"silent_seconds must be more than 0, not {silent_seconds}")
         self.role = chosen
         self.server_host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host, fallback=_DEFAULT_HOST)
         self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, fallback=_DEFAULT_PORT)
         if self.server_port == 0 and chosen != "both":
             raise ValueError(f"server_port (AGL_SERVER_PORT) must name the port for the role {chosen!r}, not 0")
-        self.n_runners = n_runners
+        self.n_runners: int = n_runners
         self.patience = Patience(graceful_timeout, terminate_timeout)
         self.main_process = main_process
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
         self.allowed_exit_codes = frozenset(allowed_exit_codes)
         self.api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
+        self.silent_seconds = silent_seconds
         self._ending = ThreadingEvent()
 
     def stop(self) -> bool:
@@ -134,7 +141,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         with self._served(store) if managed else contextlib.nullcontext(store) as shared:
             label = None if managed else _label()
             if self.role == "algorithm":
-                asyncio.run(_run(algorithm, shared))
+                asyncio.run(_run(algorithm, shared, self.silent_seconds))
             elif self.main_process == "algorithm":
                 self._run_both(algorithm, runner, shared, label)
             else:
@@ -168,7 +175,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             finally:
                 event.set()
 
-        self._run_roles(mine, processes, event)
+        run_side_by_side(mine, processes, event, self.patience.total)
         self._check(processes.exit_codes)
 
     def _run_both_the_other_way_round(
@@ -182,34 +189,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             await event.wait_async()
 
         with _labelled(label):
-            self._run_roles(mine, process, event)
+            run_side_by_side(mine, process, event, self.patience.total)
         self._check({} if process.exit_code is None else {0: process.exit_code})
-
-    def _run_roles(
-        self,
-        mine: Callable[[], Coroutine[Any, Any, None]],
-        other: RunnerProcesses | AlgorithmProcess,
-        event: ExecutionEvent,
-    ) -> None:
-        """Run `mine` here and the processes from another thread, and end both however either ends."""
-        thread = RoleThread("processes", lambda: other.run(event))
-        try:
-            thread.start()
-            asyncio.run(mine())
-        except asyncio.CancelledError:
-            event.set()
-            thread.join(self.patience.total)
-            if thread.error is None:
-                raise
-        finally:
-            event.set()
-            try:
-                thread.join(self.patience.total)
-            except BaseException:  # interrupted again
-                other.kill()
-                raise
-        if thread.error is not None:
-            raise thread.error
 
     def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
         return RoleSetup(
@@ -262,5 +243,9 @@ def _labelled(label: str | None) -> Iterator[None]:
         set_worker_label(None)
 
 
-async def _run(algorithm: AlgorithmBundle, store: LightningStore) -> None:
-    await algorithm(store, ThreadingEvent())
+async def _run(algorithm: AlgorithmBundle, store: LightningStore, silent_seconds: float) -> None:
+    watching = asyncio.ensure_future(watch_workers(store, silent_seconds))
+    try:
+        await algorithm(store, ThreadingEvent())
+    finally:
+        watching.cancel()

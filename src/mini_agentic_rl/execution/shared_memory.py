@@ -60,7 +60,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 raise ValueError(f"{name} must be 0 or more, not {seconds}")
         if poll_interval <= 0:
             raise ValueError(f"poll_interval must be more than 0, not {poll_interval}")
-        self.n_runners = n_runners
+        self.n_runners: int = n_runners
         self.main_thread = main_thread
         self.join_timeout = join_timeout
         self.graceful_delay = graceful_delay

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..http import is_loopback
+from ..http import is_loopback, own_address
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -158,7 +158,7 @@ class ServedPolicy:
         self,
         *,
         store: LightningStore | None = None,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int = 0,
         public_url: str | None = None,
         api_keys: Sequence[str] = (),
@@ -173,8 +173,11 @@ class ServedPolicy:
         their resources.
 
         Args:
+            host: address to listen on; None takes that by which the runners of this process's run reach it, else the
+                loopback.
             public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
         """
+        host = own_address() if host is None else host
         if not api_keys and not is_loopback(host):
             api_keys = (secrets.token_urlsafe(32),)
         self.server = MiniLLMServer(
@@ -218,10 +221,10 @@ class ServedPolicy:
             raise RuntimeError("the policy is not served")
         return self.server.service.memory.prompt_counters.counts()
 
-    async def learn_async(self, job: Callable[[], T]) -> T:
-        """Run `Policy.learn_async` while the server holds what arrives."""
-        if self.server is None:
-            return await self.policy.learn_async(job)
+    async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
+        """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""
+        if self.server is None or share > 0:
+            return await self.policy.learn_async(job, share)
         self.server.pause()
         try:
             return await self.policy.learn_async(job)

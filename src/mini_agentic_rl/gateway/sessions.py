@@ -192,8 +192,8 @@ class SessionGate:
             return json_response(facts)
 
         async def told_of(record: SessionRecord) -> dict[str, Any]:
-            verdicts, calls = await _asked(book.verdicts(record)), await _asked(book.calls(record))
-            return told(record, verdicts, len(calls))
+            rewards, calls = await _asked(book.rewards(record)), await _asked(book.calls(record))
+            return told(record, rewards, len(calls))
 
         async def end(request: Request, key: str) -> Response:
             return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))

@@ -16,10 +16,11 @@ class AnswerSettings(Settings):
     """Formats in which a model's replies are read and its history is written."""
 
     tool_format: ToolFormatName = "auto"
-    """How tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read back."""
+    """Form in which tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read
+    back."""
     thinking: ThinkingName = "auto"
-    """What the model is shown of its earlier thoughts: `keep` all, `drop` all, `fork` (as the chat template does it);
-    `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""
+    """Earlier thoughts that the model is shown: `keep` all, `drop` all, `fork` (as the chat template does
+    it); `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""
 
 
 class AddressSettings(Settings):

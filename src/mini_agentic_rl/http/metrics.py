@@ -94,7 +94,7 @@ class RequestMetrics:
     def __init__(self, prefix: str, label: str, seconds: Sequence[float], *, streams: bool = False) -> None:
         self.prefix = prefix
         self.registry = CollectorRegistry()
-        """Where a server registers counters of its own."""
+        """Registry for counters of a server's own."""
         self._requests = Counter(
             f"{prefix}_requests", f"Requests by {label} and outcome.", [label, "outcome"], registry=self.registry
         )

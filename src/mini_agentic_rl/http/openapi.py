@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
-"""Where pydantic's schemas stand in a document, as its `ref_template`."""
+"""Place of pydantic's schemas in a document, as its `ref_template`."""
 
 
 def document(

@@ -10,10 +10,12 @@ from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings
 from ..config import COMMAS, JsonSettings, Settings
-from ..datasets.episodes import EPISODES, is_episodes, tokens_of_episodes
+from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
+from ..execution import RaySettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
+from ..recipes import tokens_of_call, training_defaults
 from ..trainer import RunnerSettings, RunSettings
 
 PPO = "ppo"
@@ -40,7 +42,8 @@ class TaskSettings(Settings):
 
     agent: str = "math"
     """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
-    `reasoning_gym` (each for the tasks of its name), or `module:ClassName` of a LitAgent of yours."""
+    `reasoning_gym` (each for the tasks of its name), or `module:ClassName` of a LitAgent of yours. The defaults shown
+    are those of `math` on `arithmetic`; others have some of their own, which `--print-config` shows."""
     dataset: str = "arithmetic"
     """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
     name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or Parquet) with `question`
@@ -49,45 +52,24 @@ class TaskSettings(Settings):
     """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
 
 
-SHORT_IMITATION: Mapping[str, Any] = {
-    "loop.total_steps": 12,
-    "lora.r": 8,
-    "learner.learning_rate": 8e-4,
-    "warm_start.examples": 32,
-    "warm_start.learning_rate": 1e-3,
-    "warm_start.batch_size": 4,
-    "warm_start.schedule": "constant",
-}
-"""Defaults of trainings on anything but the generated arithmetic: imitation teaches the form, rewards the rest."""
-
-
 class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "loop.total_steps": 16,
+        **training_defaults("math", "arithmetic"),
         "loop.tasks_per_step": 12,
         "loop.samples_per_prompt": 8,
         "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
-        "lora.r": 16,
-        "learner.learning_rate": 2e-4,
         "learner.schedule": "linear",
-        "warm_start.examples": 1024,
-        "warm_start.learning_rate": 2e-3,
-        "warm_start.batch_size": 8,
-        "warm_start.schedule": "linear",
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*DECIDED, *CRITIC)},
     }
     """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
     constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
-    it trains the embedded model on arithmetic, on a CPU within minutes. To read stories that it has never seen it
-    imitates many different ones first, where a few would teach the form of a call only; from there it takes fewer and
-    larger steps of reinforcement learning, at a low rate that falls (a higher one, which suits a model that has just
-    learnt the form, destroys what it has read). Other tasks have `SHORT_IMITATION`. With PPO, too, it takes these
-    numbers of rollouts and passes, so that runs of different algorithms compare. None is what the algorithm or the
-    agent decides."""
+    it trains the embedded model on arithmetic, on a CPU within minutes, as the math recipe says; for other tasks other
+    recipes say (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
+    different algorithms compare. None is what the algorithm or the agent decides."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
@@ -152,13 +134,15 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.replay_groups",
             "loop.replay_steps",
             "loop.epochs_per_batch",
+            "loop.max_staleness",
+            "loop.sampling_share",
             "learner.max_batch_tokens",
             "learner.checkpointing",
             "learner.flex_attention",
             "engine.cache_mib",
             "engine.cuda_graphs",
             "ranks.rank_timeout",
-            "n_runners",
+            "engine.sampler_device",
             "loop.gateway_port",
             "loop.gateway_host",
             "loop.gateway_url",
@@ -203,6 +187,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Critic (PPO)": tuple(f"loop.{name}" for name in CRITIC),
         "Limits of a rollout": ("limits.*",),
+        "Runners": ("n_runners", "strategy", "ray.*"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
@@ -241,6 +226,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     engine: EngineSettings = EngineSettings()
     ranks: RankSettings = RankSettings()
     limits: RolloutLimits = RolloutLimits()
+    ray: RaySettings = RaySettings()
     run: RunSettings = RunSettings()
 
     @field_validator("loop", mode="wrap")
@@ -252,7 +238,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
-        given = {"max_new_tokens": tokens_of_call(tasks), **value}
+        given = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset), **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
             foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
@@ -264,22 +250,21 @@ class TrainConfig(RunnerSettings, JsonSettings):
             raise ValueError(f"`{foreign}` is PPO's: give `algorithm=ppo` with it")
         return GRPOSettings(**{**given, "preset": algorithm})
 
+    def completed(self) -> TrainConfig:
+        return with_agent_defaults(self)
+
 
 class SqlTrainConfig(TrainConfig):
     """The configuration of `train-sql`: all that `train` has, with the SQL agent."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
         **TrainConfig.defaults,
-        **SHORT_IMITATION,
+        **training_defaults("sql", "medical"),
         "tasks.agent": "sql",
         "tasks.dataset": "medical",
         "tasks.difficulty": [1],
-        "warm_start.examples": 192,
-        "learner.max_batch_tokens": 1200,
         "run.output_dir": Path("outputs/sql-agent"),
     }
-    """The SQL agent needs more examples until it writes queries at all, and has longer rollouts: those of a question
-    with their prompt are about 1,000 tokens."""
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": TrainConfig.panels["Tasks"],
         "SQL agent": ("database", "reward_model_url", "execution_weight", "answer_weight"),
@@ -293,7 +278,7 @@ class SqlTrainConfig(TrainConfig):
         "`sql`.",
         "tasks.difficulty": "Levels of the questions, from 1 (one row of one table) to 4 (several joins); several with "
         "commas, as 1,2.",
-        "warm_start.examples": "How many generated example conversations to imitate before reinforcement learning; 0 "
+        "warm_start.examples": "Number of generated example conversations to imitate before reinforcement learning; 0 "
         "leaves it out. From 32 the embedded model learns to call the tool, from 192 to write right queries for most "
         "questions of level 1.",
         "learner.max_batch_tokens": "Packed tokens per forward-backward pass; a question's rollouts with their prompt "
@@ -337,11 +322,11 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
         if "output_dir" not in config.run.model_fields_set:
             changes["run"] = {"output_dir": Path("outputs", f"{tasks.agent}-agent")}
-    if (tasks.agent, tasks.dataset.partition(":")[0]) != ("math", "arithmetic"):
-        for path, value in SHORT_IMITATION.items():
-            group, name = path.split(".")
-            if name not in getattr(config, group).model_fields_set:
-                changes.setdefault(group, {})[name] = value
+    for path, value in training_defaults(tasks.agent, tasks.dataset).items():
+        group, name = path.split(".")
+        settings = getattr(config, group)
+        if name not in settings.model_fields_set and getattr(settings, name) != value:
+            changes.setdefault(group, {})[name] = value
     return config.changed(**changes) if changes else config
 
 
@@ -363,13 +348,3 @@ def tasks_of_family(tasks: TaskSettings) -> TaskSettings:
             setting="dataset",
         )
     return tasks
-
-
-def tokens_of_call(tasks: TaskSettings) -> int:
-    """Return the tokens that a call of an agent needs: a query, an expression, a guess, or a solution in words."""
-    if tasks.agent == "sql":
-        return 96
-    name = tasks.dataset if is_episodes(tasks.dataset) else tasks.agent
-    if is_episodes(name):
-        return tokens_of_episodes(name)
-    return 48 if tasks.dataset == "arithmetic" else 128

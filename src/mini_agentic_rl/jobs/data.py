@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from ..atomic_files import write_json, write_text
 from ..datasets import (
-    SPLITS,
     PreferenceFields,
     convert_preferences,
     load_examples,
     load_task_dataset,
     overlap_of_splits,
+    splits_of,
 )
 from ..errors import UserError
 from ..metrics import shared_console
@@ -78,7 +78,7 @@ def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
         UserError: there is no such data set, an extra that it needs is not installed, or it has one split alone.
     """
     splits: dict[str, list[str]] = {}
-    for split in SPLITS:
+    for split in splits_of(settings.dataset):
         rows = load_task_dataset(settings.dataset, split, settings.max_samples, settings.seed)
         splits[split] = [str(row["question"]) for row in rows]
     if sum(map(bool, splits.values())) < 2:

@@ -12,9 +12,9 @@ from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
-from ..recipes import load_recipe, load_tasks
+from ..recipes import load_recipe, load_tasks, tokens_of_call
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
-from .config import SqlTrainConfig, tasks_of_family, tokens_of_call
+from .config import SqlTrainConfig, tasks_of_family
 from .settings import EvalSettings
 
 
@@ -80,7 +80,7 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
             return settings
         changes: dict[str, Any] = {"tasks": tasks.model_dump(include={"agent", "dataset"})}
         if "max_new_tokens" not in settings.rollouts.model_fields_set:
-            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks)}
+            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
         return settings.changed(**changes)
     usual = SqlTrainConfig().tasks.model_dump(exclude={"agent"})
     return settings.changed(tasks={**usual, **settings.tasks.model_dump(exclude_unset=True)})

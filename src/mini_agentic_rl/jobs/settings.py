@@ -32,13 +32,16 @@ class PlanSettings(JsonSettings):
             "learner.max_batch_tokens",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "engine.sampler_device",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",
             "loop.samples_per_prompt",
             "prompt_tokens",
             "loop.max_new_tokens",
+            "loop.max_staleness",
         ),
+        "Spread": ("ranks", "shard", "replicas", "rates"),
         "Run": ("json_output",),
     }
     helps: ClassVar[Mapping[str, str]] = {
@@ -50,6 +53,15 @@ class PlanSettings(JsonSettings):
     settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
     prompt_tokens: int = Field(default=512, ge=1)
     """Tokens of a task's prompt, system prompt and tools included."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that learn, each with a share of the step's tasks."""
+    shard: bool = False
+    """Let each rank hold a part of the frozen base (FSDP2) instead of the whole."""
+    replicas: int = Field(default=0, ge=0)
+    """Servers that sample for the ranks; with 0 each rank samples its share itself."""
+    rates: Path | None = None
+    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
+    none for a card."""
 
     load: ModelSettings = ModelSettings()
     lora: LoraSettings = LoraSettings()
@@ -82,7 +94,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     }
 
     split: Literal["train", "val", "test", "transfer"] = "test"
-    """Which part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
+    """Part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
     and operations of arithmetic, wordings and the like of a family of tasks."""
     size: int = Field(default=200, ge=1)
     """Number of problems at most."""
@@ -194,7 +206,7 @@ class LearnSettings(Settings):
     judge_base_url: str | None = None
     """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
     judge_rubric: str | None = None
-    """What makes one conversation better than another, in a sentence or two."""
+    """Criterion by which one conversation is better than another, in a sentence or two."""
 
     use: UseSettings = UseSettings()
     loop: GRPOSettings = GRPOSettings()
@@ -236,7 +248,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
     split: Literal["train", "val", "test", "transfer", "all"] = "train"
-    """Which part; `transfer` is for arithmetic and for families of tasks, `all` for files."""
+    """Part of the data; `transfer` is for arithmetic and for families of tasks, `all` for files."""
     max_samples: int | None = Field(default=None, ge=0)
     """Number of examples to draw; by default all, of generated data sets 1000."""
     show: int = Field(default=3, ge=0)
@@ -244,7 +256,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
     output: Path | None = None
     """JSONL file for the examples, as training reads them."""
     check_splits: bool = False
-    """Compare the questions of the splits with each other instead: the same ones, the same ones with other numbers, and
-    how many of their runs of words come back."""
+    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
+    the same ones with other numbers, and how many of their runs of words come back."""
     ngram: int = Field(default=8, ge=1)
     """Words of a run with `check_splits`."""

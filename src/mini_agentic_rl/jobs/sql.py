@@ -78,7 +78,8 @@ def _components(settings: SqlTrainConfig) -> dict[str, Any]:
             )
         components["store"] = settings.external_store_address
     elif (
-        not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
+        settings.strategy is None
+        and not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
         and not any(resolve_str_env_var(name) is not None for name in _SERVER_VARIABLES)
         and current_role() == "both"
     ):

@@ -47,7 +47,7 @@ class SweptRun:
     name: str
     """Name of its folder."""
     varied: Mapping[str, str]
-    """What differs from the other runs, but for the seed."""
+    """Settings that differ from the other runs', but for the seed."""
     seed: int
     config: TrainConfig
 

@@ -76,11 +76,12 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 algorithm=algorithm,
                 hooks=recipe.hooks,
                 n_runners=_runners(config, components),
+                strategy=_strategy(config, components),
                 output_dir=folder,
                 logger=run.logger,
                 resume=run.is_resumed,
                 initial_resources=None if prompt is None else {PROMPT_RESOURCE: prompt},
-                **components,
+                **{name: one for name, one in components.items() if name != "strategy"},
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)
     return folder.read_summary()
@@ -145,9 +146,18 @@ def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any
 
 
 def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
-    """Return the number of runners: not too many, where each is a process of its own."""
-    in_this_process = components.get("strategy") == "shm" or not asks_for_processes()
-    return config.n_runners if in_this_process else min(_PROCESSES, config.n_runners)
+    """Return the number of runners: not too many, where each is a process of its own on this computer."""
+    strategy = config.strategy or components.get("strategy") or ("cs" if asks_for_processes() else "shm")
+    if strategy != "cs" or (config.strategy is not None and "n_runners" in config.model_fields_set):
+        return config.n_runners
+    return min(_PROCESSES, config.n_runners)
+
+
+def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    """Return the strategy of the trainer; None leaves it to the environment."""
+    if config.strategy == "ray":
+        return {"type": "ray", "settings": config.ray}
+    return config.strategy or components.get("strategy")
 
 
 def _transfer(config: TrainConfig) -> TaskRows | None:

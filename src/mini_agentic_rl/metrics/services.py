@@ -32,7 +32,7 @@ MODULES: Final = {
     "mlflow": "mlflow.tracking",
     "trackio": "trackio",
 }
-"""What is imported for each logger."""
+"""Module that each logger needs."""
 _LONGEST_PARAMETER = 6000
 _PARAMETERS_AT_ONCE = 100
 _STEP = "step"

@@ -58,6 +58,9 @@ class TermStreams:
     """Weights in the cross-entropy of what the environment said; 0 at all other terms."""
     demonstration_weights_S: Tensor | None = None
     """Weights in the cross-entropy of demonstrations; 0 at all other terms."""
+    current_S: Tensor | None = None
+    """1 for terms that the weights sampled as they are before the first step, 0 for those of older ones; None where all
+    are meant to be current."""
     teacher_tokens_SK: Tensor | None = None
     """The tokens that a teacher finds likeliest in the state of each term [S, K]."""
     teacher_logprobs_SK: Tensor | None = None
@@ -200,6 +203,11 @@ class Learner:
         # A skipped step counts too: a run of so many steps ends, and its schedule goes on.
         self.steps += 1
         return {"grad_norm": norm, "learning_rate": rate, "skipped": 0.0 if finite else 1.0}
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps behind the adapter."""
+        return self._model.versions[self.adapter]
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

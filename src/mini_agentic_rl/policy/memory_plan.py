@@ -1,13 +1,13 @@
 """The memory that a training run will hold, part by part, before it is run; and the settings that fit.
 
 Sampling and learning take turns and never hold their memory together, so the peak is what both need and the larger of
-what each needs alone. Activations are counted from the layers' shapes for as many tokens as the chunks of the trees
-leave alive at once, by the very rule that cuts them.
+what each needs alone; where sampling runs ahead of learning, they do hold it together. Activations are counted from the
+layers' shapes for as many tokens as the chunks of the trees leave alive at once, by the very rule that cuts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -118,6 +118,10 @@ class PlannedSettings:
     optimizer_8bit: bool = False
     cuda_graphs: bool = False
     """True if decode steps are recorded, off the CPU: their buffers, and the cache, then stay while learning."""
+    side_by_side: bool = False
+    """True if sampling goes on while learning, so that the cache and the weights laid out for sampling stay."""
+    samples_elsewhere: bool = False
+    """True if sampling has a device of its own: nothing of it is held here."""
     compiled: bool = False
     """True if a layer computes in C++ between its products (kernels/), which keeps less for the backward pass."""
 
@@ -140,8 +144,10 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes at the worst moment: sampling and learning take turns."""
-        return self._sum("always") + max(self._sum("sampling"), self._sum("learning"))
+        """Bytes at the worst moment, which depends on whether sampling and learning take turns."""
+        sampling, learning = self._sum("sampling"), self._sum("learning")
+        beside = self.settings.side_by_side and not self.settings.samples_elsewhere
+        return self._sum("always") + (sampling + learning if beside else max(sampling, learning))
 
     def _sum(self, phase: Phase) -> int:
         return sum(part.bytes for part in self.parts if part.phase == phase)
@@ -152,7 +158,7 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     item = settings.dtype.itemsize
     lora = settings.lora_r * shape.lora_ends
     per_moment = 1 if settings.optimizer_8bit else 4
-    recorded = settings.cuda_graphs and not on_cpu
+    recorded = settings.cuda_graphs and not on_cpu and not settings.samples_elsewhere
     cache_phase: Phase = "always" if recorded else "sampling"
     # Adapters, their gradients and AdamW's two moments are in float32 whatever the base is in.
     parts = [
@@ -175,6 +181,8 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         if is_packed(settings.dtype) and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
+    if settings.samples_elsewhere:
+        parts = [part for part in parts if part.phase != "sampling"]
     return MemoryPlan(settings, parts)
 
 
@@ -187,7 +195,16 @@ def fitting_plan(
         settings: those to begin with; only what saves memory is changed.
         quantizes: True if 4-bit weights can be used.
     """
-    plans = [plan_memory(shape, work, candidate, on_cpu=on_cpu) for candidate in _candidates(settings, quantizes)]
+    return fastest_within(
+        lambda candidate: plan_memory(shape, work, candidate, on_cpu=on_cpu), settings, limit, quantizes=quantizes
+    )
+
+
+def fastest_within(
+    predict: Callable[[PlannedSettings], MemoryPlan], settings: PlannedSettings, limit: int, *, quantizes: bool
+) -> MemoryPlan:
+    """Return what `fitting_plan` does, of plans that are made by `predict`."""
+    plans = [predict(candidate) for candidate in _candidates(settings, quantizes)]
     return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
 
 

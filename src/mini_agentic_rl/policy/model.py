@@ -7,7 +7,7 @@ off. A version counts the optimizer steps behind an adapter. Some adapters may b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -74,7 +74,8 @@ class PolicyModel:
         self.threads = ThreadCount()
         """Number of threads that compute with it on a CPU."""
         self.kernels: Literal["compiled", "torch"] = "torch"
-        """What computes attention and what stands between the products: C++ that was compiled here, or torch."""
+        """Means by which attention and what stands between the products are computed: C++ that was compiled here, or
+        torch."""
         if kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
         fused = fuse_layers(self.base) if self.kernels == "compiled" else set()
@@ -82,6 +83,9 @@ class PolicyModel:
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base, fused)
+        self.on_pause: Callable[[], None] | None = None
+        """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
+        it is set, the copies that sampling computes with outlive the passes in between."""
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +109,10 @@ class PolicyModel:
         Raises:
             PolicyError: there is no such adapter, or the weights are trained in full so that no base is left.
         """
-        self.unpack()
+        if self.on_pause is None:
+            self.unpack()
+        else:
+            self._packed.rest()
         if adapter == self._active:
             return
         if adapter is not None and adapter not in self.versions:
@@ -145,6 +152,26 @@ class PolicyModel:
             yield
         finally:
             self.activate(before)
+
+    def pause(self) -> None:
+        """Let others compute between two parts of a pass, where somebody has asked for it."""
+        if self.on_pause is not None:
+            self.on_pause()
+
+    @contextmanager
+    def lent_to_sampling(self) -> Iterator[None]:
+        """Let the engine compute for the duration of a block amid a pass that learns, and leave everything as it was:
+        the adapter, what is in training mode, and the layers in the layout that has gradients."""
+        active = self._active
+        training = [module for module in self.base.modules() if module.training]
+        for module in training:
+            module.training = False
+        try:
+            yield
+        finally:
+            self.activate(active)
+            for module in training:
+                module.training = True
 
     @contextmanager
     def callable_by_others(self) -> Iterator[None]:

@@ -70,6 +70,8 @@ class PackedLinears:
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         """For each further layer of a group the input that it should be given next, and its output for that one."""
         self._adapter: str | None = None
+        self._resting = False
+        """True while somebody else computes with these layers, and the copies only wait to be used again."""
         self._groups = list(_groups(base))
         self._apart = {layer for module in fused for layer in module.children()}
         for group in self._groups:
@@ -82,6 +84,7 @@ class PackedLinears:
         This happens where all layers are plain ones on the CPU and of a type that oneDNN multiplies well.
         """
         if self._packs and self._adapter == adapter:
+            self._resting = False
             return
         self.release()
         if not all(_can_be_packed(layer) for group in self._groups for layer in group):
@@ -95,6 +98,12 @@ class PackedLinears:
         """Drop the copies: the weights are about to change, or their memory is needed."""
         self._packs.clear()
         self._others.clear()
+        self._resting = False
+
+    def rest(self) -> None:
+        """Compute without the copies until `pack` is called again; they stay, with their memory."""
+        self._resting = True
+        self._others.clear()
 
     @property
     def used(self) -> bool:
@@ -106,7 +115,7 @@ class PackedLinears:
     ) -> Tensor:
         pack = self._packs.get(group[0])
         # Blocked weights have no gradient: with gradients on, somebody else computes with this model.
-        if pack is None or torch.is_grad_enabled():
+        if pack is None or self._resting or torch.is_grad_enabled():
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)

@@ -23,7 +23,9 @@ from .engine import Engine, EngineCounters
 from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .sampling_copy import SamplingCopy, load_second
 from .settings import EngineSettings, LearnerSettings, ValueSettings
+from .shared_turns import SharedTurns
 from .torch_thread import TorchThread
 from .value_learner import ValueLearner
 
@@ -34,20 +36,43 @@ class Policy:
     """A model with an engine, and learners where it is trained."""
 
     def __init__(
-        self, model: PolicyModel, engine: EngineSettings | None = None, thread: TorchThread | None = None
+        self,
+        model: PolicyModel,
+        engine: EngineSettings | None = None,
+        thread: TorchThread | None = None,
+        sampler: PolicyModel | None = None,
     ) -> None:
+        """
+        Args:
+            thread: the one that computes with `model`; None makes one.
+            sampler: a second copy of the weights, which the engine samples with on a thread of its own; None samples
+                with `model`.
+        """
         self.model = model
         self._thread = thread or TorchThread()
-        self.engine = self._make_engine(engine)
+        self._copy = None if sampler is None else SamplingCopy(model, sampler)
+        self._sampling_thread = self._thread if sampler is None else TorchThread()
+        self.engine = self._make_engine(sampler or model, engine)
+        self._turns = SharedTurns(model, self.engine, self._see_weights)
+        self._seen = dict(model.versions)
+        """Version of each adapter that the engine knows of."""
         self.is_whole = True
         """False once a learning turn has failed: its steps may be half done, and its weights belong to no step."""
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
         """Load a model on the torch thread, with the options of `load_model`, and make a policy of it."""
+        device = None if engine is None else engine.sampler_device
         thread = TorchThread()
+
+        def loaded() -> tuple[PolicyModel, PolicyModel | None]:
+            # First, because the other one may be put into layers of the object that was given.
+            second = None if device is None else load_second(model, device, options)
+            return load_model(model, **options), second
+
         try:
-            return cls(thread.call(lambda: load_model(model, **options)), engine, thread)
+            first, second = thread.call(loaded)
+            return cls(first, engine, thread, second)
         except BaseException:
             thread.close()
             raise
@@ -77,19 +102,20 @@ class Policy:
 
     async def run_async(self, job: Callable[[], T]) -> T:
         """Await `run`, without blocking the event loop."""
-        return await asyncio.wrap_future(self.submit_turn(job, learning=False))
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
 
-    def learn(self, job: Callable[[], T]) -> T:
+    def learn(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run a job that learns, as `run` does.
 
         The memory of the key/value cache is given back before, so that sampling's memory and learning's are never held
-        together.
+        together. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling goes on beside,
+        with this share of the torch thread's time while it has anything to do (`shared_turns.py`).
         """
-        return self._thread.call(lambda: self._learning_turn(job))
+        return self._thread.call(lambda: self._learning_turn(job, share))
 
-    async def learn_async(self, job: Callable[[], T]) -> T:
+    async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Await `learn`, without blocking the event loop."""
-        return await asyncio.wrap_future(self.submit_turn(job, learning=True))
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._learning_turn(job, share)))
 
     def save(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Write the weights that are trained."""
@@ -103,7 +129,7 @@ class Policy:
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Do what `load_weights` does inside of `run`."""
         load_weights(self.model, folder, adapter)
-        self.engine.weights_changed(adapter)
+        self.weights_changed(adapter)
 
     def digest(self, adapter: str = DEFAULT_ADAPTER) -> str:
         """Return a digest of the weights that are trained. Inside of `run`."""
@@ -125,36 +151,69 @@ class Policy:
 
     def submit_turn(self, job: Callable[[], T], *, learning: bool) -> Future[T]:
         """Do what `learn`, or `run`, does, without waiting for it."""
-        return self._thread.submit(lambda: self._learning_turn(job) if learning else self._turn(job))
+        return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
+
+    def weights_changed(self, adapter: str) -> None:
+        """Let the engine sample with the weights as they are now, and forget the keys of others. On the torch thread,
+        by whoever has changed weights and not their version; new versions are seen without a word."""
+        self._seen[adapter] = self.model.versions[adapter]
+        if self._copy is None:
+            self.model.unpack()
+            self.engine.weights_changed(adapter)
+            return
+        copied = self._copy
+
+        def take() -> None:
+            copied.take(adapter)
+            self.engine.weights_changed(adapter)
+
+        self._sampling_thread.call(take)
 
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
         self._thread.close()
+        if self._sampling_thread is not self._thread:
+            self._sampling_thread.close()
 
-    def _make_engine(self, settings: EngineSettings | None) -> Engine:
-        return Engine(self.model, self._thread, settings)
+    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
+        return Engine(model, self._sampling_thread, settings)
 
-    def _learning_turn(self, job: Callable[[], T]) -> T:
-        self.engine.release_cache()
-        self.model.unpack()
-        release_free_memory()
+    def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         was_whole, self.is_whole = self.is_whole, False
-        result = self._turn(job)
+        result = self._learnt(job, share)
         self.is_whole = was_whole
         return result
 
+    def _learnt(self, job: Callable[[], T], share: float) -> T:
+        if self._copy is not None:
+            return self._turn(job)
+        if share > 0:
+            with self._turns.shared(share):
+                try:
+                    return job()
+                finally:
+                    self._see_weights()
+        self.engine.release_cache()
+        self.model.unpack()
+        release_free_memory()
+        return self._turn(job)
+
     def _turn(self, job: Callable[[], T]) -> T:
-        before = dict(self.model.versions)
         # The job may change weights, and copies of them would go on sampling with the old ones.
         self.model.unpack()
         try:
             return job()
         finally:
             # Also after an error: a job may have stepped before it failed.
-            for adapter, version in self.model.versions.items():
-                if before.get(adapter) != version:
-                    self.engine.weights_changed(adapter)
-                    release_free_memory()
+            self._see_weights()
+
+    def _see_weights(self) -> None:
+        """Tell the engine of new versions."""
+        changed = [adapter for adapter, version in self.model.versions.items() if self._seen.get(adapter) != version]
+        for adapter in changed:
+            self.weights_changed(adapter)
+        if changed:
+            release_free_memory()
 
 
 def release_free_memory() -> None:

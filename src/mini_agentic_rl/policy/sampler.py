@@ -1,9 +1,12 @@
-"""Drawing tokens from logits. What a request draws depends on its seed and position alone, never on its batch."""
+"""Drawing tokens from logits. What a request draws depends on its seed and position alone, never on its batch.
+
+On a GPU nothing here waits for it but the one copy that brings the draws back.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +17,7 @@ from torch import Tensor
 from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
 from . import kernels
+from .device_copies import on_device
 
 _MASK64 = (1 << 64) - 1
 _BUCKET = 128
@@ -67,7 +71,7 @@ class Row:
     position: int = 0
     """Number of tokens sampled so far."""
     counts: TokenCounts | None = None
-    """What was sampled so far, where penalties ask for it."""
+    """Counts of what was sampled so far, where penalties ask for it."""
     guessed: Sequence[int] = ()
     """Tokens that are taken for sampled behind those in `counts`; `position` counts them."""
     allowed: npt.NDArray[np.int32] | None = None
@@ -139,7 +143,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
     if rest:
         index = [places[i] for i in rest]
         if index != list(range(len(logits_BV))):
-            logits_BV = logits_BV[torch.tensor(index, device=logits_BV.device)]
+            logits_BV = logits_BV[_indices(index, logits_BV)]
         draws.update(zip(rest, _sample(logits_BV, [rows[i] for i in rest]), strict=True))
     return [draws[i] for i in range(len(rows))]
 
@@ -158,12 +162,15 @@ def _sample_quickly(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int
     temperatures = [row.sampling.temperature for row in rows]
     uniforms = [uniform(row.seed, row.position) for row in rows]
     tokens, logprobs = kernels.draw_tokens(logits_BV, places, temperatures, uniforms, [row.allowed for row in rows])
-    forced = [row.allowed is not None and _is_single(row.allowed) for row in rows]
-    return [Draw(token, logprob, (), only) for token, logprob, only in zip(tokens, logprobs, forced, strict=True)]
+    return [
+        Draw(token, logprob, (), _is_forced(row)) for token, logprob, row in zip(tokens, logprobs, rows, strict=True)
+    ]
 
 
-def _is_single(mask: npt.NDArray[np.int32]) -> bool:
-    words = mask[mask.nonzero()].view(np.uint32)
+def _is_forced(row: Row) -> bool:
+    if row.allowed is None:
+        return False
+    words = row.allowed[row.allowed.nonzero()].view(np.uint32)
     return len(words) == 1 and int(words[0]).bit_count() == 1
 
 
@@ -173,28 +180,36 @@ def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     _adjust(logits_BV, rows)
     temperatures = [row.sampling.temperature for row in rows]
     if any(t not in (0.0, 1.0) for t in temperatures):
-        scale_B = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits_BV.device)
-        logits_BV.div_(scale_B[:, None])
+        with np.errstate(over="ignore"):  # a temperature beyond float32 is infinite: every token as likely
+            scale_B = np.array([t if t > 0 else 1.0 for t in temperatures]).astype(np.float32)
+        logits_BV.div_(on_device(scale_B, logits_BV.device)[:, None])
     logits_BV.sub_(torch.logsumexp(logits_BV, -1, keepdim=True))
     tokens_B = torch.empty(len(rows), dtype=torch.long, device=logits_BV.device)
     greedy = [i for i, t in enumerate(temperatures) if t == 0]
     drawn = [i for i, t in enumerate(temperatures) if t > 0]
-    choices_BV, forced = _restrict(logits_BV, rows)
+    choices_BV = _restrict(logits_BV, rows)
     if greedy:
-        tokens_B[greedy] = choices_BV[greedy].argmax(-1)
+        greedy_N = _indices(greedy, logits_BV)
+        tokens_B[greedy_N] = choices_BV[greedy_N].argmax(-1)
     if drawn:
-        probs_NV = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn])
+        drawn_N = _indices(drawn, logits_BV)
+        probs_NV = torch.exp(choices_BV if len(drawn) == len(rows) else choices_BV[drawn_N])
         params = [rows[i].sampling for i in drawn]
         cut = [at for at, p in enumerate(params) if p.top_p < 1 or p.top_k > 0 or p.min_p > 0]
         if len(cut) == len(drawn):
             probs_NV = _truncate(probs_NV, params)
         elif cut:  # to sort a vocabulary costs more than to draw from it, so only those pay who ask for it
-            probs_NV[cut] = _truncate(probs_NV[cut], [params[at] for at in cut])
-        u = [uniform(rows[i].seed, rows[i].position) for i in drawn]
-        tokens_B[drawn] = _inverse_cdf(probs_NV, torch.tensor(u, dtype=torch.float64, device=probs_NV.device))
-    logprobs = logits_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
-    tops = _top_logprobs(logits_BV, rows)
-    return [Draw(*parts) for parts in zip(tokens_B.tolist(), logprobs, tops, forced, strict=True)]
+            cut_N = _indices(cut, logits_BV)
+            probs_NV[cut_N] = _truncate(probs_NV[cut_N], [params[at] for at in cut])
+        u_N = np.array([uniform(rows[i].seed, rows[i].position) for i in drawn])
+        tokens_B[drawn_N] = _inverse_cdf(probs_NV, on_device(u_N, probs_NV.device))
+    found = _read(logits_BV, tokens_B[:, None], rows)
+    return [Draw(*parts, _is_forced(row)) for parts, row in zip(found, rows, strict=True)]
+
+
+def _indices(places: Sequence[int] | npt.NDArray[np.int64], beside: Tensor) -> Tensor:
+    """Return the places as an index on the device of another tensor; a list would be copied there at a wait."""
+    return on_device(np.array(places, np.int64), beside.device)
 
 
 def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
@@ -210,35 +225,31 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
             parts.append((i, ids, -(params.presence_penalty + params.frequency_penalty * counts)))
     if not parts:
         return
-    row_N = torch.from_numpy(np.repeat([i for i, *_ in parts], [ids.size for _, ids, _ in parts]))
-    id_N = torch.from_numpy(np.concatenate([ids for _, ids, _ in parts]))
-    change_N = torch.from_numpy(np.concatenate([change for *_, change in parts]).astype(np.float32))
-    device = logits_BV.device
-    logits_BV.index_put_((row_N.to(device), id_N.to(device)), change_N.to(device), accumulate=True)
+    row_N = np.repeat([i for i, *_ in parts], [ids.size for _, ids, _ in parts])
+    id_N = np.concatenate([ids for _, ids, _ in parts])
+    change_N = on_device(np.concatenate([change for *_, change in parts]).astype(np.float32), logits_BV.device)
+    logits_BV.index_put_((_indices(row_N, logits_BV), _indices(id_N, logits_BV)), change_N, accumulate=True)
 
 
-def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> tuple[Tensor, list[bool]]:
-    """Return log-probabilities to draw with, over the allowed tokens alone, and True for each row that has only one.
+def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Return log-probabilities to draw with, over the allowed tokens alone.
 
     Renormalised, because what is allowed may be so unlikely that its probabilities are 0 in float32.
     """
     limited = [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None]
-    forced = [False] * len(rows)
     if not limited:
-        return logprobs_BV, forced
+        return logprobs_BV
     masks_NW = np.stack([mask for _, mask in limited])
     bits_NV = np.unpackbits(masks_NW.view(np.uint8), axis=1, count=logprobs_BV.shape[1], bitorder="little")
-    allowed_NV = torch.from_numpy(bits_NV).to(logprobs_BV.device).bool()
-    index_N = [i for i, _ in limited]
+    allowed_NV = on_device(bits_NV, logprobs_BV.device).bool()
+    index_N = _indices([i for i, _ in limited], logprobs_BV)
     choices_NV = logprobs_BV[index_N].masked_fill_(~allowed_NV, -torch.inf)
     choices_NV.sub_(torch.logsumexp(choices_NV, -1, keepdim=True))
-    for i, single in zip(index_N, (bits_NV.sum(1) == 1).tolist(), strict=True):
-        forced[i] = single
     if len(limited) == len(rows):
-        return choices_NV, forced
+        return choices_NV
     choices_BV = logprobs_BV.clone()
     choices_BV[index_N] = choices_NV
-    return choices_BV, forced
+    return choices_BV
 
 
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
@@ -269,9 +280,10 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     ordered_BV, index_BV = probs_BV.sort(-1, descending=True)
     rank_1V = torch.arange(ordered_BV.shape[1], device=ordered_BV.device)[None, :]
     vocab = ordered_BV.shape[1]
-    top_k_B1 = torch.tensor([min(p.top_k or vocab, vocab) for p in params], device=ordered_BV.device)[:, None]
-    top_p_B1 = torch.tensor([p.top_p for p in params], device=ordered_BV.device)[:, None]
-    floor_B1 = torch.tensor([p.min_p for p in params], device=ordered_BV.device)[:, None]
+    device = ordered_BV.device
+    top_k_B1 = on_device(np.array([[min(p.top_k or vocab, vocab)] for p in params], np.int64), device)
+    top_p_B1 = on_device(np.array([[p.top_p] for p in params], np.float32), device)
+    floor_B1 = on_device(np.array([[p.min_p] for p in params], np.float32), device)
     # Mass before a token, and not with it: the nucleus includes the token that passes top-p.
     before_BV = ordered_BV.cumsum(-1) - ordered_BV
     keep_BV = (
@@ -280,17 +292,20 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     return torch.zeros_like(probs_BV).scatter_(1, index_BV, ordered_BV * keep_BV)
 
 
-def _top_logprobs(logprobs_BV: Tensor, rows: Sequence[Row]) -> list[tuple[tuple[int, float], ...]]:
-    tops: list[tuple[tuple[int, float], ...]] = [()] * len(rows)
-    asking = [i for i, row in enumerate(rows) if row.sampling.top_logprobs]
-    if not asking:
-        return tops
-    most = min(max(rows[i].sampling.top_logprobs for i in asking), logprobs_BV.shape[1])
-    values, ids = (logprobs_BV if len(asking) == len(rows) else logprobs_BV[asking]).topk(most, -1)
-    for i, ids_row, values_row in zip(asking, ids.tolist(), values.tolist(), strict=True):
-        wanted = rows[i].sampling.top_logprobs
+def _read(
+    logprobs_BV: Tensor, tokens_B1: Tensor, rows: Sequence[Row]
+) -> Iterator[tuple[int, float, tuple[tuple[int, float], ...]]]:
+    """Yield each row's token, its log-probability, and the likeliest tokens that it asks for: one copy to the host."""
+    most = min(max(row.sampling.top_logprobs for row in rows), logprobs_BV.shape[1])
+    ids_BN, values_BN = tokens_B1, logprobs_BV.gather(1, tokens_B1)
+    if most:
+        best = logprobs_BV.topk(most, -1)
+        ids_BN, values_BN = torch.cat([ids_BN, best.indices], 1), torch.cat([values_BN, best.values], 1)
+    # Of one type, the numbers' bits taken for integers, so that one copy brings both.
+    both = torch.cat([ids_BN.int(), values_BN.view(torch.int32)], 1).cpu().numpy()
+    ids, values = both[:, : 1 + most].tolist(), both[:, 1 + most :].view(np.float32).tolist()
+    for row, (token, *top), (logprob, *top_values) in zip(rows, ids, values, strict=True):
         # JSON has no infinity; a token without any probability is not among the likeliest.
-        tops[i] = tuple(
-            (id_, value) for id_, value in zip(ids_row[:wanted], values_row[:wanted], strict=True) if value > -math.inf
-        )
-    return tops
+        best_first = zip(top, top_values, strict=True)
+        wanted = [(id_, value) for id_, value in best_first if value > -math.inf][: row.sampling.top_logprobs]
+        yield token, logprob, tuple(wanted)

@@ -22,7 +22,7 @@ class ModelSettings(Settings):
     dtype: Dtype = "auto"
     """Number format of the weights; auto takes what the model and the device are best at."""
     device: str = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    """Device that computes: auto, cpu, cuda, cuda:1, mps."""
     quantization: Quantization = "none"
     """Load the base weights in 4 or 8 bits (needs bitsandbytes: the `quant` extra)."""
 
@@ -56,7 +56,7 @@ class LoraSettings(Settings):
     )
     """Dropout before the adapter while learning; sampling and measuring never drop anything."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Which layers get an adapter."""
+    """Layers that get an adapter."""
 
 
 class EngineSettings(Settings):
@@ -65,7 +65,8 @@ class EngineSettings(Settings):
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
     cache_mib: int = Field(default=768, ge=1)
-    """Size of the sampler's key/value cache in MiB; it is given back while learning."""
+    """Size of the sampler's key/value cache in MiB; it is given back while learning, unless sampling goes on meanwhile
+    (`max_staleness`)."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """At most this many tokens in one forward pass."""
     max_running: int = Field(default=256, ge=1)
@@ -78,6 +79,9 @@ class EngineSettings(Settings):
     cuda_graphs: bool = True
     """Decode in CUDA graphs on a CUDA device, which spares launching every operation from Python; their buffers, and
     the key/value cache, are then held while learning too."""
+    sampler_device: str | None = None
+    """Sample on a device of its own, as in `cuda:1`, with a second copy of the weights that gets what is trained at
+    each version; by default one copy samples and learns."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 

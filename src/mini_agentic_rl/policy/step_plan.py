@@ -40,7 +40,7 @@ class RunningSequence:
     version: int = 0
     """Policy version of the last draw."""
     counts: TokenCounts | None = None
-    """How often each token was sampled, where penalties ask for it."""
+    """Counts of how often each token was sampled, where penalties ask for it."""
 
     def __post_init__(self) -> None:
         self.indexed = Indexed(self.tokens)

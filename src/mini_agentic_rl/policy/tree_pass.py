@@ -84,6 +84,7 @@ class TreePass:
         """
         path: list[_WaitingChunk] = []
         for chunk in cut(self._packed, self._max_tokens):
+            self._model.pause()
             self._model.threads.adapt()
             # Depth first: once a subtree is left behind, nothing looks at its keys any more.
             while path and path[-1].kept.chunk.reach <= chunk.start:

@@ -35,13 +35,13 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
         self._logger = logger
         self._asked = asked
         self.has_begun = False
-        """Whether a step of training has begun: a checkpoint that it goes on from has been read by then."""
+        """True once a step of training has begun: a checkpoint that it goes on from has been read by then."""
         self._tokens_per_epoch = tokens_per_epoch
         self._save_epoch = save_epoch
         self._training = False
         self._threads = ThreadCount()
         self._last = (0.0, 0.0)
-        """When numbers were logged last, and how many epochs were done then."""
+        """Time at which numbers were logged last, and the epochs done by then."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True

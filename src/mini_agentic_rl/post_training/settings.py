@@ -24,7 +24,7 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     helps: ClassVar[Mapping[str, str]] = {
         "model": "Model to start from: `embedded` (SmolLM2-135M-Instruct), a Hugging Face id, a local folder, or the "
         "folder of an adapter, which is trained on.",
-        "device": "Where to compute: auto, cpu, cuda, mps.",
+        "device": "Device that computes: auto, cpu, cuda, mps.",
         "output_dir": "Folder of the run: the trained adapter (or model), `epoch_N/` folders, checkpoints, metrics and "
         "summary.",
         "seed": "Seed of examples, their order and initial weights.",
@@ -140,7 +140,7 @@ class ReferenceSettings(PostTrainingSettings):
     """The settings of the methods that hold the model to where it started."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to where it started: the beta of equation 7."""
+    """Strength with which the model is held to where it started: the beta of equation 7."""
 
 
 class DPOSettings(ReferenceSettings):

@@ -5,5 +5,7 @@ from .endpoint import rollout_url as rollout_url
 from .endpoint import shared_client as shared_client
 from .load import load_recipe as load_recipe
 from .load import load_tasks as load_tasks
+from .load import tokens_of_call as tokens_of_call
+from .load import training_defaults as training_defaults
 from .recipe import Demonstrations as Demonstrations
 from .recipe import Recipe as Recipe

@@ -10,6 +10,7 @@ from .combine import load_reward as load_reward
 from .combine import load_rewards as load_rewards
 from .combine import weighted_sum as weighted_sum
 from .extract import extract_answer as extract_answer
+from .format import TEMPLATE_TAG as TEMPLATE_TAG
 from .format import FormatReward as FormatReward
 from .format import LengthPenaltyReward as LengthPenaltyReward
 from .format import ends_cleanly as ends_cleanly

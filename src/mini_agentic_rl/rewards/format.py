@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from .base import Reward, RewardError, Sample
 from .extract import MAX_TEXT
 
 _ANSWER_LINE = re.compile(r"^answer:[ \t]*\S", re.IGNORECASE | re.MULTILINE)
-_TEMPLATE_TAG = re.compile(r"<\|[^<>|\n]{1,40}\|>|</?(?:tool_\w+|tools|think|answer|s)>|\[/?(?:INST|TOOL_\w+)\]")
+TEMPLATE_TAG: Final = re.compile(r"<\|[^<>|\n]{1,40}\|>|</?(?:tool_\w+|tools|think|answer|s)>|\[/?(?:INST|TOOL_\w+)\]")
+"""A word of a chat template."""
 _BOXED = re.compile(r"\\boxed\s*\{\s*[^\s}]")
 
 
@@ -22,7 +23,7 @@ def has_answer_line(text: str) -> bool:
 
 def has_template_tags(text: str) -> bool:
     """Return True if the text holds words of a chat template, such as </tool_response>: no reply has them."""
-    return bool(_TEMPLATE_TAG.search(text))
+    return bool(TEMPLATE_TAG.search(text))
 
 
 def ends_cleanly(text: str) -> bool:

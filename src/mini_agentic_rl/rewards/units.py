@@ -15,9 +15,9 @@ class Unit:
     """A unit of measurement or a currency."""
 
     kind: str
-    """What it measures; numbers of two kinds are never equal."""
+    """Quantity that it measures; numbers of two kinds are never equal."""
     factor: Fraction
-    """How many of the kind's own unit it is."""
+    """Number of the kind's own units that it is."""
     name: str
     """A word that stands for it behind a number."""
 

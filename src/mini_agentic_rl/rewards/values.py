@@ -26,7 +26,7 @@ class NumberValue:
     text: str = ""
     """The number as text, undecorated."""
     unit: Unit | None = None
-    """What it counts; None without a unit that is known."""
+    """Unit that it counts; None without one that is known."""
 
     @property
     def full_text(self) -> str:

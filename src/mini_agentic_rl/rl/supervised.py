@@ -40,7 +40,7 @@ FORMATS: Mapping[str, str] = {
 _SAME = sorted(
     {*TrainingConfig.model_fields, "dtype", "loggers"} & PostTrainingSettings.model_fields.keys() - {"output_dir"}
 )
-"""What `TrainingConfig` and the settings of every method call by the same name."""
+"""Settings that `TrainingConfig` and every method call by the same name."""
 
 
 def supervise(

@@ -53,7 +53,7 @@ class RewardParameters(Settings):
     custom_reward: Any = None
     """A reward function to use instead; from an agent, the name of a registered one."""
     tolerance: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
-    """How far a number may be from the right one."""
+    """Largest distance of a number from the right one."""
     max_length: int = Field(default=1024, ge=1, le=1_000_000)
     """`length_penalty`: characters from which on a reply costs."""
     penalty_weight: float = Field(default=0.001, ge=0, allow_inf_nan=False)
@@ -166,14 +166,14 @@ class StopParameters(TrainingParameters):
     """`stop`."""
 
     wait_seconds: float = Field(default=30.0, ge=0, le=600)
-    """How long to wait for its last checkpoint."""
+    """Seconds to wait for its last checkpoint."""
 
 
 class LogsParameters(TrainingParameters):
     """`logs`."""
 
     lines: int = Field(default=40, ge=1, le=1000)
-    """How many of the last lines."""
+    """Number of the last lines."""
 
 
 PARAMETERS: Mapping[str, type[Settings]] = {

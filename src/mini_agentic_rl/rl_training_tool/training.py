@@ -46,7 +46,7 @@ class TrainingState(Settings):
     ended: float | None = None
     """Seconds since the epoch; None while it runs."""
     message: str | None = None
-    """Why it failed, or what to do next."""
+    """Reason of its failure, or what to do next."""
     result: dict[str, Any] | None = None
     """Summary of the finished training."""
 

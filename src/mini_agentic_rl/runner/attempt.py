@@ -76,7 +76,7 @@ class AttemptRun:
         self._hooks = hooks
         self._stop = stop
         self.failure: AttemptFailure | None = None
-        """Why the attempt did not succeed; the first reason."""
+        """First reason for which the attempt did not succeed."""
         self._emitted = False
         self.ending = False
         """True once the end is being written to the store: there is nothing left to break off."""

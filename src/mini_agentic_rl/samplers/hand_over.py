@@ -118,12 +118,14 @@ class Inbox:
             self._deltas.append(delta)
 
     async def get(self) -> TokenDelta:
-        """Return all that has come, as one delta, once it may be read."""
+        """Return what has come, as one delta, once it may be read: all of it, or as much as one version sampled."""
         while not self._deltas or not self.ready.is_set():
             self.ready.clear()
             await self.ready.wait()
-        self.ready.clear()
-        deltas, self._deltas = self._deltas, []
+        alike = next((n for n, delta in enumerate(self._deltas) if delta.version != self._deltas[0].version), None)
+        deltas, self._deltas = self._deltas[:alike], [] if alike is None else self._deltas[alike:]
+        if not self._deltas:
+            self.ready.clear()
         return deltas[0] if len(deltas) == 1 else _joined(deltas)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 A session is a rollout that nobody queued: its agent lives elsewhere. `SessionBook` keeps sessions in any store, the
 gateway serves it over HTTP, and `Sessions` is the client of that. A judgement is a span of the session, so that it is
-as durable as the conversation; which judgements are there, and what they are compared with, `verdicts` reads back.
+as durable as the conversation; which judgements are there, and what they are compared with, `rewards` reads back.
 
 Everything here is loaded when it is asked for.
 """

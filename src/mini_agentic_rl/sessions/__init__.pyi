@@ -17,7 +17,7 @@ from .record import is_session as is_session
 from .record import metadata_with as metadata_with
 from .record import read_record as read_record
 from .retention import delete_old as delete_old
+from .rewards import Answer as Answer
+from .rewards import SessionReward as SessionReward
+from .rewards import latest_rewards as latest_rewards
 from .settings import SessionSettings as SessionSettings
-from .verdict import Answer as Answer
-from .verdict import Verdict as Verdict
-from .verdict import latest_verdicts as latest_verdicts

@@ -16,8 +16,8 @@ from ..store import LightningStore
 from ..types import Rollout, Span
 from .errors import SessionConflictError, SessionRequestError, UnknownSessionError
 from .record import METADATA_KEY, SessionRecord, checked_key, metadata_with, owner_of, read_record, rollout_id_of
+from .rewards import Answer, SessionReward, latest_rewards, reward_span
 from .settings import SessionSettings
-from .verdict import Answer, Verdict, latest_verdicts, verdict_span
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class SessionBook:
         spans = await self.store.query_spans(record.rollout_id, record.attempt_id)
         return [span for span in spans if is_completion(span)]
 
-    async def verdicts(self, record: SessionRecord) -> dict[Answer | None, Verdict]:
-        """Return the verdicts about a session and its answers."""
-        return latest_verdicts(list(await self.store.query_spans(record.rollout_id, record.attempt_id)))
+    async def rewards(self, record: SessionRecord) -> dict[Answer | None, SessionReward]:
+        """Return the rewards of a session and its answers."""
+        return latest_rewards(list(await self.store.query_spans(record.rollout_id, record.attempt_id)))
 
     async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
         """Give a session, or one answer in it, a number that stands by itself.
@@ -154,7 +154,7 @@ class SessionBook:
         return comparison
 
     async def delete(self, api_key: str, session_id: str) -> SessionRecord:
-        """Delete a session with its calls, tokens and verdicts; what it was tells whether it had been learnt from.
+        """Delete a session with its calls, tokens and rewards; what it was tells whether it had been learnt from.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -172,18 +172,18 @@ class SessionBook:
                     "reward_invalid",
                 )
             rollout, record = await self._known(owner, judgement.session_id)
-            verdict = await self._next_verdict(record, judgement, comparison, replace)
+            reward = await self._next_reward(record, judgement, comparison, replace)
             rollouts[rollout.rollout_id] = record
-            if verdict is not None:
-                spans.append(verdict_span(record.rollout_id, record.attempt_id, verdict))
+            if reward is not None:
+                spans.append(reward_span(record.rollout_id, record.attempt_id, reward))
         if spans and len(await self.store.add_many_spans(spans)) < len(spans):
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
-        for record in rollouts.values():  # the last, so that who reads a judged session finds its verdict
+        for record in rollouts.values():  # the last, so that who reads a judged session finds its reward
             await self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
 
-    async def _next_verdict(
+    async def _next_reward(
         self, record: SessionRecord, judgement: Judgement, comparison: str | None, replace: bool
-    ) -> Verdict | None:
+    ) -> SessionReward | None:
         """Return what to record; None where it is recorded already."""
         if record.learnt is not None or record.skipped is not None:
             why = (
@@ -206,7 +206,7 @@ class SessionBook:
                 f"with choice {about.choice}; it has {len(answers)} others",
                 "answer_unknown",
             )
-        known = latest_verdicts(spans).get(about)
+        known = latest_rewards(spans).get(about)
         if known is not None and not replace:
             if comparison is None and known.comparison is None and known.value == judgement.score:
                 return None
@@ -216,7 +216,7 @@ class SessionBook:
                 "reward_set",
             )
         number = await self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
-        return Verdict(judgement.score, comparison, about, 1 if known is None else known.number + 1, number)
+        return SessionReward(judgement.score, comparison, about, 1 if known is None else known.number + 1, number)
 
     async def _known(self, owner: str, session_id: str) -> tuple[Rollout, SessionRecord]:
         rollout = await self._find(rollout_id_of(owner, session_id))
@@ -229,7 +229,7 @@ class SessionBook:
         return await self.store.get_rollout_by_id(rollout_id)
 
 
-def told(record: SessionRecord, verdicts: Mapping[Answer | None, Verdict], calls: int) -> dict[str, Any]:
+def told(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], calls: int) -> dict[str, Any]:
     """Return a session as JSON."""
     return {
         "object": "session",
@@ -242,12 +242,12 @@ def told(record: SessionRecord, verdicts: Mapping[Answer | None, Verdict], calls
         "skipped": record.skipped,
         "rewards": [
             {
-                "reward": verdict.value,
-                "comparison": verdict.comparison,
-                "response_id": None if verdict.answer is None else verdict.answer.response_id,
-                "choice": None if verdict.answer is None else verdict.answer.choice,
+                "reward": reward.value,
+                "comparison": reward.comparison,
+                "response_id": None if reward.answer is None else reward.answer.response_id,
+                "choice": None if reward.answer is None else reward.answer.choice,
             }
-            for verdict in verdicts.values()
+            for reward in rewards.values()
         ],
     }
 

@@ -170,7 +170,7 @@ class Session:
     recorded: bool
     """False without consent: its calls are answered, and nothing is kept."""
     base_url: str
-    """What clients ask, in every dialect: `OpenAI(base_url=…)`."""
+    """Base URL of its clients, in every dialect: `OpenAI(base_url=…)`."""
 
     @property
     def headers(self) -> dict[str, str]:

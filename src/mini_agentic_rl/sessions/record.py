@@ -43,7 +43,7 @@ class SessionRecord:
     learnt: int | None = None
     """Version of the policy that has learnt from it."""
     skipped: str | None = None
-    """Why it will not be learnt from."""
+    """Reason for which it will not be learnt from."""
 
     @property
     def status(self) -> str:

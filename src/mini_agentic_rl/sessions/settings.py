@@ -13,7 +13,7 @@ class SessionSettings(Settings):
     """Consent of those whose conversations are recorded, and how long they are kept."""
 
     consent: Literal["ask", "assume"] = "ask"
-    """Whether a session that says nothing about consent is recorded: `ask` records only those that say yes, `assume`
+    """Treatment of a session that says nothing about consent: `ask` records only those that say yes, `assume`
     all but those that say no."""
     keep_days: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Days after which a session is deleted, whether it was learnt from or not."""

@@ -32,7 +32,7 @@ class Now:
     since: float
     """The time, in the same seconds, from which on the clock can be relied on."""
     went_back: bool = False
-    """Whether it has been set back since the last scan."""
+    """True if it has been set back since the last scan."""
 
 
 class StoreClock:

@@ -63,7 +63,7 @@ class DatabaseStore(LedgerStore):
         self._process = os.getpid()
         self._closing = False
         self._failure: StorageFailedError | None = None
-        """Why the last transaction could not be written, where that was for the disk."""
+        """Reason for which the last transaction could not be written, where that was the disk."""
         self._write_thread = WriteThread(self._commit)
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
         self._watch_lock = threading.Lock()

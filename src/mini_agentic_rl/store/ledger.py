@@ -32,7 +32,7 @@ from .waiting import Changes
 _FAR: Final = 1e18
 """A time after all others."""
 _GREATEST: Final = 2**53
-"""What counts stay below: every reader of JSON keeps such numbers exactly, and every database has room for them."""
+"""Bound of all counts: every reader of JSON keeps such numbers exactly, and every database has room for them."""
 
 
 class Ledger:

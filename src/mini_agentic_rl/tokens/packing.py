@@ -75,7 +75,7 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
     parents: list[Ints] = []
     ends: list[Ints] = []
     starts: list[int] = []
-    terms: list[tuple[Ints, Floats, float, int, int, int]] = []
+    terms: list[tuple[Ints, Floats, float, int, int, Ints]] = []
     offset = 0
     for tree in trees:
         if tree.token_count == 0:
@@ -110,10 +110,11 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
             # Greedy calls report log-probabilities of temperature 1.
             temperature = record.temperature if record.temperature >= GREEDY_BELOW else 1.0
             where = path[-record.output_ids.size :].astype(np.int64)
-            logprobs = record.logprobs
+            logprobs, versions = record.logprobs, record.versions_T
             if record.forced is not None:
-                where, logprobs = where[~record.forced], logprobs[~record.forced]
-            terms.append((where, logprobs, temperature, sampled.trajectory, len(terms), record.version))
+                chosen = ~record.forced
+                where, logprobs, versions = where[chosen], logprobs[chosen], versions[chosen]
+            terms.append((where, logprobs, temperature, sampled.trajectory, len(terms), versions))
         offset += tree.token_count
     if not terms:
         raise ValueError("nothing to train: no record in these trees has a sampled token that was not forced")
@@ -129,7 +130,7 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
         temperature_S=np.repeat(np.array([term[2] for term in terms], np.float32), sizes),
         trajectory_S=np.repeat(np.array([term[3] for term in terms], np.int64), sizes),
         call_S=np.repeat(np.array([term[4] for term in terms], np.int64), sizes),
-        version_S=np.repeat(np.array([term[5] for term in terms], np.int64), sizes),
+        version_S=np.concatenate([term[5] for term in terms]),
     )
 
 

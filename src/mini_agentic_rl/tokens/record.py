@@ -26,9 +26,12 @@ class CompletionRecord:
     """[sampled tokens] where a constraint left no choice, so that nothing is trained (see `constraint.py`); None where
     that is nowhere."""
     version: int = 0
-    """Policy version that sampled it."""
+    """Policy version that sampled it; of several the first."""
+    versions: npt.NDArray[np.int64] | None = None
+    """[sampled tokens] policy version that sampled each, where the weights changed under way; None where `version`
+    sampled all."""
     finish_reason: FinishReason = "stop"
-    """Why it ended."""
+    """Reason for which it ended."""
     rollout_id: str = ""
     """Rollout that made the call."""
     attempt_id: str = ""
@@ -58,6 +61,13 @@ class CompletionRecord:
             )
         if self.forced is not None and self.forced.shape != self.output_ids.shape:
             raise ValueError(f"{self.output_ids.size} sampled tokens but {self.forced.size} marks of forced ones")
+        if self.versions is not None and self.versions.shape != self.output_ids.shape:
+            raise ValueError(f"{self.output_ids.size} sampled tokens but {self.versions.size} versions")
+
+    @property
+    def versions_T(self) -> npt.NDArray[np.int64]:
+        """[sampled tokens] policy version that sampled each."""
+        return np.full(self.output_ids.size, self.version, np.int64) if self.versions is None else self.versions
 
     @property
     def trained_tokens(self) -> int:

@@ -29,7 +29,7 @@ _last_trace: ContextVar[Trace | None] = ContextVar("last_trace", default=None)
 _process_tracer: list[Tracer] = []
 """Tracer of tasks that have none of their own; at most one."""
 _set_up: list[Callable[[], None]] = []
-"""How `init` was called, to be called so again; at most one."""
+"""Call of `init`, to be made again; at most one."""
 
 
 def get_active_tracer() -> Tracer | None:

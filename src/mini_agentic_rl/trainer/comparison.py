@@ -20,7 +20,7 @@ class MeasuredRun:
     """One measurement of a run."""
 
     name: str
-    """What the run was called on the command line."""
+    """Name of the run on the command line."""
     evaluation: str
     """Name of the measurement."""
     rows: AnswerRows

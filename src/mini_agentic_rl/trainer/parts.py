@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 STRATEGIES: Final = {
     "shm": "mini_agentic_rl.execution.SharedMemoryExecutionStrategy",
     "cs": "mini_agentic_rl.execution.client_server.ClientServerExecutionStrategy",
+    "ray": "mini_agentic_rl.execution.ray.RayExecutionStrategy",
 }
 STORES: Final = {
     "memory": "mini_agentic_rl.store.memory.InMemoryLightningStore",
@@ -36,7 +37,7 @@ STORES: Final = {
 }
 DEFAULT_RUNNERS: Final = 8
 DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
-"""Where a store server listens unless it is told otherwise."""
+"""Address of a store server that is told no other."""
 
 _CLIENT_SERVER_VARIABLES: Final = (
     LightningEnvVar.AGL_CURRENT_ROLE,
@@ -63,9 +64,9 @@ def make_strategy(
     if port is not None and isinstance(strategy, SharedMemoryExecutionStrategy):
         logger.warning("Trainer(port=%d) has no effect: the strategy runs everything in this process", port)
     if port is not None and strategy is spec:
-        from ..execution import ClientServerExecutionStrategy
+        from ..execution import ClientServerExecutionStrategy, RayExecutionStrategy
 
-        if isinstance(strategy, ClientServerExecutionStrategy):
+        if isinstance(strategy, ClientServerExecutionStrategy | RayExecutionStrategy):
             strategy.server_port = port
     has = runners_of(strategy, n_runners)
     if n_runners is not None and n_runners != has:
@@ -154,11 +155,7 @@ def runs_algorithm_here(strategy: ExecutionStrategy) -> bool:
 
 def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     """Return the number of runners of the strategy; one of the user's own making has what was asked for."""
-    if isinstance(strategy, SharedMemoryExecutionStrategy):
-        return strategy.n_runners
-    from ..execution import ClientServerExecutionStrategy
-
-    if isinstance(strategy, ClientServerExecutionStrategy):
+    if strategy.n_runners is not None:
         return strategy.n_runners
     return DEFAULT_RUNNERS if asked_for is None else asked_for
 

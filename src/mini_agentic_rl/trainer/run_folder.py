@@ -82,6 +82,13 @@ class RunFolder:
             "n_runners",
             "ranks",
             "rank_timeout",
+            "strategy",
+            "ray_address",
+            "runner_cpus",
+            "runner_gpus",
+            "runner_env",
+            "min_runners",
+            "runner_idle_seconds",
         ),
     ) -> RunState:
         """Make the folder ready for a run with this configuration.

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from ..config import COMMAS, Settings
 from ..metrics import LoggerName
 
+StrategyName: TypeAlias = Literal["shm", "cs", "ray"]
+"""Name of an execution strategy."""
+
 
 class RunnerSettings(Settings):
     """Settings of the runners, which run the agent."""
 
     n_runners: int = Field(default=128, ge=1)
-    """Rollouts that run at the same time."""
+    """Rollouts that run at the same time, at most."""
+    strategy: StrategyName | None = None
+    """Place of the runners: `shm` in this process, `cs` in processes of their own (4 of them, unless `n_runners` says
+    otherwise), `ray` as actors of a Ray cluster (needs the `ray` extra). By default `shm`, or `cs` where one of
+    AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is set."""
 
 
 class RunSettings(Settings):
@@ -26,7 +33,8 @@ class RunSettings(Settings):
     console: bool = True
     """Show progress and metrics on the console."""
     loggers: Annotated[list[LoggerName], COMMAS] = Field(default=[])
-    """Where metrics go besides the console and `metrics.jsonl`; several with commas, or given several times."""
+    """Services that get metrics besides the console and `metrics.jsonl`; several with commas, or given several
+    times."""
     resume: bool = False
     """Continue the run in the output folder from its last checkpoint."""
     overwrite: bool = False

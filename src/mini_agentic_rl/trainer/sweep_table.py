@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from .seed_means import seed_interval
 
 Finished: TypeAlias = tuple[Mapping[str, str], int, Mapping[str, Any]]
-"""What was varied, the seed, and the summary of a run."""
+"""Varied settings, seed and summary of a run."""
 
 LENIENT = "lenient"
 

@@ -169,7 +169,7 @@ class Trainer:
         self.n_runners = runners_of(self.strategy, n_runners)
         in_folder = self.folder is not None and store is not None and is_store_of(store, self.folder)
         self.store = None if in_folder else usual_store(self.folder) if store is None else make_store(store)
-        """Where rollouts and spans go; None where each run opens the one in `output_dir`."""
+        """Store of rollouts and spans; None where each run opens the one in `output_dir`."""
         self._has_own_store = in_folder or (store is None and not is_external(self.store))
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)

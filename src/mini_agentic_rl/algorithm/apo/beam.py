@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from ...atomic_files import read_json
-from ...damaged_files import reading
-from ...errors import UserError
-
-_STATE = "apo.json"
-_BEST = "best_prompt.txt"
+from ..prompt_search.state import SearchState
 
 
 @dataclass
@@ -40,8 +34,11 @@ class Version:
 
 
 @dataclass
-class Search:
+class Search(SearchState):
     """State of a search."""
+
+    algorithm: ClassVar[str] = "APO"
+    unit: ClassVar[str] = "round"
 
     versions: list[Version]
     beam: list[str]
@@ -52,12 +49,6 @@ class Search:
     """True once the first prompt has been measured, where that is asked for."""
     rounds: int = 0
     """Finished rounds."""
-    logged: int = 0
-    """Rows of metrics that were logged."""
-    rejected: dict[str, int] = field(default_factory=dict)
-    """Candidates that came to nothing, by reason."""
-    unrewarded: dict[str, int] = field(default_factory=dict)
-    """Rollouts that earned no reward, by reason."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time by phase."""
 
@@ -65,6 +56,34 @@ class Search:
     def begin(cls, template: str) -> Search:
         """Return a search that starts from one prompt."""
         return cls(versions=[Version("v0", template)], beam=["v0"], best="v0")
+
+    @classmethod
+    def parse(cls, state: dict[str, Any]) -> Search:
+        versions = [
+            Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
+            for version in state.pop("versions")
+        ]
+        return cls(versions=versions, **state)
+
+    @property
+    def steps(self) -> int:
+        return self.rounds
+
+    @property
+    def first(self) -> Version:
+        return self.versions[0]
+
+    @property
+    def winner(self) -> Version:
+        return self.version(self.best)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return [_row(version) for version in self.versions]
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        return {"rounds": self.rounds, "seconds": dict(self.seconds)}
 
     def version(self, name: str) -> Version:
         """Return the version of this name."""
@@ -99,7 +118,7 @@ class Search:
 
     def crown(self, leader: Version) -> bool:
         """Make `leader` the best version if its score on all validation tasks is the highest so far."""
-        best = self.version(self.best).score
+        best = self.winner.score
         if leader.score is None or (best is not None and leader.score <= best):
             return False
         self.best = leader.name
@@ -110,40 +129,13 @@ class Search:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
-def write_search(folder: Path, search: Search) -> None:
-    """Write the whole state, and beside it the text of the best prompt."""
-    (folder / _STATE).write_text(json.dumps(asdict(search), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / _BEST).write_text(search.version(search.best).template, encoding="utf-8")
-
-
-def read_logged(folder: Path) -> int:
-    """Return the number of rows that a search had logged when it wrote a checkpoint."""
-    with reading(folder / _STATE):
-        return int(read_json(folder / _STATE)["logged"])
-
-
-def read_search(folder: Path, template: str) -> Search:
-    """Read the state in a checkpoint.
-
-    Raises:
-        UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.
-    """
-    path = folder / _STATE
-    if not path.is_file():
-        raise UserError(
-            f"the checkpoint {folder} was not written by APO: choose another `output_dir`, or `resume=False`"
-        )
-    with reading(path):
-        state = read_json(path)
-        versions = [
-            Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
-            for version in state.pop("versions")
-        ]
-        found = Search(versions=versions, **state)
-        first = versions[0]
-    if first.template != template:
-        raise UserError(
-            f"the search in {folder} started from another prompt than `initial_resources` hold now: "
-            "give the same prompt, or `resume=False` and another `output_dir`"
-        )
-    return found
+def _row(version: Version) -> dict[str, Any]:
+    return {
+        "version": version.name,
+        "parent": version.parent,
+        "round": version.round,
+        "score": version.score,
+        "scores": list(version.scores),
+        "critique": version.critique,
+        "template": version.template,
+    }

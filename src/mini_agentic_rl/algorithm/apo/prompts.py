@@ -1,10 +1,6 @@
-"""Prompts of the critic. Filled in by `str.format`."""
+"""Questions to the critic. Filled in by `str.format`."""
 
 from __future__ import annotations
-
-CRITIC_ROLE = """\
-You improve the prompt template of an AI agent. The agent fills in the placeholders of the template with a task and
-follows the result. Each attempt at a task earns a reward; higher is better."""
 
 CRITIQUE = """\
 The prompt template:
@@ -43,16 +39,3 @@ A criticism of it:
 
 Rewrite the template so that the criticism no longer applies. {rules}
 Answer with the new template between <prompt> and </prompt> and nothing else."""
-
-EDIT_AGAIN = """\
-That template cannot be used: {reason}. {rules}
-Answer with a template that can, between <prompt> and </prompt> and nothing else."""
-
-NO_PLACEHOLDERS = "It has no placeholders, and the new one must have none either."
-
-PLACEHOLDERS = (
-    "Keep each of the placeholders {placeholders} exactly as it is written, at least once, "
-    "and add no other placeholder."
-)
-
-LITERAL_BRACES = " Write a brace that is meant as such twice: {{ and }}."

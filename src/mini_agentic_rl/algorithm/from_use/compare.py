@@ -18,7 +18,7 @@ class SessionChoice:
 
     taken: list[JudgedSession] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Why sessions are left out for good, by the ids of their rollouts."""
+    """Reasons for which sessions are left out for good, by the ids of their rollouts."""
 
 
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:

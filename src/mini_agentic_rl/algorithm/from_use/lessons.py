@@ -9,7 +9,7 @@ from typing import Final
 
 from ...adapter import TrainedCalls, is_completion
 from ...semconv import CompletionSpanAttributes as Call
-from ...sessions import Answer, SessionRecord, Verdict, latest_verdicts
+from ...sessions import Answer, SessionRecord, SessionReward, latest_rewards
 from ...tokens import GREEDY_BELOW, CompletionRecord
 from ...types import Span
 
@@ -19,7 +19,7 @@ _GRACE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class Lesson:
-    """The calls that one verdict is about."""
+    """The calls that one reward is for."""
 
     record: SessionRecord
     value: float
@@ -53,12 +53,12 @@ def read_session(
         version: of the policy now.
         max_age: versions that the oldest call may be behind.
     """
-    verdicts = latest_verdicts(spans)
-    found = [_lesson(record, spans, verdict, verdicts, trained) for verdict in verdicts.values()]
+    rewards = latest_rewards(spans)
+    found = [_lesson(record, spans, reward, rewards, trained) for reward in rewards.values()]
     reasons = [why for lesson, why in found if lesson is None]
     lessons = [lesson for lesson, _ in found if lesson is not None]
     if not lessons:
-        return JudgedSession(record, why_not=reasons[0] if reasons else "it has no verdict")
+        return JudgedSession(record, why_not=reasons[0] if reasons else "it has no reward")
     age = version - min(call.version for lesson in lessons for call in lesson.records)
     if age > max_age:
         return JudgedSession(record, why_not=f"the weights that answered are {age} versions old (max_age={max_age})")
@@ -73,27 +73,27 @@ def is_recent(lesson: Lesson) -> bool:
 def _lesson(
     record: SessionRecord,
     spans: Sequence[Span],
-    verdict: Verdict,
-    verdicts: dict[Answer | None, Verdict],
+    reward: SessionReward,
+    rewards: dict[Answer | None, SessionReward],
     trained: TrainedCalls,
 ) -> tuple[Lesson | None, str]:
-    """Return the lesson of a verdict, or why there is none. What has a verdict of its own is no part of the session's;
-    what came after a verdict is not meant by it."""
-    judged_at = next((s.start_time or 0.0 for s in spans if s.sequence_id == verdict.sequence_id), 0.0)
-    own = {answer for answer in verdicts if answer is not None}
+    """Return the lesson of a reward, or why there is none. What has a reward of its own is no part of the session's;
+    what came after a reward is not meant by it."""
+    judged_at = next((s.start_time or 0.0 for s in spans if s.sequence_id == reward.sequence_id), 0.0)
+    own = {answer for answer in rewards if answer is not None}
     meant = [
         span
         for span in spans
-        if span.sequence_id < verdict.sequence_id
-        and not (is_completion(span) and not _is_meant(_answer(span), verdict.answer, own))
+        if span.sequence_id < reward.sequence_id
+        and not (is_completion(span) and not _is_meant(_answer(span), reward.answer, own))
     ]
     selection = trained.select(meant)
     records = [call for call in selection.records if call.temperature >= GREEDY_BELOW]
     if records:
-        return Lesson(record, verdict.value, verdict.comparison, records, judged_at), ""
+        return Lesson(record, reward.value, reward.comparison, records, judged_at), ""
     if selection.records:
         return None, "all its calls were at temperature 0, where nothing was tried that could be learnt"
-    return None, selection.why_empty or "it has no call before its verdict"
+    return None, selection.why_empty or "it has no call before its reward"
 
 
 def _is_meant(answer: Answer, about: Answer | None, own: set[Answer]) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from ...atomic_files import read_json
-from ...damaged_files import reading
-from ...errors import UserError
-
-_STATE = "gepa.json"
-_BEST = "best_prompt.txt"
+from ..prompt_search.state import SearchState
+from .pareto import pareto_weights
 
 
 @dataclass
@@ -34,8 +30,11 @@ class PooledPrompt:
 
 
 @dataclass
-class Pool:
+class Pool(SearchState):
     """State of a search."""
+
+    algorithm: ClassVar[str] = "GEPA"
+    unit: ClassVar[str] = "iteration"
 
     prompts: list[PooledPrompt] = field(default_factory=list)
     iteration: int = 0
@@ -44,53 +43,47 @@ class Pool:
     """Successors that were tried, of which `prompts` holds those that were better."""
     rollouts: int = 0
     """Rollouts so far."""
-    logged: int = 0
-    """Rows of metrics that were logged."""
-    rejected: dict[str, int] = field(default_factory=dict)
-    """Iterations that came to nothing, by reason."""
-    unrewarded: dict[str, int] = field(default_factory=dict)
-    """Rollouts that earned no reward, by reason."""
+
+    @classmethod
+    def parse(cls, state: dict[str, Any]) -> Pool:
+        return cls(prompts=[PooledPrompt(**prompt) for prompt in state.pop("prompts")], **state)
+
+    @property
+    def steps(self) -> int:
+        return self.iteration
+
+    @property
+    def first(self) -> PooledPrompt | None:
+        return self.prompts[0] if self.prompts else None
 
     @property
     def best(self) -> PooledPrompt:
         """Return the prompt with the highest mean; of equal ones the oldest."""
         return max(self.prompts, key=lambda prompt: prompt.score)
 
-    def reject(self, reason: str) -> None:
-        """Count an iteration that came to nothing."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+    @property
+    def winner(self) -> PooledPrompt | None:
+        return self.best if self.prompts else None
 
+    @property
+    def weights(self) -> list[int]:
+        """For each prompt the validation tasks that it is best at; 0 where another dominates it."""
+        return pareto_weights([prompt.scores for prompt in self.prompts]) if self.prompts else []
 
-def write_pool(folder: Path, pool: Pool) -> None:
-    """Write the whole state, and beside it the text of the best prompt."""
-    (folder / _STATE).write_text(json.dumps(asdict(pool), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / _BEST).write_text(pool.best.template, encoding="utf-8")
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "version": prompt.name,
+                "parent": prompt.parent,
+                "iteration": prompt.iteration,
+                "score": prompt.score,
+                "wins": weight,
+                "template": prompt.template,
+            }
+            for prompt, weight in zip(self.prompts, self.weights, strict=True)
+        ]
 
-
-def read_logged(folder: Path) -> int:
-    """Return the number of rows that a search had logged when it wrote a checkpoint."""
-    with reading(folder / _STATE):
-        return int(read_json(folder / _STATE)["logged"])
-
-
-def read_pool(folder: Path, template: str) -> Pool:
-    """Read the state in a checkpoint.
-
-    Raises:
-        UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.
-    """
-    path = folder / _STATE
-    if not path.is_file():
-        raise UserError(
-            f"the checkpoint {folder} was not written by GEPA: choose another `output_dir`, or `resume=False`"
-        )
-    with reading(path):
-        state = read_json(path)
-        prompts = [PooledPrompt(**prompt) for prompt in state.pop("prompts")]
-        found = Pool(prompts=prompts, **state)
-    if prompts[0].template != template:
-        raise UserError(
-            f"the search in {folder} started from another prompt than `initial_resources` hold now: "
-            "give the same prompt, or `resume=False` and another `output_dir`"
-        )
-    return found
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        return {"iterations": self.iteration, "rollouts": self.rollouts, "tried": self.tried}

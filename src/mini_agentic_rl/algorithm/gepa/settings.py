@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ..apo.settings import PromptSearchSettings
+from ..prompt_search.settings import PromptSearchSettings
 
 
 class GEPASettings(PromptSearchSettings):

@@ -17,7 +17,7 @@ import torch
 from ...policy import Learner, TermStreams
 from ...tokens import PackedTrees
 from ..loop.groups import Group, group_metrics, has_signal
-from ..loop.objective import Learners, loss_of
+from ..loop.objective import Learners, current_terms, loss_of
 from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty
 from ..losses import CORRECTIONS, LOSSES, importance_correction
 from ..losses.base import Floats
@@ -127,6 +127,7 @@ def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> di
         torch.from_numpy(batch.advantages_S),
         observation_weights_S=_given(batch.observation_weights_S),
         demonstration_weights_S=_given(batch.demonstration_weights_S),
+        current_S=current_terms(packed, learner, settings),
         teacher_tokens_SK=_given(batch.teacher_tokens_SK),
         teacher_logprobs_SK=_given(batch.teacher_logprobs_SK),
     )

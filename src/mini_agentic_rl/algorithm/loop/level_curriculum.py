@@ -31,6 +31,18 @@ def levels_of(dataset: Dataset[Any]) -> list[str]:
     return [str(task.get(FIELD, "")) if isinstance(task, Mapping) else "" for task in tasks]
 
 
+def level_means(levels: Sequence[str], rewards: Mapping[int, float]) -> dict[str, float]:
+    """Return the mean reward of each level, of the mean rewards by row.
+
+    Args:
+        levels: that of each row.
+    """
+    found: dict[str, list[float]] = {}
+    for row, reward in rewards.items():
+        found.setdefault(levels[row], []).append(reward)
+    return {level: float(np.mean(values)) for level, values in found.items()}
+
+
 @dataclass
 class LevelSource(TaskSource):
     """The tasks of one step, drawn by level; `pass_rates` are by level."""
@@ -50,13 +62,6 @@ class LevelSource(TaskSource):
         rows = [self._next(names[index]) for index in chosen]
         self.drawn += rows
         return rows
-
-    def means(self, rewards: Mapping[int, float]) -> dict[str, float]:
-        """Return the mean reward of each level, of the mean rewards by row."""
-        found: dict[str, list[float]] = {}
-        for row, reward in rewards.items():
-            found.setdefault(self.levels[row], []).append(reward)
-        return {level: float(np.mean(values)) for level, values in found.items()}
 
     def _next(self, level: str) -> int:
         own = sum(one == level for one in self.levels)

@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import torch
+
 from ...policy import Learner
+from ...tokens import PackedTrees
 from ..losses.policy_gradient import PolicyGradientLoss
 from .groups import Group
 from .settings import LoopSettings
@@ -39,6 +43,14 @@ class Objective(Protocol):
 
     def load_state(self, folder: Path) -> None:
         """Read back what `save_state` wrote."""
+
+
+def current_terms(packed: PackedTrees, learner: Learner, settings: LoopSettings) -> torch.Tensor | None:
+    """Return 1 for each term [S] that the learner's weights sampled as they are, 0 for the others; None where sampling
+    does not run ahead, and all are."""
+    if settings.max_staleness == 0:
+        return None
+    return torch.from_numpy((packed.version_S == learner.version).astype(np.float32))
 
 
 def loss_of(settings: LoopSettings) -> PolicyGradientLoss:

@@ -68,6 +68,14 @@ class RunProgress:
     """Rollouts of the training."""
     trainable: int = 0
     """Those of them that could be trained."""
+    run: str = ""
+    """Name of the run in the metadata of rollouts, where sampling runs ahead."""
+    drawn: int = 0
+    """Groups that were drawn so far, where sampling runs ahead."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """Tasks of those of them that were not learnt, by their numbers (as text, for JSON)."""
+    updates: list[dict[str, int]] = field(default_factory=list)
+    """Versions of all adapters after each of the last updates, where sampling runs ahead."""
 
     def spend(self, phase: str, seconds: float) -> None:
         """Add to a phase's time."""

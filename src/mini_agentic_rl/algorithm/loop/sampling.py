@@ -44,7 +44,7 @@ class SampledStep:
     have, or are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter
     how many rollouts did not call it."""
     tail_seconds: float
-    """What its slowest rollouts cost (`tail.py`), added up over the rounds."""
+    """Cost of its slowest rollouts (`tail.py`), added up over the rounds."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
@@ -113,19 +113,24 @@ async def sample_groups(
         untrained=dict(count_untrainable(finished, causes=causes) + unrewarded),
         rollouts=len(finished),
         trainable=sum(f.untrainable is None for f in finished),
-        mean_rewards=_mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
-        metrics={
-            "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
-            "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
-            "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
-            "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
-            "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
-            "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
-        }
+        mean_rewards=mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
+        metrics=metrics_of(finished)
         | ({"sampling/rounds": float(rounds)} if settings.dynamic_sampling else {})
         | of_adapters,
         tail_seconds=tail,
     )
+
+
+def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
+    """Return metrics about what became of some rollouts."""
+    return {
+        "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
+        "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
+        "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
+        "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
+        "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
+        "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
+    }
 
 
 def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], None]:
@@ -143,7 +148,7 @@ def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], 
     return on_progress
 
 
-def _mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
+def mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
     """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
     found: dict[int, list[float]] = {}
     for index, row in enumerate(rows):

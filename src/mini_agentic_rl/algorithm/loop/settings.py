@@ -15,7 +15,7 @@ Baseline = Literal["group", "leave_one_out", "none"]
 """Baseline of a reward: the mean of its group, the mean of the group's other rollouts, or nothing."""
 
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
-"""Which of a rollout's rewards its calls are trained with; see `credit.py`."""
+"""Choice of the rollout's reward that its calls are trained with; see `credit.py`."""
 
 Curriculum = Literal["none", "pass_rate", "level"]
 """Order in which tasks are drawn; see `curriculum.py` and `level_curriculum.py`."""
@@ -41,7 +41,7 @@ class LoopSettings(RolloutSettings):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
     credit: CreditMode = "broadcast"
-    """Which reward each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
+    """Reward that each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
     alone (`last_call`), the final one plus what was emitted after the call (`per_turn`), or the discounted sum of what
     was emitted from the call on (`discounted`)."""
     credit_discount: float = Field(default=0.95, gt=0, le=1)
@@ -65,6 +65,14 @@ class LoopSettings(RolloutSettings):
     """Steps for which a group can be replayed."""
     epochs_per_batch: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Sampling may run this many updates ahead of learning: complete groups wait in the store and are learnt by weights
+    at most so much newer than those that sampled them; older ones are dropped. `importance_correction` is then `token`
+    unless another one, or a loss that masks by itself (`dppo_tv`, `dppo_kl`), is chosen. 0 samples, then learns, in
+    turns, each rollout by the weights that learn from it."""
+    sampling_share: float = Field(default=0.5, gt=0, lt=1)
+    """With `max_staleness` above 0: sampling's share of the time, on the device that both compute on, while learning
+    and sampling both have something to do."""
     on_failure: OnFailure = "drop"
     """Fate of a rollout that fails: it is left out (`drop`), counts as reward 0 if it has called the model
     (`zero`), or is tried again and left out when it fails for good (`retry`)."""
@@ -105,7 +113,7 @@ class LoopSettings(RolloutSettings):
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     kl_estimator: KLEstimator = "k3"
-    """Which estimator of it is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
+    """Estimator of it that is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
     k3 that of the forward one, k1 none."""
     kl_in_reward: bool = False
     """Take it, as k1, off the reward instead of adding it to the loss."""
@@ -156,11 +164,13 @@ class LoopSettings(RolloutSettings):
     @classmethod
     def _fill_in_preset(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Settings of the preset count as not given: another preset replaces them."""
-        name = values.get("preset") if isinstance(values, Mapping) else None
+        if not isinstance(values, Mapping):
+            return handler(values)
+        name = values.get("preset", "grpo")
         preset = PRESETS.get(name) if isinstance(name, str) else None
         if preset is None:
             return handler(values)
-        settings = handler({**preset, **values})
+        settings = handler({**_for_stale(preset, values), **preset, **values})
         settings.model_fields_set.intersection_update(values)
         return settings
 
@@ -172,7 +182,27 @@ class LoopSettings(RolloutSettings):
         return self
 
     @model_validator(mode="after")
+    def _repeats_what_can_be_repeated(self) -> Self:
+        if self.deterministic and self.max_staleness:
+            raise ValueError(
+                "`deterministic` repeats a run exactly, but with `max_staleness` the time that sampling takes decides "
+                "which weights sample: set `max_staleness=0` with it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_groups_to_draw_again(self) -> Self:
         if self.dynamic_sampling and self.baseline == "none":
             raise ValueError("`dynamic_sampling` draws again for groups of equal rewards: set `baseline=group` with it")
         return self
+
+
+def _for_stale(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that a run which samples ahead has beside those of its preset.
+
+    DPPO masks by the divergence from the weights that sampled, so that its ratio stays the one to these.
+    """
+    loss = given.get("policy_loss", preset.get("policy_loss", ""))
+    if given.get("max_staleness") in (None, 0, "0") or str(loss).startswith("dppo"):
+        return {}
+    return {"importance_correction": "token"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...types import Dataset
 from .curriculum import TaskSource, updated_pass_rates
-from .level_curriculum import LevelSource, levels_of
+from .level_curriculum import LevelSource, level_means, levels_of
 from .progress import RunProgress
 from .settings import LoopSettings
 
@@ -21,12 +21,26 @@ class StepTasks:
 
     def of_step(self, dataset: Dataset[Any], progress: RunProgress) -> TaskSource:
         """Return what the next step draws from."""
+        first = progress.step * self._settings.tasks_per_step + progress.extra_tasks
+        return self._source(dataset, progress, progress.step, first)
+
+    def next_row(self, dataset: Dataset[Any], progress: RunProgress, number: int, waiting: Sequence[int]) -> int:
+        """Return the row of group `number` of a run that samples ahead: none of those that are `waiting`, to be sampled
+        or learnt, while there are others."""
+        source = self._source(dataset, progress, number, number - len(waiting))
+        source.drawn = list(waiting)
+        (row,) = source.draw(1)
+        if isinstance(source, LevelSource):
+            progress.level_draws = source.cursors
+        return row
+
+    def _source(self, dataset: Dataset[Any], progress: RunProgress, step: int, first: int) -> TaskSource:
         settings = self._settings
         source = TaskSource(
             size=len(dataset),
             seed=settings.seed,
-            step=progress.step,
-            first=progress.step * settings.tasks_per_step + progress.extra_tasks,
+            step=step,
+            first=first,
             pass_rates=None if settings.curriculum == "none" else progress.pass_rates,
             floor=settings.curriculum_floor,
         )
@@ -41,6 +55,13 @@ class StepTasks:
         progress.extra_tasks += len(tasks.drawn) - self._settings.tasks_per_step
         if isinstance(tasks, LevelSource):
             progress.level_draws = tasks.cursors
-            progress.pass_rates = updated_pass_rates(progress.pass_rates, tasks.means(rewards))
-        elif tasks.pass_rates is not None:
-            progress.pass_rates = updated_pass_rates(tasks.pass_rates, rewards)
+        self.rate(progress, rewards)
+
+    def rate(self, progress: RunProgress, rewards: Mapping[int, float]) -> None:
+        """Keep what mean rewards, by row, say of the tasks that are drawn next."""
+        if self._settings.curriculum == "none":
+            return
+        found = {str(row): reward for row, reward in rewards.items()}
+        if self._levels is not None:
+            found = level_means(self._levels, rewards)
+        progress.pass_rates = updated_pass_rates(progress.pass_rates, found)

@@ -83,13 +83,18 @@ class PolicyGradientLoss:
         # Before the first step the old log-probabilities are the learner's own, and without dropout.
         own_S = inputs.logprobs_S.detach() if streams.old_logprobs_S is None else streams.old_logprobs_S
         mismatch_S = own_S - inputs.behaviour_logprobs_S
+        # What older weights sampled is another policy's, and not another program's.
+        current_S = weights_S if streams.current_S is None else weights_S * streams.current_S
         metrics = {
             "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),
             "clip_fraction": (weights_S * (0.0 if surrogate.clipped_S is None else surrogate.clipped_S)).sum(),
-            "mismatch/mean_abs": (weights_S * mismatch_S.abs()).sum(),
-            "mismatch/kl": (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
+            "mismatch/mean_abs": (current_S * mismatch_S.abs()).sum(),
+            "mismatch/kl": (current_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
+            "mismatch/weight": current_S.sum(),
         }
+        if streams.current_S is not None:
+            metrics["staleness/kl"] = (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum()
         if correction_S is not None:
             metrics["importance/mean"] = (weights_S * correction_S).sum()
             metrics["importance/masked"] = (weights_S * (correction_S == 0)).sum()

@@ -19,7 +19,7 @@ import torch
 from ...errors import UserError
 from ...policy import Loss, TermStreams, ValueLearner
 from ..loop.groups import Group, group_metrics
-from ..loop.objective import loss_of
+from ..loop.objective import current_terms, loss_of
 from ..loop.shaping import k1
 from ..losses import importance_correction, term_weights
 from ..losses.base import Floats
@@ -141,4 +141,5 @@ def _streams(
         "returns_S": advantages_S + values_S,
     }
     tensors = {name: torch.from_numpy(amounts_S.astype(np.float32)) for name, amounts_S in computed.items()}
-    return TermStreams(weights_S=torch.ones(len(values_S)), **tensors), metrics
+    current_S = current_terms(packed, learner, settings)
+    return TermStreams(weights_S=torch.ones(len(values_S)), current_S=current_S, **tensors), metrics

@@ -34,7 +34,7 @@ OVERLONG: Sequence[str] = (
     "reward_model.reward_kwargs.overlong_buffer_cfg",
     "reward.reward_kwargs.overlong_buffer_cfg",
 )
-"""Where versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's punishment of long replies."""
+"""Places at which versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's punishment of long replies."""
 
 _OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
 

@@ -14,7 +14,7 @@ from typing import Final
 K1: Final = 1.2
 """Saturation: the smaller it is, the sooner further occurrences of a word count for less."""
 B: Final = 0.75
-"""How much a long document counts for less."""
+"""Strength with which a long document counts for less."""
 MAX_WORDS: Final = 32
 """Words of a query that are looked for."""
 

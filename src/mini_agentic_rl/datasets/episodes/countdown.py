@@ -23,7 +23,7 @@ VALID: Final = 0.1
 """Reward of an expression that keeps to the rules and misses the target."""
 
 _COUNTS: Final = {1: 2, 2: 3, 3: 4, 4: 6}
-"""How many numbers a level has."""
+"""Numbers that a level has."""
 _TARGETS: Final = (2, 999)
 _WORDINGS: Final = ("Numbers: {numbers}. Target: {target}.",)
 _OTHER_WORDINGS: Final = (

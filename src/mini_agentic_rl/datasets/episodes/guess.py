@@ -20,7 +20,7 @@ NARROWED: Final = 0.4
 """Reward of a number not found at the very end of narrowing it down; less for having narrowed it down less."""
 
 _COUNTS: Final = {1: 7, 2: 15, 3: 63, 4: 1023}
-"""How many numbers a level has: as many as halving finds in 3, 4, 6 and 10 guesses."""
+"""Numbers that a level has: as many as halving finds in 3, 4, 6 and 10 guesses."""
 _WORDS: Final = ("I think of a number from {low} to {high}. You have {tries} guesses.", "higher", "lower")
 _OTHER_WORDS: Final = (
     ("My secret number lies between {low} and {high}, both included. Find it in {tries} guesses.", "more", "less"),

@@ -33,7 +33,7 @@ class ToolEpisode(Episode):
         self.used: list[str] = []
         """Names of the tools that were called and gave a result, in order."""
         self.results: list[str] = []
-        """What they gave."""
+        """Results that they gave."""
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
         """Run the calls of a message, or take its answer."""

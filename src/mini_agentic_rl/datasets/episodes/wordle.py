@@ -27,7 +27,7 @@ Told: TypeAlias = Sequence[tuple[str, tuple[str, ...]]]
 """Guesses with their marks."""
 
 _SIZES: Final[Mapping[int, tuple[int | None, int]]] = {1: (4, 2), 2: (8, 3), 3: (20, 4), 4: (None, 6)}
-"""How many words a level names, and how many guesses there are; level 4 names none, and takes any word of the list."""
+"""Words that a level names, and the number of guesses; level 4 names none, and takes any word of the list."""
 _SHARES: Final = ("train",) * 7 + ("val", "test", TRANSFER)
 _WORDINGS: Final = "The word is one of: {words}. You have {tries} guesses."
 _OPEN: Final = "The word is a common English one. You have {tries} guesses."

@@ -19,7 +19,7 @@ class Problem:
     """A problem with its solution."""
 
     story: str
-    """What it tells without its numbers and names; two problems of one story differ in nothing else."""
+    """The text without its numbers and names; two problems of one story differ in nothing else."""
     question: str
     expression: str
     """Expression whose value is the answer, as a calculator takes it."""

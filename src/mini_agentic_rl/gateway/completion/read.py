@@ -92,6 +92,8 @@ class Choice:
         self.stop_string: str | None = None
         """The stop string that ended the answer."""
         self.version = 0
+        self.versions: list[int] = []
+        """Policy version that sampled each token."""
         self.cached_tokens = 0
         self.calls: list[ToolCall] = []
         self._content: list[str] = []
@@ -156,6 +158,7 @@ class Choice:
             self.forced += [first + at for at in range(start, start + len(new)) if delta.forced[at]]
         self.token_ids += new
         self.logprobs += delta.logprobs[start:end]
+        self.versions += [delta.version] * len(new)
         self.top_logprobs += delta.top_logprobs[start:end]
         return [token_id for token_id in new if token_id not in self._end_ids]
 

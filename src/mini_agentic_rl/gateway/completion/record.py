@@ -61,7 +61,9 @@ class RecordedAnswer:
     """Empty where the model's server does not tell them; then the call cannot be trained."""
     logprobs: Sequence[float]
     version: int = 0
-    """Of the policy that sampled it."""
+    """Of the policy that sampled it; of several the first."""
+    versions: Sequence[int] = ()
+    """That of each token; empty where it is the same for all, or not known."""
     forced: Sequence[int] = ()
     """Indices of the tokens that a constraint left no choice about."""
 
@@ -106,6 +108,8 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
             Attr.RESPONSE_TOKEN_IDS: list(answer.token_ids),
             Attr.POLICY_VERSION: answer.version,
         }
+    if len(set(answer.versions)) > 1:
+        attributes[Attr.POLICY_VERSIONS] = list(answer.versions)
     if answer.token_ids and len(answer.logprobs) == len(answer.token_ids):
         attributes[Attr.RESPONSE_LOGPROBS] = list(answer.logprobs)
     else:

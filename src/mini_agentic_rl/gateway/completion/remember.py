@@ -21,7 +21,7 @@ from ..render import ChatRenderer, has_thought, squashed, without_thought
 from ..tool_formats import Tool, parse_arguments
 
 ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
-"""Why a prompt whose history holds answers of ours does not go on from all of their recorded ids:
+"""Reason for which a prompt whose history holds answers of ours does not go on from all of their recorded ids:
 
 - edited: the client changed the history.
 - tools: the client offers other tools than before.

@@ -50,7 +50,7 @@ class ChatService:
     """The public name of the model; asking for it samples with `default_adapter`."""
     default_adapter: str | None = "default"
     store: LightningStore | None = None
-    """Where calls under a rollout's URL are recorded."""
+    """Store in which calls under a rollout's URL are recorded."""
     counters: Counters = field(default_factory=Counters)
     budgets: RolloutBudgets | None = None
     """Bound on what each attempt may ask for; None sets none."""
@@ -172,6 +172,7 @@ class ChatService:
             token_ids=choice.token_ids,
             logprobs=choice.logprobs,
             version=choice.version,
+            versions=choice.versions,
             forced=choice.forced,
         )
         await record_answer(self.store, call, answer, time.time())

@@ -39,7 +39,7 @@ class ValueRule:
     strict: bool
     """True if the whole schema must hold; else keywords that the grammar does not know are left out."""
     field: str
-    """Where the request says so."""
+    """Place in the request that says so."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class AnswerRule:
     joint: str | None = None
     """Text between one call and the next; None where there can be one only."""
     opening: str | None = None
-    """Where set, text may be written too, and a call begins wherever this is written."""
+    """If set, text may be written too, and a call begins wherever this is written."""
     thought: ThinkTags | None = None
     """Tags around a thought, which may come first and is free; None where thoughts are part of the answer."""
     thought_begun: bool = False

@@ -20,7 +20,7 @@ class CallDelta:
     """A tool call, or a further piece of one."""
 
     index: int
-    """Which of the answer's calls."""
+    """Number of the call in the answer."""
     id: str
     name: str
     arguments: str

@@ -71,7 +71,7 @@ class Commands:
 
     def take_weights(self, adapter: str) -> None:
         self._group.copy_from_first(self._model.trainable(adapter))
-        self._policy.engine.weights_changed(adapter)
+        self._policy.weights_changed(adapter)
 
     def digest(self, adapter: str) -> str:
         return self._policy.digest(adapter)

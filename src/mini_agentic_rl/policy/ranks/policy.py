@@ -63,6 +63,11 @@ class RankedPolicy(Policy):
             RankLostError: a rank has not come, or has gone.
             PolicyError: one was started with other settings, or the model cannot be had.
         """
+        if engine is not None and engine.sampler_device is not None:
+            raise PolicyError(
+                "each rank samples on the device that it learns on: leave this out, or start one rank",
+                setting="sampler_device",
+            )
         device = device_of(launch, options.get("device", "auto"))
         thread = TorchThread()
         team: Team | None = None
@@ -146,12 +151,13 @@ class RankedPolicy(Policy):
             self._thread.call(group.leave)
         super().close()
 
-    def _make_engine(self, settings: EngineSettings | None) -> Engine:
-        return SpreadEngine(self._team, self.model, self._thread, settings)
+    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
+        return SpreadEngine(self._team, model, self._thread, settings)
 
-    def _learning_turn(self, job: Callable[[], T]) -> T:
+    def _learning_turn(self, job: Callable[[], T], share: float) -> T:
+        # The other ranks sample nothing in a turn, so this one does not either, whatever its share would be.
         with self._team.turn(learning=True):
-            return super()._learning_turn(job)
+            return super()._learning_turn(job, 0.0)
 
     def _turn(self, job: Callable[[], T]) -> T:
         with self._team.turn(learning=False):

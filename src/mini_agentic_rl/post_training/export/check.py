@@ -51,7 +51,8 @@ class Difference:
     largest_logit: float
     """The largest logit, by its absolute value."""
     widest_gap: float
-    """Where they would sample different tokens, how far those two lie apart under the first model; 0 if nowhere."""
+    """Largest distance, under the first model, between two tokens of which each model would sample another; 0 if there
+    are none."""
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:

@@ -83,13 +83,13 @@ class ExportSettings(ResultSettings):
     """Folder of an adapter, or of the run that trained it; give it several times for several. Without one
     `format=gguf` converts the model itself."""
     merge_lora: Literal["true", "false"] | None = None
-    """Whether adapters are added into their base: `true` is `format=merged`, `false` is `format=adapter`."""
+    """Add adapters into their base: `true` is `format=merged`, `false` is `format=adapter`."""
     format: ExportFormat | None = None
     """`merged` (the default): a whole model for transformers and vLLM; `adapter`: in plain peft form; `gguf`: one file
     for llama.cpp and what builds on it."""
     base_name: str | None = None
-    """What an exported adapter calls its base, for those who load it elsewhere: a Hugging Face id. By default the id
-    that it was loaded by; of a path its last part."""
+    """Name that an exported adapter has for its base, for those who load it elsewhere: a Hugging Face id. By default
+    the id that it was loaded by; of a path its last part."""
 
     converter: Path | None = None
     """llama.cpp's `convert_hf_to_gguf.py`, the folder of llama.cpp that holds it, or a program like it; by default it

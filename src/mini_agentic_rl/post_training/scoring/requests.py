@@ -50,9 +50,9 @@ class ScoreRequest(Body):
     """One text to score."""
 
     prompt: Text | None = Field(default=None, validation_alias=_PROMPT)
-    """What was asked: text, or messages."""
+    """The question: text, or messages."""
     response: Text | None = Field(default=None, validation_alias=AliasChoices("response", "answer", "completion"))
-    """What was answered: text, or messages."""
+    """The answer: text, or messages."""
     messages: Messages | None = Field(default=None, min_length=1)
     """The whole conversation, in place of both."""
     tools: Annotated[list[SomeTool], Field(fail_fast=True)] | None = None
@@ -75,7 +75,7 @@ class PairRequest(Body):
     """Two answers to one prompt."""
 
     prompt: Text | None = Field(default=None, validation_alias=_PROMPT)
-    """What was asked; may be left out where both answers are whole conversations."""
+    """The question; may be left out where both answers are whole conversations."""
     response_a: Text = Field(validation_alias=AliasChoices("response_a", "chosen", "answer_a"))
     """The one answer."""
     response_b: Text = Field(validation_alias=AliasChoices("response_b", "rejected", "answer_b"))
@@ -114,7 +114,7 @@ class ScoreAnswer(BaseModel):
     """The score of one text."""
 
     score: float
-    """What the reward model says; the more, the better. Only differences mean anything."""
+    """Reward model's score; the more, the better. Only differences mean anything."""
     tokens: int
     """Number of tokens of the text that were read."""
     truncated: bool

@@ -21,7 +21,7 @@ class TextLimits(Settings):
     max_length: int | None = Field(default=None, ge=2)
     """Tokens of one text, prompt and response; without it, what the model's positions allow."""
     truncation: Truncation = "left"
-    """What becomes of a longer text: `left` cuts its beginning (the end is where the score is read), `right` its end,
+    """Treatment of a longer text: `left` cuts its beginning (the end is where the score is read), `right` its end,
     `refuse` answers with an error. An answer says which texts were cut."""
 
 
@@ -34,7 +34,7 @@ class BatchSettings(Settings):
     """At most this many tokens in one pass, a longer text alone excepted; by default 2048 on a CPU and 16384 on a
     GPU."""
     batch_wait_ms: float = Field(default=5.0, ge=0)
-    """How long a text waits for others to come along, in milliseconds, while the model is idle."""
+    """Milliseconds that a text waits for others to come along while the model is idle."""
     max_items: int = Field(default=512, ge=1)
     """At most this many texts or pairs in one request."""
     max_queue: int = Field(default=4096, ge=1)

@@ -38,7 +38,7 @@ class Outcome:
     rewards: Mapping[str, float]
     """`reward`, which is trained, and what else was counted."""
     output: Any = None
-    """What the rollout's record keeps as its output."""
+    """Output that the rollout's record keeps."""
 
 
 class Environment(Protocol):

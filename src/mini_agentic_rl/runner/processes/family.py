@@ -16,6 +16,8 @@ import time
 
 import psutil
 
+from ...child_processes import at_death
+
 MARK_VARIABLE = "MINI_AGENTIC_RL_FAMILY"
 """Environment variable that holds the mark of a family."""
 
@@ -26,6 +28,13 @@ _KILL_SECONDS = 5.0
 def new_mark() -> str:
     """Return a mark for a family that this process is about to start."""
     return f"{os.environ.get(MARK_VARIABLE, '')}/{secrets.token_hex(8)}"
+
+
+def begin_family() -> str:
+    """Return the mark of all that this process starts from now on; what is left when it ends, however, is killed."""
+    mark = os.environ[MARK_VARIABLE] = new_mark()
+    at_death(__name__, "end_marked", mark)
+    return mark
 
 
 def find_family(pid: int, mark: str) -> list[psutil.Process]:
@@ -73,6 +82,11 @@ def end_orphans(pid: int, create_time: float | None, mark: str, seconds: float) 
             _wait([first], seconds)
             if _runs(first):
                 end_family(pid, mark, grace=0)
+
+
+def end_marked(mark: str) -> None:
+    """Kill the members of a family whose first process has ended, as far as they carry its mark."""
+    end_family(0, mark, grace=0)
 
 
 def _is_below(mark: str, ancestor: str) -> bool:

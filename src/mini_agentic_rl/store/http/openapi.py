@@ -18,7 +18,7 @@ class Failure(BaseModel):
     """A request that could not be carried out."""
 
     detail: str
-    """What is wrong, for a person."""
+    """The fault, for a person."""
     error_type: str
     """`ValueError` and `LightningStoreError` are errors of the store contract."""
 

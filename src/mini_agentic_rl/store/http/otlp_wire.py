@@ -40,7 +40,7 @@ class ResourceGroup:
     """The spans of one resource."""
 
     header: list[tuple[int, int]] = field(default_factory=list)
-    """Where the fields stand that are not spans; together they are a `ResourceSpans` without any."""
+    """Places of the fields that are not spans; together they are a `ResourceSpans` without any."""
     size: int = 0
     """Bytes of the header."""
 

@@ -52,7 +52,7 @@ ROUTES: Final = (
     Route("POST", "waits/rollouts", "wait_for_rollouts", waits=True),
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
-"""Where two routes fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
+"""Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
 `spans/next/batch`, `rollouts/delete` and `waits/work` are our own; the others are agent-lightning's."""
 
 

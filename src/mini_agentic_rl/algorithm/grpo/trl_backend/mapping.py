@@ -29,7 +29,16 @@ class _TRLLoss:
     """True if `epsilon_high` is the bound of the ratio itself, and not its distance from 1."""
 
 
-_NATIVE = ("dynamic_sampling", "replay_groups", "separate_rewards", "reward_coef", "echo_coef", "sft_coef", "teacher")
+_NATIVE = (
+    "dynamic_sampling",
+    "replay_groups",
+    "max_staleness",
+    "separate_rewards",
+    "reward_coef",
+    "echo_coef",
+    "sft_coef",
+    "teacher",
+)
 """Settings that TRL knows at their defaults only."""
 
 _LOSSES = {

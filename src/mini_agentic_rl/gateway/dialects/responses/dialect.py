@@ -122,7 +122,7 @@ class _KeptResponse:
     message_bytes: int
     """Size of all messages. Those that conversations share are counted for each."""
     used: float
-    """When it was last asked for, in seconds of the clock."""
+    """Time at which it was last asked for, in seconds of the clock."""
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
@@ -29,21 +29,12 @@ from ..rollouts import rollout_config
 from ..seeds import derive_seed
 from ..settings import OnFailure
 from .settings import PromptSearchSettings
+from .state import Candidate, SearchState
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """Seconds between two reports of progress while waiting."""
-
-
-class Candidate(Protocol):
-    """A prompt that can be tried."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def template(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Trial:
     status: str
     reward: float | None
     error: str | None
-    """Why it earned no reward; None when it did."""
+    """Reason for which it earned no reward; None when it did."""
     spans: Sequence[Span]
 
     @property
@@ -84,9 +75,8 @@ class Trials:
     """Every version is this resource with another template."""
     resources: NamedResources
     """Everything else that the agent is given."""
-    unrewarded: Counter[str] = field(default_factory=Counter, init=False)
-    rewarded: int = field(default=0, init=False)
-    """Number of rollouts that earned a reward, since this process began."""
+    state: SearchState
+    """Counts what rollouts earned."""
     _causes: CountedCauses = field(default_factory=CountedCauses, init=False)
     _ids: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -176,8 +166,8 @@ class Trials:
         for reason, count in reasons.items():
             if self._causes.add(reason, count):
                 logger.warning("%s: %d of %d rollouts %s: %s", purpose, count, len(trials), consequence, reason)
-        self.unrewarded.update(reasons)
-        self.rewarded += len(trials) - reasons.total()
+            self.state.unrewarded[reason] = self.state.unrewarded.get(reason, 0) + count
+        self.state.rewarded += len(trials) - reasons.total()
 
 
 def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: int) -> str:

@@ -1,10 +1,10 @@
-"""Verdicts: what a session, or one answer in it, was worth, as spans of the session.
+"""Rewards that a session, or one answer in it, is given, as spans of the session.
 
-A verdict is an annotation with a reward of the whole rollout, as `emit_reward(…, final=True)` writes it, so that every
+Each is an annotation with a reward of the whole rollout, as `emit_reward(…, final=True)` writes it, so that every
 reader of rewards understands it. Three attributes say more: the comparison that it is part of, where the number means
 something beside the others of that comparison alone, and the answer that it is about, where it is not the session.
 
-Of several verdicts about the same thing the last counts. Each has an id that follows from its place in that order, so
+Of several rewards for the same thing the last counts. Each has an id that follows from its place in that order, so
 that of two which are given at once the store takes one.
 """
 
@@ -22,7 +22,7 @@ from ..types import Attributes, Span, TraceStatus
 COMPARISON: Final = "agentlightning.session.comparison"
 RESPONSE_ID: Final = "agentlightning.session.response_id"
 CHOICE: Final = "agentlightning.session.choice"
-_NUMBER: Final = "agentlightning.session.verdict"
+_NUMBER: Final = "agentlightning.session.reward"
 
 
 @dataclass(frozen=True)
@@ -41,65 +41,65 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Worth of a session, or of one answer in it."""
+class SessionReward:
+    """The reward of a session, or of one answer in it."""
 
     value: float
     comparison: str | None
     """Id of what it was compared in; None for a number that stands by itself."""
     answer: Answer | None
     number: int
-    """1 for the first verdict about the same thing."""
+    """1 for the first reward for the same thing."""
     sequence_id: int
     """Calls after it are not meant by it."""
 
 
-def latest_verdicts(spans: Sequence[Span]) -> dict[Answer | None, Verdict]:
-    """Return the verdicts that count among the spans of a session, by what they are about; None is the session."""
-    found: dict[Answer | None, Verdict] = {}
+def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
+    """Return the rewards that count among the spans of a session, by what they are for; None is the session."""
+    found: dict[Answer | None, SessionReward] = {}
     for span in spans:
-        verdict = _read(span)
-        if verdict is not None:
-            known = found.get(verdict.answer)
-            if known is None or verdict.number > known.number:
-                found[verdict.answer] = verdict
+        reward = _read(span)
+        if reward is not None:
+            known = found.get(reward.answer)
+            if known is None or reward.number > known.number:
+                found[reward.answer] = reward
     return found
 
 
-def verdict_span(rollout_id: str, attempt_id: str, verdict: Verdict) -> Span:
-    """Return the span of a verdict."""
-    reward = LightningSpanAttributes.REWARD.value
+def reward_span(rollout_id: str, attempt_id: str, reward: SessionReward) -> Span:
+    """Return the span of a reward."""
+    prefix = LightningSpanAttributes.REWARD.value
     facts: Attributes = {
-        f"{reward}.0.name": "primary",
-        f"{reward}.0.value": verdict.value,
+        f"{prefix}.0.name": "primary",
+        f"{prefix}.0.value": reward.value,
         LightningSpanAttributes.REWARD_SCOPE.value: "rollout",
-        _NUMBER: verdict.number,
+        _NUMBER: reward.number,
     }
     about = ""
-    if verdict.comparison is not None:
-        facts[COMPARISON] = verdict.comparison
-    if verdict.answer is not None:
-        facts[RESPONSE_ID], facts[CHOICE] = verdict.answer.call, verdict.answer.choice
-        about = f"{verdict.answer.call}/{verdict.answer.choice}"
-    name = f"{rollout_id}/{attempt_id}/{about}/{verdict.number}"
+    if reward.comparison is not None:
+        facts[COMPARISON] = reward.comparison
+    if reward.answer is not None:
+        facts[RESPONSE_ID], facts[CHOICE] = reward.answer.call, reward.answer.choice
+        about = f"{reward.answer.call}/{reward.answer.choice}"
+    name = f"{rollout_id}/{attempt_id}/{about}/{reward.number}"
     return Span.from_attributes(
         attributes=facts,
         rollout_id=rollout_id,
         attempt_id=attempt_id,
-        sequence_id=verdict.sequence_id,
+        sequence_id=reward.sequence_id,
         name=AGL_ANNOTATION,
         span_id=hashlib.blake2b(name.encode(), digest_size=8).hexdigest(),
         status=TraceStatus(status_code="OK"),
     )
 
 
-def _read(span: Span) -> Verdict | None:
+def _read(span: Span) -> SessionReward | None:
     number, value = span.attributes.get(_NUMBER), get_reward_value(span)
     if not isinstance(number, int) or value is None:
         return None
     response, choice = span.attributes.get(RESPONSE_ID), span.attributes.get(CHOICE)
     comparison = span.attributes.get(COMPARISON)
-    return Verdict(
+    return SessionReward(
         value=value,
         comparison=None if comparison is None else str(comparison),
         answer=None if response is None else Answer(str(response), int(choice) if isinstance(choice, int) else 0),

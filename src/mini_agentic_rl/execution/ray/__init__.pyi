@@ -1,0 +1,2 @@
+from .settings import RaySettings as RaySettings
+from .strategy import RayExecutionStrategy as RayExecutionStrategy

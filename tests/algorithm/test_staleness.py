@@ -1,0 +1,271 @@
+"""Sampling ahead of learning: by how much, from which weights, and what becomes of it after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from letters import TASKS, AnyReward, Letters, algorithm
+
+from mini_agentic_rl import InMemoryLightningStore, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop.staleness import from_lost_weights, token_ages, with_update
+from mini_agentic_rl.algorithm.rollouts import FinishedRollout
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import Policy
+from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.tokens import CompletionRecord
+from mini_agentic_rl.types import Rollout
+
+PER_STEP, GROUP = 2, 3
+SMALL = {"tasks_per_step": PER_STEP, "samples_per_prompt": GROUP, "max_new_tokens": 4, "eval_size": 1, "seed": 5}
+
+
+class Watching(MetricsLogger):
+    """Keeps what a run logs, and crashes after a step."""
+
+    def __init__(self, crash_after: int | None = None) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.notes: list[str] = []
+        self._crash_after = crash_after
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+        if step == self._crash_after:
+            raise OSError("crashed")
+
+    def note(self, message):
+        self.notes.append(message)
+
+    @property
+    def steps(self):
+        return [row for row in self.rows if "staleness/mean" in row]
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """The rollouts that each update learns from, as their ids."""
+    seen: list[list[str]] = []
+    update = GRPOObjective.update
+
+    def watched(self, adapter, groups):
+        seen.append([trajectory.rollout_id for group in groups for trajectory in group.trajectories])
+        return update(self, adapter, groups)
+
+    monkeypatch.setattr(GRPOObjective, "update", watched)
+    return seen
+
+
+class Bounded(InMemoryLightningStore):
+    """Counts the rollouts of the training that were put into the queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enqueued: list[int] = []
+        """After each addition the number of all so far."""
+
+    async def enqueue_many_rollouts(self, rollouts):
+        train = sum(rollout.mode == "train" for rollout in rollouts)
+        self.enqueued.append((self.enqueued[-1] if self.enqueued else 0) + train)
+        return await super().enqueue_many_rollouts(rollouts)
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_no_rollout_is_learnt_twice_or_by_weights_too_new_for_it_and_none_is_sampled_too_far_ahead(staleness, updates):
+    store, watching, ahead = Bounded(), Watching(), []
+    trained = algorithm(total_steps=6, max_staleness=staleness, **SMALL)
+    enqueue = store.enqueue_many_rollouts
+
+    async def watched(rollouts):
+        found = await enqueue(rollouts)
+        ahead.append(store.enqueued[-1] - sum(map(len, updates)))
+        return found
+
+    store.enqueue_many_rollouts = watched
+    Trainer(algorithm=trained, hooks=[AnyReward()], store=store, n_runners=4, logger=watching).fit(Letters(), TASKS)
+    learnt = [rollout_id for ids in updates for rollout_id in ids]
+    assert len(watching.steps) == len(updates) == trained.summary["steps"] == 6
+    assert len(learnt) == len(set(learnt)) == 6 * PER_STEP * GROUP
+    assert store.enqueued[-1] == len(learnt), "nothing is sampled that no step is left for"
+    assert max(ahead) == (staleness + 1) * PER_STEP * GROUP
+    assert 1 <= max(row["staleness/max"] for row in watching.steps) <= staleness
+    assert watching.steps[0]["staleness/max"] == 0
+    assert all(row["staleness/mean"] <= row["staleness/max"] for row in watching.steps)
+    assert max(row.get("mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4, "older weights are no mismatch"
+    assert max(row["staleness/kl"] for row in watching.steps) > 1e-4
+    assert trained.settings.importance_correction == "token"
+    assert all("importance/mean" in row for row in watching.steps)
+    assert not trained.progress.pending
+
+
+class Slow(Letters):
+    """Lets the rollouts of one task wait until three steps are done."""
+
+    def __init__(self, go_on: threading.Event) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    async def rollout_async(self, task, resources, rollout):
+        await super().rollout_async(task, resources, rollout)
+        if rollout.metadata["number"] == 1:
+            await asyncio.to_thread(self._go_on.wait, 60)
+
+
+def test_what_became_too_old_is_dropped_and_said(caplog, updates):
+    store, watching, go_on = InMemoryLightningStore(), Watching(), threading.Event()
+    log = watching.log
+
+    def logged(metrics, *, step):
+        log(metrics, step=step)
+        if step == 3:
+            go_on.set()
+
+    watching.log = logged
+    trained = algorithm(total_steps=8, max_staleness=1, **SMALL)
+    Trainer(algorithm=trained, hooks=[AnyReward()], store=store, n_runners=12, logger=watching).fit(Slow(go_on), TASKS)
+    assert sum(row["staleness/too_old"] for row in watching.steps) == 1
+    (reason,) = trained.summary["untrained"]
+    assert trained.summary["untrained"] == {reason: GROUP}
+    assert "max_staleness=1" in reason
+    assert reason in caplog.text
+    rollouts = asyncio.run(store.query_rollouts())
+    dropped = [rollout for rollout in rollouts if (rollout.metadata or {}).get("untrained") == reason]
+    assert {rollout.metadata["number"] for rollout in dropped} == {1}
+    assert not {rollout.rollout_id for rollout in dropped} & {one for ids in updates for one in ids}
+    assert len(watching.steps) == 8
+
+
+def test_after_a_crash_what_was_sampled_is_found_in_the_store_and_learnt_once(tmp_path, updates):
+    def fit(logger, *, resume=False):
+        trained = algorithm(total_steps=7, max_staleness=2, checkpoint_every=2, **SMALL)
+        Trainer(
+            algorithm=trained,
+            hooks=[AnyReward()],
+            store=SqlLightningStore(f"sqlite:///{tmp_path}/rollouts.db"),
+            n_runners=4,
+            output_dir=tmp_path / "run",
+            logger=logger,
+            resume=resume,
+        ).fit(Letters(), TASKS)
+        return trained
+
+    with pytest.raises(OSError, match="crashed"):
+        fit(Watching(crash_after=3))  # the last checkpoint is that of step 2
+    before, updates[:] = list(updates), []
+    store = SqlLightningStore(f"sqlite:///{tmp_path}/rollouts.db")
+    left = {one.rollout_id for one in asyncio.run(store.query_rollouts(status_in=["succeeded"]))}
+    watching = Watching()
+    trained = fit(watching, resume=True)
+    learnt = [rollout_id for ids in [*before[:2], *updates] for rollout_id in ids]
+    assert len(learnt) == len(set(learnt)) == 7 * PER_STEP * GROUP
+    again = {one for ids in updates for one in ids} & left
+    assert set(before[2]) <= again, "the lost step's rollouts are learnt after all"
+    assert any(f"found in the store: {n} rollouts not learnt yet" in watching.notes for n in range(6, 30))
+    assert max(row["staleness/max"] for row in watching.steps) <= 2
+    assert trained.summary["steps"] == 7
+
+
+def test_with_dynamic_sampling_a_batch_is_of_groups_with_a_signal(updates):
+    watching = Watching()
+    trained = algorithm(total_steps=3, max_staleness=1, dynamic_sampling=True, max_sampling_rounds=3, **SMALL)
+
+    class HalfAlike(AnyReward):
+        async def on_rollout_end(self, *, rollout):
+            return 0.0 if rollout.metadata["number"] % 2 else await super().on_rollout_end(rollout=rollout)
+
+    Trainer(algorithm=trained, hooks=[HalfAlike()], n_runners=4, logger=watching).fit(Letters(), TASKS)
+    assert [row["groups/with_signal"] for row in watching.steps] == [PER_STEP] * 3
+    assert all(row["groups/count"] <= 3 * PER_STEP for row in watching.steps)
+
+
+def _sampled(versions, begun=None):
+    size = len(versions)
+    record = CompletionRecord(
+        np.array([1]), np.arange(size), np.zeros(size, np.float32), model="m", versions=np.array(versions)
+    )
+    rollout = Rollout(rollout_id="r", input={}, start_time=0.0, metadata={} if begun is None else {"version": begun})
+    return FinishedRollout(rollout, [], [record], 1.0, None)
+
+
+def test_an_age_counts_the_updates_since_and_not_optimizer_steps():
+    updates = [{"a": 2}, {"a": 2}, {"a": 4}, {"a": 6}]
+    ages = token_ages([_sampled([0, 2, 3, 4, 6])], updates, {"m": "a"})
+    by_hand = [len({one["a"] for one in updates if one["a"] > version}) for version in (0, 2, 3, 4, 6)]
+    assert ages.tolist() == by_hand == [3, 2, 2, 1, 0]
+    assert token_ages([_sampled([0, 0], {"a": 4})], updates, {"m": "a"}).tolist() == [1, 1], "as old as its rollout"
+    assert with_update(updates, {"a": 6}, 3) == updates, "a step that changed nothing"
+    assert with_update(updates, {"a": 8}, 3) == [{"a": 4}, {"a": 6}, {"a": 8}]
+
+
+def test_weights_that_a_crash_took_back_count_as_so_far_behind():
+    turned = from_lost_weights(_sampled([4, 5, 7], {"a": 7}), {"a": 5}, {"m": "a"})
+    assert turned.records[0].versions_T.tolist() == [4, 5, 3]
+    assert turned.rollout.metadata["version"] == {"a": 3}
+
+
+def test_the_default_correction_goes_with_the_loss():
+    def correction(**settings):
+        return MiniGRPO("embedded", **settings).settings.importance_correction
+
+    assert correction() == "none"
+    assert correction(max_staleness=2) == "token"
+    assert correction(max_staleness=2, preset="icepop") == "icepop"
+    assert correction(max_staleness=2, importance_correction="none") == "none"
+    assert correction(max_staleness=2, preset="dppo") == correction(max_staleness=1, policy_loss="dppo_kl") == "none"
+    with pytest.raises(ValueError, match="`max_staleness=0`"):
+        MiniGRPO("embedded", max_staleness=1, deterministic=True)
+
+
+def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
+    """Sample all of a step, learn from it, and so on, written out."""
+    from mini_agentic_rl.algorithm.loop import steps
+    from mini_agentic_rl.algorithm.seeds import derive_seed, tasks_of_step
+
+    settings = {**SMALL, "total_steps": 2, "deterministic": True, "keep_open": True}
+    weights = []
+    for plain in (False, True):
+        trained = algorithm(**settings)
+        with pytest.MonkeyPatch.context() as patch:
+            if plain:
+                patch.setattr(steps.ExactSteps, "step", _plain_step(derive_seed, tasks_of_step))
+            Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
+        assert trained.served is not None
+        policy: Policy = trained.served.policy
+        weights.append({name: p.detach().clone() for name, p in policy.model.base.named_parameters()})
+        assert policy.version == 2
+        trained.close()
+    assert all(bool((weights[0][name] == weights[1][name]).all()) for name in weights[0])
+
+
+def _plain_step(derive_seed, tasks_of_step):
+    from mini_agentic_rl.algorithm.loop.credit import broadcast
+    from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+    from mini_agentic_rl.algorithm.rollouts import run_rollouts
+    from mini_agentic_rl.types import EnqueueRolloutRequest
+
+    async def step(self):
+        run, number = self._run, self._run.progress.step
+        groups = []
+        for index, row in enumerate(tasks_of_step(SMALL["seed"], len(TASKS), number, PER_STEP)):
+            requests = [
+                EnqueueRolloutRequest(
+                    input=TASKS[row],
+                    mode="train",
+                    resources_id=run.train_resources,
+                    metadata={"sampling_seed": derive_seed(SMALL["seed"], "rollout", number, index, sample)},
+                )
+                for sample in range(GROUP)
+            ]
+            found = await run_rollouts(run.store, requests, lambda more: None)
+            of_task = [
+                Trajectory(f.rollout.rollout_id, f.records, f.reward, broadcast(f.records, f.reward)) for f in found
+            ]
+            groups.append(Group(str(index), of_task))
+        metrics = await run.policy.learn_async(lambda: self._objective.update("default", groups))
+        run.progress.step += 1
+        run.progress.trainable += PER_STEP * GROUP
+        return metrics
+
+    return step

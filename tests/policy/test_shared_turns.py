@@ -1,0 +1,175 @@
+"""Sampling beside learning: its share of the time, the weights it sees, and that it disturbs no gradient."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import group_of_conversations, sample_all, tiny_policy
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.policy.shared_turns import SharedTurns
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from tiny import tiny_model
+
+ENGINE = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48, max_draft_tokens=0)
+CHUNKS = LearnerSettings(learning_rate=0.05, max_batch_tokens=8)
+
+
+def _packed(policy, rollouts=4):
+    tree = TokenTree()
+    for index, conversation in enumerate(group_of_conversations(policy, rollouts=rollouts)):
+        for record in conversation:
+            tree.insert(record, index)
+    return pack([tree])
+
+
+def _loss(inputs):
+    return LossOutputs(-(inputs.streams.weights_S * inputs.logprobs_S).sum())
+
+
+class UnderWay:
+    """One long request, and what came of it."""
+
+    def __init__(self, policy, tokens):
+        self.deltas: list = []
+        self.done = threading.Event()
+        self.begun = threading.Event()
+        self.prompt = tuple(range(40, 60))
+        policy.engine.submit(TokenRequest(self.prompt, SamplingParams(max_tokens=tokens, seed=3)), self._on_delta)
+
+    def _on_delta(self, delta):
+        self.deltas.append(delta)
+        self.begun.set()
+        if delta.finish_reason:
+            self.done.set()
+
+    @property
+    def record(self):
+        versions = [delta.version for delta in self.deltas for _ in delta.token_ids]
+        return CompletionRecord(
+            np.array(self.prompt),
+            np.array([token for delta in self.deltas for token in delta.token_ids]),
+            np.array([value for delta in self.deltas for value in delta.logprobs], np.float32),
+            versions=np.array(versions),
+        )
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_tokens_are_sampled_amid_a_pass_whose_gradient_stays_what_it_is(checkpointing):
+    gradients, sampled = [], []
+    for share in (0.0, 0.5):
+        with tiny_policy(engine=ENGINE, lora=LoraSettings(dropout=0.3)) as policy:
+            packed = _packed(policy)
+            settings = CHUNKS.model_copy(update={"checkpointing": checkpointing})
+            under_way = UnderWay(policy, 400)
+            assert under_way.begun.wait(30)
+
+            def learn(policy=policy, packed=packed, settings=settings):
+                torch.manual_seed(0)
+                learner = policy.learner(settings)
+                before = policy.engine.counters.sampled_tokens
+                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                sampled.append(policy.engine.counters.sampled_tokens - before)
+                assert not policy.model.base.training
+                return [parameter.grad.clone() for parameter in learner.parameters]
+
+            gradients.append(policy.learn(learn, share))
+    assert sampled[0] == 0
+    assert sampled[1] > 0
+    for alone, beside in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, beside, atol=1e-6, rtol=1e-4)
+
+
+def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_learns():
+    with tiny_policy(engine=ENGINE) as policy:
+        packed = _packed(policy)
+        under_way = UnderWay(policy, 480)
+        assert under_way.begun.wait(30)
+        learner = policy.run(lambda: policy.learner(CHUNKS))
+
+        def learn():
+            for _ in range(2):
+                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learner.optim_step()
+
+        policy.learn(learn, 0.7)
+        assert under_way.done.wait(60)
+        record = under_way.record
+        assert record.versions[0] == 0
+        assert 1 in record.versions, "between the two steps of the job"
+        tree = TokenTree()
+        tree.insert(record)
+        of_pack = pack([tree])
+        learned = policy.run(lambda: learner.logprobs(of_pack)).numpy()
+    newest = record.versions == 2
+    assert (of_pack.version_S == record.versions).all()
+    assert newest.any()
+    assert np.abs(learned - record.logprobs)[newest].max() < 1e-4
+    assert np.abs(learned - record.logprobs)[~newest].max() > 1e-3
+
+
+class FakeEngine:
+    """Steps that take a second each."""
+
+    def __init__(self, clock):
+        self.clock, self.left, self.steps = clock, 0, 0
+
+    def pending(self):
+        return self.left > 0
+
+    def step(self):
+        self.left -= 1
+        self.steps += 1
+        self.clock[0] += 1.0
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.5, 40), (0.2, 10), (0.8, 160)])
+def test_sampling_gets_its_share_and_makes_up_for_no_turn_that_it_did_not_want(share, steps):
+    clock = [0.0]
+    engine = FakeEngine(clock)
+    with tiny_policy(engine=ENGINE) as policy:
+        model = policy.model
+        turns = SharedTurns(model, engine, lambda: None, clock=lambda: clock[0])
+
+        def job():
+            with turns.shared(share):
+                for _ in range(100):  # nothing to sample
+                    clock[0] += 1.0
+                    model.pause()
+                engine.left = 10**6
+                for _ in range(40):
+                    clock[0] += 1.0
+                    model.pause()
+            assert model.on_pause is None
+
+        policy.run(job)
+    assert engine.steps == pytest.approx(steps, abs=2)
+
+
+def test_a_sampler_on_a_device_of_its_own_has_each_version_of_the_weights():
+    engine = ENGINE.model_copy(update={"sampler_device": "cpu"})
+    params = [SamplingParams(max_tokens=6, seed=seed) for seed in range(3)]
+    policy = Policy.load(tiny_model(), engine=engine, lora=LoraSettings(), device="cpu", seed=1)
+    try:
+        learner = policy.run(lambda: policy.learner(LearnerSettings(learning_rate=0.05)))
+        for version in range(3):
+            records = sample_all(policy, [[1, 2, 3, 4, 5, n] for n in range(3)], params)
+            assert [record.version for record in records] == [version] * 3
+            tree = TokenTree()
+            for index, record in enumerate(records):
+                tree.insert(record, index)
+            packed = pack([tree])
+
+            def learn(packed=packed):
+                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learned = learner.logprobs(packed).numpy()
+                learner.optim_step()
+                return learned
+
+            learned = policy.learn(learn, 0.5)
+            assert np.abs(learned - packed.behaviour_logprobs_S).max() < 1e-4
+    finally:
+        policy.close()
