@@ -1,6 +1,7 @@
 """A short deterministic training of a tiny model, to be started on any number of ranks.
 
-`ranked_run.py FOLDER ALGORITHM [--resume] [--steps N]`; `--end-after STEP` has it told to end, `--kill-after STEP` kills it.
+`ranked_run.py FOLDER ALGORITHM [--resume] [--steps N]`. `--end-after STEP` has it told to end then, `--kill-after STEP`
+kills it.
 """
 
 from __future__ import annotations
