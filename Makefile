@@ -28,7 +28,7 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-tau2 test-ray test-oldest torture sanitize audit lint format install clean
+.PHONY: train test test-embedded test-agents test-tau2 test-ray test-vllm test-oldest torture sanitize audit lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -45,6 +45,10 @@ test-embedded: $(INSTALLED_DEV)
 test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
+
+# The pool of samplers over real vLLM servers: VLLM_PYTHON is the Python of an environment that has vLLM.
+test-vllm: $(INSTALLED_DEV)
+	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/vllm $(ARGS)
 
 # Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.1 is what `make test` tries of it.
 torture: export TORTURE_SIZE ?= 1

@@ -13,6 +13,7 @@ from ..jobs import (
     CompareSettings,
     EvalSettings,
     LearnSettings,
+    ParitySettings,
     PlanSettings,
     ServeSettings,
     SqlTrainConfig,
@@ -26,7 +27,7 @@ from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_er
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
-from .tables import show, show_plan, show_result
+from .tables import show, show_parity, show_plan, show_result
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -100,6 +101,15 @@ def plan(settings: PlanSettings) -> None:
 
     found = plan_job(settings)
     show(settings, found, lambda console: show_plan(console, found))
+
+
+@settings_command(app, "parity", ParitySettings, panel=MEASURE)
+def parity(settings: ParitySettings) -> None:
+    """Compare servers that are to sample (vLLM, SGLang) with the learner, token by token."""
+    from ..jobs import parity_job
+
+    found = parity_job(settings)
+    show(settings, found, lambda console: show_parity(console, found))
 
 
 @settings_command(app, "serve", ServeSettings, panel=SERVE)

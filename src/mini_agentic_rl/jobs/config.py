@@ -16,6 +16,7 @@ from ..execution import RaySettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
+from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
 PPO = "ppo"
@@ -150,6 +151,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.on_failure",
             "loop.max_attempts",
         ),
+        "Servers that sample": ("sampling.*",),
         "Rewards and loss": (
             "loop.separate_rewards",
             "loop.separate_reward_weights",
@@ -225,6 +227,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
     ranks: RankSettings = RankSettings()
+    sampling: SamplerSettings = SamplerSettings()
     limits: RolloutLimits = RolloutLimits()
     ray: RaySettings = RaySettings()
     run: RunSettings = RunSettings()

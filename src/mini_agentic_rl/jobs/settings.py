@@ -13,6 +13,7 @@ from ..config import JsonSettings, SeedSettings, Settings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..samplers import SamplerSettings
 from ..sessions import SessionSettings
 from ..trainer import RunnerSettings
 from .config import TaskSettings
@@ -68,6 +69,20 @@ class PlanSettings(JsonSettings):
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
     loop: GRPOSettings = GRPOSettings()
+
+
+class ParitySettings(JsonSettings):
+    """The settings of `parity`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"sampling.sampler": "vllm"}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("load.*",),
+        "Servers that sample": ("sampling.*",),
+        "Run": ("json_output",),
+    }
+
+    load: AdaptedModelSettings = AdaptedModelSettings()
+    sampling: SamplerSettings = SamplerSettings()
 
 
 class EvalSettings(RunnerSettings, JsonSettings):

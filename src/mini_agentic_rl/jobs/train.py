@@ -13,6 +13,7 @@ from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder, launched, restarted
 from ..recipes import Recipe, load_recipe, load_tasks
+from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
@@ -122,6 +123,7 @@ def make_algorithm(
         settings=config.loop,
         engine=config.engine,
         ranks=config.ranks,
+        sampler=_sampler(config),
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,
         warm_start=warm_start,
@@ -131,6 +133,14 @@ def make_algorithm(
         backend=config.backend,
         load_options=load.model_dump(exclude={"model"}),
     )
+
+
+def _sampler(config: TrainConfig) -> SamplerSettings:
+    """Return the settings of the sampler, which finds new weights in the run's folder where no other is given."""
+    sampling = config.sampling
+    if sampling.sampler_folder is not None:
+        return sampling
+    return sampling.changed(sampler_folder=config.run.output_dir / "sampler")
 
 
 def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:

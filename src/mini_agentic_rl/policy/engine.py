@@ -183,6 +183,11 @@ class Engine:
             self._pool.release()
 
     @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled so far, wherever its requests are sampled."""
+        return self.counters.sampled_tokens
+
+    @property
     def load(self) -> tuple[int, int]:
         """Number of sequences that run, and that wait."""
         running, waiting = self._scheduler.load

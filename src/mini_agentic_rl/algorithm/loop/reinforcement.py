@@ -30,6 +30,7 @@ from ...policy import (
     follow_rank_0,
     launched,
 )
+from ...samplers import SamplerSettings
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..rollouts import Evaluation
@@ -72,6 +73,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         learner: the optimizer; with several adapters, that of each.
         engine: sampling.
         ranks: several processes that hold the policy, where torchrun has started them.
+        sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
         validation: tasks that choose the weights that are kept (`validation.py`), neither trained on nor those that the
@@ -105,6 +107,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         learner: LearnerSettings | None = None,
         engine: EngineSettings | None = None,
         ranks: RankSettings | None = None,
+        sampler: SamplerSettings | None = None,
         warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
         validation: Dataset[Any] | None = None,
         transfer: Dataset[Any] | None = None,
@@ -141,6 +144,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._lora = lora
         self._engine = (engine or EngineSettings()).model_copy(update={"deterministic": self.settings.deterministic})
         self._ranks = ranks or RankSettings()
+        self._sampler = sampler or SamplerSettings()
         self._load_options = dict(load_options or {})
         self._limits = limits
         self._keep_open = keep_open
@@ -174,6 +178,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             "learner": self.learner_settings.model_dump(mode="json"),
             "engine": self._engine.model_dump(mode="json"),
             "ranks": self._ranks.model_dump(mode="json"),
+            "sampling": self._sampler.model_dump(mode="json"),
             "limits": None if self._limits is None else self._limits.model_dump(mode="json"),
             "warm_start": {name: start.settings.model_dump(mode="json") for name, start in self.warm_starts.items()},
         }
@@ -225,7 +230,14 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         started = time.perf_counter()
         self.context.logger.phase("loading the model")
         self.served = await asyncio.to_thread(
-            ServedPolicy.load, self._model, self._tokenizer, make=self._maker(launched()), **self._weights()
+            ServedPolicy.load,
+            self._model,
+            self._tokenizer,
+            make=self._maker(launched()),
+            sampler=self._sampler,
+            least_context=self.settings.max_new_tokens,
+            note=self.context.logger.note,
+            **self._weights(),
         )
         self.kernels = self.served.policy.model.kernels
         try:

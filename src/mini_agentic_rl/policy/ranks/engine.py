@@ -75,6 +75,10 @@ class SpreadEngine(Engine):
         self._drop_elsewhere()
 
     @property
+    def sampled_tokens(self) -> int:
+        return super().sampled_tokens + sum(counters.sampled_tokens for counters in self._team.counters)
+
+    @property
     def load(self) -> tuple[int, int]:
         running, waiting = super().load
         return running + len(self._elsewhere), waiting
