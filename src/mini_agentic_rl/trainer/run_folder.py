@@ -13,7 +13,6 @@ was after each pass over the tasks.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -27,6 +26,7 @@ from ..atomic_files import DiskFullError, read_json, remove_folder, remove_lefto
 from ..errors import UserError
 from ..private_files import make_private_folder, private_opener
 from ..redaction import without_secrets_within
+from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
 
 logger = logging.getLogger(__name__)
@@ -323,12 +323,7 @@ class RunFolder:
             )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        before, now = _flat(self.read_config()), _flat(json.loads(json.dumps(without_secrets_within(config))))
-        changed = [
-            f"{key} (was {_shown(before, key)}, now {_shown(now, key)})"
-            for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key) and key.split(".")[0] not in may_change
-        ]
+        changed = changed_settings(self.read_config(), without_secrets_within(config), may_change)
         if changed:
             raise UserError(
                 f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
@@ -353,17 +348,3 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            flat |= _flat(item, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = item
-    return flat
-
-
-def _shown(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "not set"
