@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
-from mini_agentic_rl.policy.ranks.link import Link, prove
+from mini_agentic_rl.policy.ranks.link import RankLink, prove
 from mini_agentic_rl.policy.thread_count import take_share
 from ranked import ranks
 
@@ -120,7 +120,7 @@ def test_a_side_that_falls_silent_is_given_up():
         here = socket.create_connection(door.getsockname())
         there, _ = door.accept()
     lost, done = [], threading.Event()
-    link = Link(here, "rank 1", silence=0.3)
+    link = RankLink(here, "rank 1", silence=0.3)
     link.start(lambda message: None, lambda reason: (lost.append(reason), done.set()))
     assert done.wait(30)
     assert "silent for 0.3 seconds" in lost[0]
@@ -133,7 +133,7 @@ def test_a_link_carries_messages_in_order_and_closes_without_a_loss():
         sides = [socket.create_connection(door.getsockname()), door.accept()[0]]
     heard, lost = [], []
     all_heard = threading.Event()
-    one, two = (Link(side, name, silence=20.0) for side, name in zip(sides, ("rank 1", "rank 0"), strict=True))
+    one, two = (RankLink(side, name, silence=20.0) for side, name in zip(sides, ("rank 1", "rank 0"), strict=True))
 
     def hear(message):
         heard.append(message)

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import PolicyError
 from ..launch import Launch
-from .link import Link, RankLostError, prove, receive
+from .link import RankLink, RankLostError, prove, receive
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def meeting_place(launch: Launch, seconds: float) -> Store:
     return PrefixStore(f"run_{next(_runs)}", found)
 
 
-def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: float, seconds: float) -> list[Link]:
+def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: float, seconds: float) -> list[RankLink]:
     """Return links to ranks 1, 2 …, once all of them have come.
 
     Args:
@@ -57,7 +57,7 @@ def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: floa
     key = secrets.token_bytes(32)
     host = "127.0.0.1" if launch.on_one_node else "0.0.0.0"  # other nodes are to reach it
     door = socket.create_server((host, 0), backlog=launch.size)
-    links: dict[int, Link] = {}
+    links: dict[int, RankLink] = {}
     refused: list[PolicyError] = []
     came = threading.Condition()
 
@@ -75,7 +75,7 @@ def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: floa
                 refused.append(
                     PolicyError(f"rank {rank} was started with other settings: {other}; give all ranks the same")
                 )
-            links[rank] = Link(connection, f"rank {rank}", silence)
+            links[rank] = RankLink(connection, f"rank {rank}", silence)
             came.notify()
 
     def accept() -> None:
@@ -105,7 +105,7 @@ def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: floa
 
 def come_in(
     launch: Launch, store: Store, about: Mapping[str, Any], silence: float, stopped: Callable[[], bool]
-) -> Link | None:
+) -> RankLink | None:
     """Return the link to rank 0, once its door is there; None where `stopped` was true before.
 
     Raises:
@@ -129,7 +129,7 @@ def come_in(
         connection.sendall(len(hello).to_bytes(8, "big") + hello)
     except (OSError, EOFError) as error:
         raise RankLostError(f"rank 0 cannot be reached at {door['host']}:{door['port']}: {error}") from error
-    return Link(connection, "rank 0", silence)
+    return RankLink(connection, "rank 0", silence)
 
 
 def _hello(connection: socket.socket, key: bytes) -> tuple[int, dict[str, Any]]:

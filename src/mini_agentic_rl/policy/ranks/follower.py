@@ -35,7 +35,7 @@ from ..thread_count import take_share
 from ..torch_thread import TorchThread
 from .commands import Commands
 from .door import come_in, meeting_place
-from .link import Link, RankLostError
+from .link import RankLink, RankLostError
 from .team import end_at_once
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def follow(
 class Follower:
     """One run of a rank that is not the first."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RankLink) -> None:
         self._link = link
         self._policy: Policy | None = None
         self._commands: Commands | None = None
@@ -193,7 +193,7 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
 
 
 @contextmanager
-def _logs_go_to(link: Link) -> Iterator[None]:
+def _logs_go_to(link: RankLink) -> Iterator[None]:
     """Send what the package logs to rank 0, and nowhere else."""
     package = logging.getLogger(PACKAGE_LOGGER)
     handlers, propagates = package.handlers[:], package.propagate
@@ -205,7 +205,7 @@ def _logs_go_to(link: Link) -> Iterator[None]:
 
 
 class _LinkHandler(logging.Handler):
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RankLink) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._link = link

@@ -37,7 +37,7 @@ class RankLostError(PolicyError):
     """Report that a rank has gone, so that the run cannot go on."""
 
 
-class Link:
+class RankLink:
     """One side of a connection whose other side is known to have the key.
 
     Args:

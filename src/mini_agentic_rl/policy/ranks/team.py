@@ -28,7 +28,7 @@ from ..engine import EngineCounters
 from ..launch import Launch
 from ..model import PolicyModel
 from ..rank_group import RankGroup
-from .link import Link, RankLostError
+from .link import RankLink, RankLostError
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ _ENDED_AFTER: Final = 60.0
 
 
 @dataclass
-class Answers:
-    """Answers to one command; complete after the block of `Team.ask`."""
+class RankAnswers:
+    """RankAnswers to one command; complete after the block of `Team.ask`."""
 
     missing: set[int]
     found: dict[int, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Team:
         log: told of what one of them logs, with its number.
     """
 
-    def __init__(self, launch: Launch, links: Sequence[Link], log: Callable[[int, str], None]) -> None:
+    def __init__(self, launch: Launch, links: Sequence[RankLink], log: Callable[[int, str], None]) -> None:
         self.launch = launch
         self.others = len(links)
         self.group: RankGroup | None = None
@@ -72,7 +72,7 @@ class Team:
         self._log = log
         self._numbers = itertools.count()
         self._changed = threading.Condition()
-        self._asked: dict[int, Answers] = {}
+        self._asked: dict[int, RankAnswers] = {}
         self._forgotten: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ready: set[int] = set()
         self._ending: threading.Timer | None = None
@@ -119,7 +119,7 @@ class Team:
                 self.tell(("end",))
 
     @contextmanager
-    def ask(self, command: str, arguments: Sequence[tuple[Any, ...] | None]) -> Iterator[Answers]:
+    def ask(self, command: str, arguments: Sequence[tuple[Any, ...] | None]) -> Iterator[RankAnswers]:
         """Have the others do something while the block runs, and wait for them after it.
 
         Args:
@@ -134,7 +134,7 @@ class Team:
             raise RuntimeError(f"{command} is no part of a turn: use `Policy.run` or `Policy.learn`")
         number = next(self._numbers)
         asked = {rank for rank, given in enumerate(arguments, 1) if given is not None}
-        answers = self._asked[number] = Answers(set(asked))
+        answers = self._asked[number] = RankAnswers(set(asked))
         if not self._begun:
             self._begun = True
             self.tell(("begin", self._learning))
