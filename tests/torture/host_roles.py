@@ -1,4 +1,4 @@
-"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners|sampler OPTIONS`, a JSON object.
+"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners OPTIONS`, a JSON object.
 
 The learner notes in a file which rollouts each optimizer step was made of, right after it was taken; the runners' agent
 asks twice, once all that are to run at once have begun, and earns another reward each time.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,10 +22,7 @@ from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.loop.groups import Group
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LoraSettings
 from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.samplers import SamplerSettings
-from samplers.vllm_wire import VllmWireServer
 
 
 class Noting:
@@ -91,18 +87,7 @@ def _store(options: Mapping[str, Any]) -> LightningStoreClient:
 
 def learn(options: Mapping[str, Any]) -> None:
     """Train, from the last checkpoint where there is one."""
-    servers = SamplerSettings(
-        sampler="vllm",
-        sampler_url=options["samplers"],
-        sampler_folder=Path(options["folder"]).parent / "weights",
-    )
-    algorithm = NotingGRPO(
-        options["model"],
-        lora=LoraSettings(r=4, alpha=8),  # what the servers have room for
-        load_options={"device": "cpu", "dtype": "float32"},
-        sampler=servers,
-        **options["algorithm"],
-    )
+    algorithm = NotingGRPO(options["model"], **options["algorithm"])
     algorithm.notes = Path(options["notes"])
     tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
     Trainer(
@@ -125,11 +110,5 @@ def run_agents(options: Mapping[str, Any]) -> None:
     trainer.fit(Talker(options["at_once"]))
 
 
-def sample(options: Mapping[str, Any]) -> None:
-    """Be a server that speaks vLLM's wire, until the process is ended."""
-    VllmWireServer(options["model"], host=options["host"], port=options["port"])
-    signal.pause()
-
-
 if __name__ == "__main__":
-    {"learner": learn, "runners": run_agents, "sampler": sample}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"learner": learn, "runners": run_agents}[sys.argv[1]](json.loads(sys.argv[2]))
