@@ -5,7 +5,7 @@ at any instant leaves either the old state or the new one. A folder is never tak
 continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
     config.json  metrics.jsonl  evaluations.jsonl  resumes.jsonl  summary.json  rollouts.db  report.html
-    adapter/  epoch_N/  prompt/  checkpoints/step_N/
+    adapter/  epoch_N/  prompt/  checkpoints/step_N/  logs/
 
 Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
 was after each pass over the tasks.
@@ -19,7 +19,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from ..algorithm import ResultKind
 from ..atomic_files import DiskFullError, read_json, remove_folder, remove_leftovers, write_folder, write_json
 from ..errors import UserError
 from ..metrics import read_metrics
-from ..private_files import make_private_file, make_private_folder
+from ..private_files import make_private_file, make_private_folder, private_opener
 from ..redaction import without_secrets_within
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
@@ -67,6 +67,7 @@ class RunFolder:
         self.adapters_path = self.path / "adapters"
         self.prompt_path = self.path / "prompt"
         self.checkpoints_path = self.path / "checkpoints"
+        self.logs_path = self.path / "logs"
 
     def begin(
         self,
@@ -83,6 +84,8 @@ class RunFolder:
             "console",
             "loggers",
             "n_runners",
+            "ranks",
+            "rank_timeout",
             "strategy",
             "ray_address",
             "runner_cpus",
@@ -250,6 +253,14 @@ class RunFolder:
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, rows, keep)
 
+    def add_log(self, name: str, line: str) -> None:
+        """Append a line to `logs/NAME.log`; a disk that takes none loses it."""
+        path = self.logs_path / f"{name}.log"
+        with suppress(OSError):
+            make_private_folder(self.logs_path)
+            with open(path, "a", encoding="utf-8", opener=private_opener) as file:
+                file.write(line + "\n")
+
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
 
@@ -343,7 +354,7 @@ class RunFolder:
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
         files.append(self.resumes_path)
-        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
+        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs(), self.logs_path]
         return [*files, *database, *results, self.checkpoints_path]
 
     def _delete_run(self) -> None:
