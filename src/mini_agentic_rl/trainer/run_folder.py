@@ -5,7 +5,7 @@ at any instant leaves either the old state or the new one. A folder is never tak
 continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
     config.json  metrics.jsonl  evaluations.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/
-    checkpoints/step_N/
+    checkpoints/step_N/  logs/
 
 Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
 was after each pass over the tasks.
@@ -13,20 +13,20 @@ was after each pass over the tasks.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm import ResultKind
 from ..atomic_files import DiskFullError, read_json, remove_folder, remove_leftovers, write_folder, write_json
 from ..errors import UserError
-from ..private_files import make_private_folder
+from ..private_files import make_private_folder, private_opener
 from ..redaction import without_secrets_within
+from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class RunFolder:
         self.adapters_path = self.path / "adapters"
         self.prompt_path = self.path / "prompt"
         self.checkpoints_path = self.path / "checkpoints"
+        self.logs_path = self.path / "logs"
 
     def begin(
         self,
@@ -79,6 +80,8 @@ class RunFolder:
             "console",
             "loggers",
             "n_runners",
+            "ranks",
+            "rank_timeout",
             "strategy",
             "ray_address",
             "runner_cpus",
@@ -232,6 +235,14 @@ class RunFolder:
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, rows, keep)
 
+    def add_log(self, name: str, line: str) -> None:
+        """Append a line to `logs/NAME.log`; a disk that takes none loses it."""
+        path = self.logs_path / f"{name}.log"
+        with suppress(OSError):
+            make_private_folder(self.logs_path)
+            with open(path, "a", encoding="utf-8", opener=private_opener) as file:
+                file.write(line + "\n")
+
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
 
@@ -312,12 +323,7 @@ class RunFolder:
             )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        before, now = _flat(self.read_config()), _flat(json.loads(json.dumps(without_secrets_within(config))))
-        changed = [
-            f"{key} (was {_shown(before, key)}, now {_shown(now, key)})"
-            for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key) and key.split(".")[0] not in may_change
-        ]
+        changed = changed_settings(self.read_config(), without_secrets_within(config), may_change)
         if changed:
             raise UserError(
                 f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
@@ -329,7 +335,7 @@ class RunFolder:
         """Return the paths that a run writes, and an overwritten one loses."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
-        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
+        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs(), self.logs_path]
         return [*files, *database, *results, self.checkpoints_path]
 
     def _delete_run(self) -> None:
@@ -342,17 +348,3 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            flat |= _flat(item, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = item
-    return flat
-
-
-def _shown(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "not set"

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, is_loopback
 from ...stopping import until_asked_to_stop
-from ..base import LightningStore, LightningStoreCapabilities
+from ..base import LightningStore
+from ..capabilities import LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import wire
 from .app import create_app
