@@ -52,7 +52,7 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 
 # The pool of samplers over real vLLM servers: VLLM_PYTHON is the Python of an environment that has vLLM.
 test-vllm: $(INSTALLED_DEV)
-	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/vllm $(ARGS)
+	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/real_vllm $(ARGS)
 
 # Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.1 is what `make test` tries of it.
 torture: export TORTURE_SIZE ?= 1
