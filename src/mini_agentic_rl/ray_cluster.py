@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -116,6 +117,10 @@ class RayActor:
             raise error.as_instanceof_cause() from error
         except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
             raise ActorLostError(_reason(error)) from error
+
+    def tell(self, method: str) -> None:
+        """Call a method and do not wait for it; what becomes of the call is nobody's business."""
+        getattr(self._handle, method).remote().future().add_done_callback(_look_at)
 
     def end(self) -> None:
         """Kill its process, wherever it is; from any thread."""
@@ -271,7 +276,7 @@ def _reason(error: BaseException) -> str:
     return told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…"
 
 
-def _look_at(result: asyncio.Future[Any]) -> None:
+def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
     """Retrieve the error of a call that nobody waits for any more."""
     if not result.cancelled():
         result.exception()
