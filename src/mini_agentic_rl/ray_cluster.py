@@ -139,6 +139,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
     Raises:
         UserError: there is no such cluster, Ray does not take the environment, or is not installed.
     """
+    address = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if address.startswith("ray://"):
         raise UserError(
             f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
@@ -159,7 +160,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
-        _check_head(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+        _check_head(address)
         stack.callback(_leave, ray)
         if environment:
             options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
