@@ -4,8 +4,8 @@
     python benchmarks/staleness.py --seeds 1 --steps 6   # a look
 
 A tiny random model, trained whole, learns to answer with the letter a. Its agent asks, waits for a tool, and asks
-again. Both sides have the same runners, steps and rollouts; only `max_staleness` differs. Of
-each side: rollouts an hour of the training (measurements left out), and the accuracy on held-out tasks after it.
+again. Both sides have the same runners, steps and rollouts; only `max_staleness` differs. Of each side: rollouts an
+hour of the training (measurements left out), and the accuracy on held-out tasks after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from output import deliver, make_parser, tell
 from random_model import byte_tokenizer
 
 TRAINED, HELD_OUT = 64, 32
-TASKS, SAMPLES = 2, 8
+TASKS, SAMPLES = 2, 4
 """Of a step."""
 WORDS = [f"{first}{second}{third}" for first in "bcdfghjk" for second in "eiou" for third in "lmn"]
 
@@ -144,9 +144,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--staleness", type=int, default=2, help="of the side that samples ahead")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--wait", type=float, default=2.0, help="seconds that the agent's tool takes")
-    parser.add_argument("--runners", type=int, default=48, help="agents that run at once, on either side")
+    parser.add_argument("--runners", type=int, default=24, help="agents that run at once, on either side")
     arguments = parser.parse_args()
     runs = [
         run(staleness, seed, arguments) for seed in range(arguments.seeds) for staleness in (0, arguments.staleness)

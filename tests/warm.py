@@ -7,6 +7,7 @@ process from here is as real as another: it has its own memory, files, signals a
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -30,6 +31,10 @@ _IMPORTED = (
     "openai",
     "warm",
 )
+NETWORK = "TEST_NETWORK"
+"""Variable that names the file of the network namespace that a process runs in."""
+_CLONE_NEWNET = 0x40000000
+"""Of Linux's sched.h."""
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(list(_IMPORTED))
 
@@ -55,6 +60,10 @@ class WarmProcess:
     def pid(self) -> int:
         assert self._process.pid is not None
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def send_signal(self, number: int) -> None:
         assert self._process.pid is not None
@@ -141,6 +150,8 @@ def _run(
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ.clear()
     os.environ.update(environment)
+    if NETWORK in environment:
+        _enter(environment[NETWORK])
     os.chdir(folder)
     torch.set_num_threads(1)
     sys.argv = [script, *options]
@@ -156,3 +167,11 @@ def _run(
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _enter(network: str) -> None:
+    """Move this thread, the only one yet, into a network namespace; `os.setns` is there from Python 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(network) as namespace:
+        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {network}")

@@ -11,7 +11,7 @@ import pytest
 from letters import TASKS, algorithm
 from openai import AuthenticationError, OpenAI
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from mini_agentic_rl import Hook, InMemoryLightningStore, LitAgent, Rollout, Task, Trainer, agent
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.errors import RunFailedError, UserError
@@ -154,7 +154,7 @@ def test_agents_on_other_machines_are_told_where_the_endpoint_is_and_its_key(por
 )
 def test_an_endpoint_is_told_under_the_name_by_which_others_reach_it(host: str, url: str | None, told: str) -> None:
     tokenizer = tiny_tokenizer()
-    backend = ScriptedBackend(tokenizer, [])
+    backend = ScriptedSampler(tokenizer, [])
     server = MiniLLMServer(backend, tokenizer, model_name=MODEL, host=host, port=8000, public_url=url, api_key="k")
     assert server.as_resource().endpoint == told
 
@@ -162,5 +162,5 @@ def test_an_endpoint_is_told_under_the_name_by_which_others_reach_it(host: str, 
 def test_an_address_that_is_none_is_refused_by_the_name_of_its_setting() -> None:
     tokenizer = tiny_tokenizer()
     with pytest.raises(UserError, match="http://learner:8000") as refused:
-        MiniLLMServer(ScriptedBackend(tokenizer, []), tokenizer, model_name=MODEL, public_url="learner:8000")
+        MiniLLMServer(ScriptedSampler(tokenizer, []), tokenizer, model_name=MODEL, public_url="learner:8000")
     assert refused.value.setting == "gateway_url"

@@ -11,7 +11,7 @@ from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm.loop import measuring
 from mini_agentic_rl.algorithm.loop.curriculum import learnability
-from mini_agentic_rl.algorithm.loop.level_curriculum import LevelSource, levels_of
+from mini_agentic_rl.algorithm.loop.level_curriculum import LevelSource, level_means, levels_of
 from mini_agentic_rl.algorithm.loop.validation import best_of, is_due, is_stalled
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import TrainConfig, train_job
@@ -147,7 +147,7 @@ def test_levels_that_are_solved_half_of_the_time_come_more_often_and_no_task_twi
     assert share == pytest.approx(learnability(0.5, 0.1) / 1.3, abs=0.07)
     second = [row for row in drawn if levels[row] == "2"]
     assert all(len(set(second[begin : begin + 4])) == 4 for begin in range(0, len(second) - 3, 4))
-    assert source.means({0: 1.0, 3: 0.0, 1: 0.25}) == {"1": 0.5, "2": 0.25}
+    assert level_means(levels, {0: 1.0, 3: 0.0, 1: 0.25}) == {"1": 0.5, "2": 0.25}
 
 
 def test_a_run_keeps_what_it_knows_of_the_levels(tmp_path):

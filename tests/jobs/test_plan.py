@@ -90,3 +90,80 @@ def test_the_page_about_memory_shows_what_is_planned():
     assert f"| **peak** | learning | **{card.peak / 1e6:,.0f}** |" in page
     assert f"| as it is | {plain.peak / 1e9:.2f} |" in page
     assert f"| with `--gradient-checkpointing` | {checkpointed.peak / 1e9:.2f} |" in page
+
+
+SPREAD = ["--tasks-per-step", "8", "--samples-per-prompt", "4", "--max-new-tokens", "64", "--prompt-tokens", "128"]
+SPREAD += ["--dtype", "float32"]
+
+
+def planned(model: str, *options: str) -> dict:
+    result = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu", "--json", *SPREAD, *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def parts(plan: dict) -> dict[str, int]:
+    return {part["name"]: part["bytes"] for part in plan["parts"]}
+
+
+def test_ranks_share_the_work_of_a_step_and_hold_whole_weights_unless_they_are_sharded(model):
+    one, four, sharded = planned(model), planned(model, "--ranks", "4"), planned(model, "--ranks", "4", "--shard")
+    assert parts(four)["keys and values"] == parts(one)["keys and values"] / 4
+    assert four["peak_bytes"] <= one["peak_bytes"]
+    assert parts(four)["weights"] == parts(one)["weights"]
+    assert parts(sharded)["weights"] == -(-parts(one)["weights"] // 4)
+    assert parts(sharded)["layers gathered from other ranks"] > 0
+    assert four["step"]["seconds"] == pytest.approx(one["step"]["seconds"] / 4)
+
+
+def test_servers_that_sample_take_the_cache_off_the_ranks_and_are_planned_themselves(model):
+    alone, beside = planned(model), planned(model, "--replicas", "2")
+    assert alone["replica"] is None
+    assert set(parts(alone)) - set(parts(beside)) >= {"keys and values", "activations of sampling"}
+    server = {part["name"]: part["bytes"] for part in beside["replica"]["parts"]}
+    tokens = 4 * 128 + 16 * 64
+    assert server["keys and values"] == 2 * 2 * (2 * 8) * 4 * tokens  # layers, heads x size, float32
+    assert beside["replica"]["peak_bytes"] == sum(server.values())
+    assert beside["step"]["learning_seconds"] == alone["step"]["learning_seconds"]
+    ahead = planned(model, "--replicas", "2", "--max-staleness", "1")["step"]
+    assert ahead["seconds"] == max(ahead["sampling_seconds"], ahead["learning_seconds"])
+    more = planned(model, "--replicas", "4")
+    assert more["step"]["sampling_seconds"] == beside["step"]["sampling_seconds"] / 2
+
+
+def test_the_rates_of_a_run_predict_its_steps(model, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"model": model}))
+    rows = [
+        {"phase": "SFT", "step": 1, "sft/loss": 1.0},
+        *({"tokens_per_second": 1, "seconds/learning": 100, "tree/tokens": 1} for _ in range(1)),
+        *({"tokens_per_second": 512, "seconds/learning": 2, "tree/tokens": 1536} for _ in range(3)),
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"tokens_per')
+    step = planned(model, "--rates", str(run))["step"]
+    assert step["sampling_seconds"] == 8 * 4 * 64 / 512
+    assert step["learning_seconds"] == (8 * 128 + 32 * 64) / (1536 / 2)
+    assert "3 steps" in step["rates"]
+
+
+def test_a_step_on_a_card_is_predicted_from_rates_alone(model):
+    result = CliRunner().invoke(app, ["plan", "--model", model, "--vram", "4GB"])
+    assert result.exit_code == 0
+    assert "--rates RUN" in result.stdout
+    shown = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu", "--ranks", "2", "--replicas", "2"])
+    assert "each of 2 ranks" in shown.stdout
+    assert "each server" in shown.stdout
+    assert "nothing else running" in shown.stdout
+
+
+@pytest.mark.parametrize("holds", [None, "{}", '{"model": "tiny"}'])
+def test_rates_of_no_run_are_refused_by_name(model, tmp_path, holds):
+    run = tmp_path / "run"
+    run.mkdir()
+    if holds is not None:
+        (run / "config.json").write_text(holds.replace("tiny", model))
+    result = CliRunner().invoke(app, ["plan", "--model", model, "--rates", str(run)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --rates: ")
+    assert str(run) in result.stderr

@@ -73,6 +73,14 @@ def test_keys_and_learning_are_never_counted_together():
     assert large_cache.peak == always + sampling
 
 
+def test_side_by_side_both_are_held_and_with_a_sampler_elsewhere_only_learning():
+    in_turns = plan_memory(HALF, WORK, BF16, on_cpu=True)
+    beside = plan_memory(HALF, WORK, replace(BF16, side_by_side=True), on_cpu=True)
+    assert beside.peak == sum(part.bytes for part in in_turns.parts) > in_turns.peak
+    elsewhere = plan_memory(HALF, WORK, replace(BF16, side_by_side=True, samples_elsewhere=True), on_cpu=True)
+    assert elsewhere.peak == sum(part.bytes for part in in_turns.parts if part.phase != "sampling")
+
+
 def test_what_dropout_keeps_in_a_layer_is_what_the_plan_counts(tmp_path):
     """Count what the backward pass of the real learner keeps, with dropout and without, in four layers more."""
     prompt, new = 40, 24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -185,22 +186,31 @@ def test_an_unknown_tool_is_told_to_the_model() -> None:
 
 
 @pytest.mark.parametrize("think", [True, False])
-def test_a_demonstration_calls_the_tool_once_and_earns_the_reward(think: bool) -> None:
+def test_a_demonstration_makes_one_call_for_each_operation_and_earns_the_reward(think: bool) -> None:
     for row in ArithmeticDataset("train", 40):
-        system, user, call, tool, answer = demonstration(row, think=think)
-        assert [message["role"] for message in (system, user, call, tool, answer)] == [
-            "system",
-            "user",
-            "assistant",
-            "tool",
-            "assistant",
-        ]
+        (system, user), said = split_at(demonstration(row, think=think), 2)
+        steps, (answer,) = split_at(said, 2 * row["difficulty"])
+        assert [message["role"] for message in (system, user, answer)] == ["system", "user", "assistant"]
         assert user["content"] == row["question"]
-        (tool_call,) = call["tool_calls"]
-        assert json.loads(tool_call["function"]["arguments"]) == {"expression": row["expression"]}
-        assert tool == {"role": "tool", "tool_call_id": tool_call["id"], "content": row["answer"]}
+        for call, tool in zip(steps[::2], steps[1::2], strict=True):
+            (tool_call,) = call["tool_calls"]
+            result = use_tool(tool_call["function"]["name"], tool_call["function"]["arguments"])
+            assert tool == {"role": "tool", "tool_call_id": tool_call["id"], "content": result}
+            expression = json.loads(tool_call["function"]["arguments"])["expression"]
+            assert len(re.findall(r"(?<=\d)[-+*/]", expression)) == 1
+        assert steps[-1]["content"] == row["answer"]
         assert answer["content"] == f"Answer: {row['answer']}"
-        assert (call["content"] is not None) == think
+        assert [call["content"] is not None for call in steps[::2]] == [think] + [False] * (row["difficulty"] - 1)
+
+
+def split_at(messages: list[dict[str, Any]], place: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    return messages[:place], messages[place:]
+
+
+@pytest.mark.parametrize("expression", ["(10/3)*3", "sqrt(16)+1", "2**3"])
+def test_an_expression_that_cannot_be_taken_apart_exactly_is_one_call(expression: str) -> None:
+    _, _, call, *_ = demonstration({"question": "q?", "expression": expression})
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"expression": expression}
 
 
 def test_a_row_that_cannot_be_demonstrated_is_named() -> None:
@@ -287,7 +297,7 @@ async def test_a_task_without_an_answer_is_an_error_and_no_silent_zero() -> None
 
 
 @pytest.mark.parametrize(
-    ("dataset", "turns"), [("arithmetic", 4), ("arithmetic:1,2", 4), ("gsm8k", 10), ("problems.jsonl", 10)]
+    ("dataset", "turns"), [("arithmetic", 6), ("arithmetic:1,2", 6), ("gsm8k", 10), ("problems.jsonl", 10)]
 )
 def test_generated_arithmetic_takes_fewer_calls_than_other_problems(dataset, turns):
     agent = load_recipe("math", dataset).agent

@@ -16,11 +16,10 @@ from typing import Any, Final
 from ..calculator import CALCULATOR_TOOL, calculate
 from .messages import Message, assistant, system, user
 from .rows import Row
-from .worked import worked_solution
+from .worked import operations, worked_solution, working
 
 SYSTEM_PROMPT: Final = (
-    "Solve the problem. First think what to compute, then call the calculator with one expression, "
-    'then reply "Answer: N" with its result.'
+    'Solve the problem. Call the calculator with one operation at a time, then reply "Answer: N" with the last result.'
 )
 TEXT_PROMPT: Final = 'Solve the problem step by step. End with a line "Answer: N".'
 """The system prompt where no tool is offered."""
@@ -73,11 +72,12 @@ def can_be_shown(row: Mapping[str, Any]) -> bool:
 def demonstration(row: Mapping[str, Any], *, system_prompt: str | None = None, think: bool = True) -> list[Message]:
     """Return the OpenAI messages of a conversation as it should be.
 
-    An `expression` is one call of the calculator; with `think` the row's `thought` is said with it. A `solution` in the
-    manner of GSM8K is said as it is written, and each mark such as <<48/2=24>> in it, or where there is none each
-    equation such as 48/2 = 24, is a call. Results are what the calculator says, so that the trace is true; what it does
-    not find as it is written stays words. The last line is "Answer: N", and all there is of a row that does not say how
-    it is solved.
+    An `expression` is one call of the calculator for each of its operations: which comes next, with the results so
+    far in sight, is easier to learn for a small model than a whole expression. With `think` the row's `thought` is
+    said with the first. A `solution` in the manner of GSM8K is said as it is written, and each mark such as
+    <<48/2=24>> in it, or where there is none each equation such as 48/2 = 24, is a call. Results are what the
+    calculator says, so that the trace is true; what it does not find as it is written stays words. The last line is
+    "Answer: N", and all there is of a row that does not say how it is solved.
 
     Raises:
         ValueError: the row lacks a question, or the calculator cannot evaluate its expression.
@@ -86,17 +86,33 @@ def demonstration(row: Mapping[str, Any], *, system_prompt: str | None = None, t
     if row.get("style") == TEXT:
         return [*begun, assistant(worked_solution(row).text)]
     if row.get("expression") or "answer" not in row:
-        return [*begun, *_one_call(row, think)]
+        return [*begun, *_a_call_for_each_operation(row, think)]
     return [*begun, *_calls(str(row.get("solution", "")), str(row["answer"]))]
 
 
-def _one_call(row: Mapping[str, Any], think: bool) -> list[Message]:
+def _a_call_for_each_operation(row: Mapping[str, Any], think: bool) -> list[Message]:
     expression = str(row.get("expression", ""))
-    result = calculate(expression)
-    if result.startswith("error:"):
-        raise ValueError(f"row {row.get('id')!r}: the expression {expression!r} gives {result!r}")
-    called = _call("call_1", expression, row.get("thought") if think else None)
-    return [called, _result("call_1", result), assistant(f"Answer: {result}")]
+    answer = calculate(expression)
+    if answer.startswith("error:"):
+        raise ValueError(f"row {row.get('id')!r}: the expression {expression!r} gives {answer!r}")
+    messages: list[Message] = []
+    for number, (step, result) in enumerate(_steps(expression, answer), 1):
+        name, words = f"call_{number}", row.get("thought") if think and number == 1 else None
+        messages += [_call(name, step, words), _result(name, result)]
+    return [*messages, assistant(f"Answer: {answer}")]
+
+
+def _steps(expression: str, answer: str) -> list[tuple[str, str]]:
+    """Return each operation with its result; the whole expression where the calculator would not get the answer so: it
+    rounds each result, and an expression may hold more than operations."""
+    try:
+        lines = working(operations(expression))
+    except ValueError:
+        return [(expression, answer)]
+    steps = [line.partition("=")[0].replace(" ", "") for line in lines]
+    found = [(step, calculate(step)) for step in steps]
+    shown = [line.partition("=")[2].strip() for line in lines]
+    return found if [result for _, result in found] == shown else [(expression, answer)]
 
 
 def _calls(solution: str, answer: str) -> list[Message]:

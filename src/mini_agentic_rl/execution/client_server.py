@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..runner import set_worker_label
+from ..runner import set_worker_label, watch_workers
 from ..runner.processes import describe_exit, dumps
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
@@ -67,6 +67,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             is used as it is. None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         allowed_exit_codes: exit codes of a stopped process that are no error; minus the number of a signal.
         api_key: bearer token of the store server; None takes AGL_API_KEY.
+        silent_seconds: with the role `algorithm`, seconds without a heartbeat after which a runner is taken for lost,
+            and what it was running is queued again.
 
     Raises:
         ValueError: a setting that cannot work, by name.
@@ -85,6 +87,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         allowed_exit_codes: Iterable[int] = (0, -15),
         *,
         api_key: str | None = None,
+        silent_seconds: float = 90.0,
     ) -> None:
         chosen: str = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, fallback="both")
         if chosen not in ("algorithm", "runner", "both"):
@@ -96,6 +99,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         for name, seconds in (("graceful_timeout", graceful_timeout), ("terminate_timeout", terminate_timeout)):
             if seconds < 0:
                 raise ValueError(f"{name} must be 0 or more, not {seconds}")
+        if silent_seconds <= 0:
+            raise ValueError(f"silent_seconds must be more than 0, not {silent_seconds}")
         self.role = chosen
         self.server_host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host, fallback=_DEFAULT_HOST)
         self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, fallback=_DEFAULT_PORT)
@@ -107,6 +112,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
         self.allowed_exit_codes = frozenset(allowed_exit_codes)
         self.api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
+        self.silent_seconds = silent_seconds
         self._ending = ThreadingEvent()
 
     def stop(self) -> bool:
@@ -135,7 +141,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         with self._served(store) if managed else contextlib.nullcontext(store) as shared:
             label = None if managed else _label()
             if self.role == "algorithm":
-                asyncio.run(_run(algorithm, shared))
+                asyncio.run(_run(algorithm, shared, self.silent_seconds))
             elif self.main_process == "algorithm":
                 self._run_both(algorithm, runner, shared, label)
             else:
@@ -237,5 +243,9 @@ def _labelled(label: str | None) -> Iterator[None]:
         set_worker_label(None)
 
 
-async def _run(algorithm: AlgorithmBundle, store: LightningStore) -> None:
-    await algorithm(store, ThreadingEvent())
+async def _run(algorithm: AlgorithmBundle, store: LightningStore, silent_seconds: float) -> None:
+    watching = asyncio.ensure_future(watch_workers(store, silent_seconds))
+    try:
+        await algorithm(store, ThreadingEvent())
+    finally:
+        watching.cancel()

@@ -15,15 +15,18 @@ from ..policy import (
     ModelShape,
     PlannedSettings,
     PlannedWork,
+    Spread,
+    fastest_within,
     fitting_plan,
     kernels,
-    plan_memory,
+    plan_rank,
     resolve_device,
     resolve_dtype,
     resolve_model,
 )
 from .config import TrainConfig
 from .settings import PlanSettings
+from .spread import model_of_run, rates_of_run, spread_report
 
 logger = logging.getLogger(__name__)
 
@@ -35,32 +38,45 @@ _PROMPT_TOKENS = 512
 
 
 def plan_job(settings: PlanSettings) -> dict[str, Any]:
-    """The plan as JSON: `parts`, `peak_bytes`, and the `options` of `train` that go with it.
+    """The plan as JSON: `parts` and `peak_bytes` of a rank, the `options` of `train` that go with it, and what
+    `spread_report` tells.
 
     Raises:
-        UserError: there is no such model, or nothing fits into `vram`.
+        UserError: there is no such model, nothing fits into `vram`, or `rates` names no run.
     """
     on_cpu = _on_cpu(settings.load.device, settings.vram)
     loop = settings.loop
     shape = _shape(settings.load.model)
     work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, settings.prompt_tokens, loop.max_new_tokens)
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
+    spread = Spread(settings.ranks, settings.shard, settings.replicas)
+
+    def predict(candidate: PlannedSettings) -> MemoryPlan:
+        return plan_rank(shape, work, candidate, spread, on_cpu=on_cpu)
+
     if settings.vram is None:
-        plan = plan_memory(shape, work, asked, on_cpu=on_cpu)
+        plan = predict(asked)
     else:
         limit = read_size(settings.vram)
-        plan = fitting_plan(shape, work, asked, limit, on_cpu=on_cpu, quantizes=not on_cpu)
+        plan = fastest_within(predict, asked, limit, quantizes=not on_cpu)
         if plan.peak > limit:
             raise UserError(
                 f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
                 "shorten `prompt_tokens` or `max_new_tokens`, or choose a smaller `model`",
                 setting="vram",
             )
+    rates = None
+    if settings.rates is not None:
+        rates = rates_of_run(settings.rates, _shape(model_of_run(settings.rates)))
     return {
         "model": settings.load.model,
+        "ranks": spread.ranks,
         "peak_bytes": plan.peak,
         "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
         "options": _options(settings, asked, plan),
+        **spread_report(
+            shape, work, plan.settings, spread, on_cpu=on_cpu, rates=rates, max_staleness=loop.max_staleness
+        ),
     }
 
 

@@ -41,6 +41,7 @@ class PlanSettings(JsonSettings):
             "loop.max_new_tokens",
             "loop.max_staleness",
         ),
+        "Spread": ("ranks", "shard", "replicas", "rates"),
         "Run": ("json_output",),
     }
     helps: ClassVar[Mapping[str, str]] = {
@@ -52,6 +53,15 @@ class PlanSettings(JsonSettings):
     settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
     prompt_tokens: int = Field(default=512, ge=1)
     """Tokens of a task's prompt, system prompt and tools included."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that learn, each with a share of the step's tasks."""
+    shard: bool = False
+    """Let each rank hold a part of the frozen base (FSDP2) instead of the whole."""
+    replicas: int = Field(default=0, ge=0)
+    """Servers that sample for the ranks; with 0 each rank samples its share itself."""
+    rates: Path | None = None
+    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
+    none for a card."""
 
     load: ModelSettings = ModelSettings()
     lora: LoraSettings = LoraSettings()

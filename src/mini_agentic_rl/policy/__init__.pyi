@@ -26,6 +26,7 @@ from .memory_plan import MemoryPlan as MemoryPlan
 from .memory_plan import ModelShape as ModelShape
 from .memory_plan import PlannedSettings as PlannedSettings
 from .memory_plan import PlannedWork as PlannedWork
+from .memory_plan import fastest_within as fastest_within
 from .memory_plan import fitting_plan as fitting_plan
 from .memory_plan import plan_memory as plan_memory
 from .model import DEFAULT_ADAPTER as DEFAULT_ADAPTER
@@ -41,6 +42,10 @@ from .model_files import resolve_model as resolve_model
 from .parameter_count import ParameterCount as ParameterCount
 from .parameter_count import count_parameters as count_parameters
 from .policy import Policy as Policy
+from .rank_plan import Spread as Spread
+from .rank_plan import adapter_bytes as adapter_bytes
+from .rank_plan import plan_rank as plan_rank
+from .rank_plan import plan_replica as plan_replica
 from .scorer import Likeliest as Likeliest
 from .scorer import Scorer as Scorer
 from .settings import AdaptedModelSettings as AdaptedModelSettings
@@ -53,6 +58,10 @@ from .settings import Quantization as Quantization
 from .settings import Schedule as Schedule
 from .settings import ValueSettings as ValueSettings
 from .state_files import write_state as write_state
+from .step_rates import OWN_ON_CPU as OWN_ON_CPU
+from .step_rates import VLLM_ON_CPU as VLLM_ON_CPU
+from .step_rates import StepRates as StepRates
+from .step_rates import step_seconds as step_seconds
 from .thread_count import ThreadCount as ThreadCount
 from .torch_thread import TorchThread as TorchThread
 from .value_learner import ValueLearner as ValueLearner

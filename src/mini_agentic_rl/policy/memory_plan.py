@@ -7,7 +7,7 @@ layers' shapes for as many tokens as the chunks of the trees leave alive at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -195,7 +195,16 @@ def fitting_plan(
         settings: those to begin with; only what saves memory is changed.
         quantizes: True if 4-bit weights can be used.
     """
-    plans = [plan_memory(shape, work, candidate, on_cpu=on_cpu) for candidate in _candidates(settings, quantizes)]
+    return fastest_within(
+        lambda candidate: plan_memory(shape, work, candidate, on_cpu=on_cpu), settings, limit, quantizes=quantizes
+    )
+
+
+def fastest_within(
+    predict: Callable[[PlannedSettings], MemoryPlan], settings: PlannedSettings, limit: int, *, quantizes: bool
+) -> MemoryPlan:
+    """Return what `fitting_plan` does, of plans that are made by `predict`."""
+    plans = [predict(candidate) for candidate in _candidates(settings, quantizes)]
     return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
 
 

@@ -4,6 +4,8 @@ from .base import Runner as Runner
 from .base import StopEvent as StopEvent
 from .hooks import LoggingHook as LoggingHook
 from .hooks import RewardHook as RewardHook
+from .silent_workers import SilentWorkers as SilentWorkers
+from .silent_workers import watch_workers as watch_workers
 from .workers import give_back_of_worker as give_back_of_worker
 from .workers import set_worker_label as set_worker_label
 from .workers import worker_name as worker_name

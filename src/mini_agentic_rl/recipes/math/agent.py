@@ -30,9 +30,9 @@ Message: TypeAlias = dict[str, Any]
 MAX_TURNS: Final = 10
 """Model calls of a conversation: most problems of GSM8K take two to eight calculations, and the answer."""
 
-GENERATED_TURNS: Final = 4
-"""Model calls on generated arithmetic, of one or two calculations as a rule. Early in a training some rollouts call on
-and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
+GENERATED_TURNS: Final = 6
+"""Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts
+call on and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
 
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:

@@ -1,0 +1,131 @@
+"""All that a loop does, with sampling ahead of learning: other algorithms, validation, replay, interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import two_agents
+from letters import TASKS, AnyReward, Letters, algorithm
+from test_staleness import GROUP, PER_STEP, SMALL, Watching
+
+from mini_agentic_rl import Hook, InMemoryLightningStore, MiniPPO, Trainer
+from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.trainer import RunFolder
+from tiny import tiny_model, tiny_tokenizer
+
+
+class SomeRight(Hook):
+    """Some rollouts of each task are right, whatever the model says."""
+
+    async def on_rollout_end(self, *, rollout):
+        return float(int(rollout.metadata["sampling_seed"]) % 2 == 0)
+
+
+def test_ages_of_several_optimizer_steps_an_update_are_those_of_updates():
+    tokenizer, watching = tiny_tokenizer(), Watching()
+    trained = MiniPPO(
+        tiny_model(len(tokenizer)),
+        tokenizer,
+        learner=LearnerSettings(learning_rate=1e-3),
+        total_steps=4,
+        tasks_per_step=6,
+        max_new_tokens=4,
+        lora=None,
+        max_staleness=1,
+        value_warmup_steps=0,
+        keep_open=True,
+    )
+    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=12, logger=watching).fit(Letters(), TASKS)
+    try:
+        assert trained.served.policy.version == 4 * 2 * 2, "two passes of two minibatches each"
+    finally:
+        trained.close()
+    assert max(row["staleness/max"] for row in watching.steps) == 1
+    assert sum(row["staleness/too_old"] for row in watching.steps) == 0
+    assert max(row.get("mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4
+
+
+def test_each_of_two_adapters_has_ages_of_its_own():
+    watching = Watching()
+    trained = two_agents.algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, max_staleness=1)
+    Trainer(algorithm=trained, n_runners=16, logger=watching).fit(two_agents.Two(), two_agents.TASKS)
+    assert len(watching.steps) == 4
+    assert max(row["staleness/max"] for row in watching.steps) <= 1
+    for name in two_agents.NAMES:
+        assert any(f"{name}/loss" in row for row in watching.steps)
+        assert max(row.get(f"{name}/mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4
+
+
+class Interrupting(Watching):
+    def __init__(self, after):
+        super().__init__()
+        self._after = after
+
+    def log(self, metrics, *, step):
+        super().log(metrics, step=step)
+        if step == self._after and "staleness/mean" in metrics:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, lasting):
+    def fit(logger, *, resume=False):
+        trained = algorithm(
+            total_steps=5,
+            max_staleness=1,
+            curriculum="pass_rate",
+            replay_groups=1,
+            eval_every=2,
+            checkpoint_every=100,
+            validation=TASKS[:2],
+            validation_size=2,
+            validation_every=2,
+            **SMALL,
+        )
+        store = SqlLightningStore(f"sqlite:///{tmp_path}/r.db") if lasting else InMemoryLightningStore()
+        Trainer(
+            algorithm=trained,
+            hooks=[SomeRight()],
+            store=store,
+            n_runners=6,
+            output_dir=tmp_path / "run",
+            logger=logger,
+            resume=resume,
+        ).fit(Letters(), TASKS, val_dataset=TASKS)
+        return trained, store
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupting(3))
+    step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
+    state = json.loads((folder / "state.json").read_text())
+    assert step == state["step"] == 3
+    assert list(state["pending"]) == ["6", "7", "8", "9"]
+    assert state["drawn"] == 5 * PER_STEP
+    watching = Watching()
+    trained, store = fit(watching, resume=True)
+    assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2
+    assert trained.summary["steps"] == 5
+    assert {row["name"] for row in trained.summary["accuracy"]} == {"before", "step 2", "step 4", "after RL"}
+    assert [one["step"] for one in trained.summary["validation"]] == [0, 2, 4, 5]
+    rollouts = asyncio.run(store.query_rollouts())
+    again = [one.metadata for one in rollouts if one.mode == "train" and one.metadata["number"] >= 6]
+    assert {str(one["number"]): one["row"] for one in again} == state["pending"]
+    assert {one.status for one in rollouts} <= {"succeeded", "cancelled", "failed"}
+    finished = [one for one in rollouts if one.mode == "train" and one.status == "succeeded"]
+    assert len(finished) == (5 if lasting else 2) * PER_STEP * GROUP, "nothing is sampled twice"
+
+
+def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):
+    store, watching = InMemoryLightningStore(), Watching()
+    trained = algorithm(total_steps=50, max_staleness=2, patience=1, validation=TASKS[:2], validation_every=1, **SMALL)
+    trainer = Trainer(
+        algorithm=trained, hooks=[AnyReward()], store=store, n_runners=2, output_dir=tmp_path, logger=watching
+    )
+    trainer.fit(Letters(), TASKS)
+    assert len(watching.steps) < 50
+    assert any("stopped after step" in note for note in watching.notes)
+    assert {one.status for one in asyncio.run(store.query_rollouts())} <= {"succeeded", "cancelled", "failed"}
+    assert not trained.progress.pending

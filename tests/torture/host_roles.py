@@ -1,0 +1,114 @@
+"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners OPTIONS`, a JSON object.
+
+The learner notes in a file which rollouts each optimizer step was made of, right after it was taken; the runners' agent
+asks twice, once all that are to run at once have begun, and earns another reward each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from openai import AsyncOpenAI
+
+from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm.loop.groups import Group
+from mini_agentic_rl.execution import ClientServerExecutionStrategy
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.runner import LitAgentRunner
+
+
+class Noting:
+    """An objective that notes what it has learnt from."""
+
+    def __init__(self, objective: Any, algorithm: NotingGRPO) -> None:
+        self._objective, self._algorithm = objective, algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+        learnt: dict[str, float] = self._objective.update(adapter, groups)
+        ids = [one.rollout_id for group in groups for one in group.trajectories]
+        with self._algorithm.notes.open("a") as notes:
+            notes.write(json.dumps({"step": self._algorithm.progress.step, "rollouts": ids}) + "\n")
+        return learnt
+
+
+class NotingGRPO(MiniGRPO):
+    """GRPO that notes what it has learnt from."""
+
+    notes: Path
+
+    def objective(self, *arguments: Any) -> Any:
+        return Noting(super().objective(*arguments), self)
+
+
+class Talker(LitAgent[Any]):
+    """Asks twice in one conversation."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self._at_once = at_once
+        self._begun = 0
+        self._all_begun = asyncio.Event()
+        self._client: AsyncOpenAI | None = None
+
+    async def rollout_async(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float:
+        llm = resources["llm"]
+        if self._client is None:
+            self._client = AsyncOpenAI(
+                api_key=llm.api_key or "none", base_url=llm.endpoint, max_retries=20, timeout=600
+            )
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        client = self._client.with_options(api_key=llm.api_key or "none", base_url=llm.get_base_url(*ids))
+        self._begun += 1
+        if self._begun >= self._at_once:
+            self._all_begun.set()
+        await asyncio.wait_for(self._all_begun.wait(), 600)
+        messages: list[Any] = [{"role": "user", "content": task["word"]}]
+        for _ in range(2):
+            reply = await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+            said = reply.choices[0].message.content or ""
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "More."}]
+        return int.from_bytes(hashlib.sha256(ids[0].encode()).digest()[:4], "big") / 2**32
+
+
+def _store(options: Mapping[str, Any]) -> LightningStoreClient:
+    return LightningStoreClient(options["store"], api_key=options["api_key"], retry_seconds=300)
+
+
+def learn(options: Mapping[str, Any]) -> None:
+    """Train, from the last checkpoint where there is one."""
+    algorithm = NotingGRPO(options["model"], **options["algorithm"])
+    algorithm.notes = Path(options["notes"])
+    tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
+    Trainer(
+        algorithm=algorithm,
+        strategy=ClientServerExecutionStrategy(role="algorithm", managed_store=False, silent_seconds=10),
+        store=_store(options),
+        output_dir=options["folder"],
+        logger=MetricsLogger(),
+        resume=True,
+    ).fit(Talker(1), tasks)
+
+
+def run_agents(options: Mapping[str, Any]) -> None:
+    """Run the agent until the process is ended."""
+    runners = ClientServerExecutionStrategy(
+        role="runner", main_process="runner", n_runners=options["runners"], managed_store=False
+    )
+    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=1.0 if options["runners"] < 100 else 10.0)
+    trainer = Trainer(strategy=runners, runner=runner, store=_store(options), logger=MetricsLogger())
+    trainer.fit(Talker(options["at_once"]))
+
+
+if __name__ == "__main__":
+    {"learner": learn, "runners": run_agents}[sys.argv[1]](json.loads(sys.argv[2]))
