@@ -39,8 +39,7 @@ SECONDS = 120
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield a cluster of two nodes with room for two runners each."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
