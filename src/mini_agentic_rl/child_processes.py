@@ -19,6 +19,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,12 @@ def kill_process(pid: int, create_time: float) -> None:
         process = psutil.Process(pid)
         if process.create_time() == create_time:
             process.kill()
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process that was started with `start_new_session`, and all that it has started in that session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 _lock = threading.Lock()

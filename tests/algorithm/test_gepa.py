@@ -10,7 +10,7 @@ import re
 import pytest
 from critic_server import SEED_PROMPT, TASKS, WORDS, completion, critic, polite_agent
 
-from mini_agentic_rl import GEPA, InMemoryLightningStore, Trainer
+from mini_agentic_rl import GEPA, InMemoryLightningStore, Trainer, prompt_rollout
 from mini_agentic_rl.algorithm.gepa.pareto import pareto_weights, select
 from mini_agentic_rl.errors import UserError
 
@@ -64,12 +64,19 @@ def _reflects(body):
     return completion(f"Here.\n<prompt>\n{template} Do it {missing[0] if missing else 'again'}.\n</prompt>")
 
 
-def _optimise(client, *, trainer=(), **settings):
+def _optimise(client, *, agent=polite_agent, trainer=(), **settings):
     algorithm = GEPA(client, max_rollouts=60, pareto_size=4, **settings)
     Trainer(algorithm=algorithm, n_runners=4, initial_resources={"prompt": SEED_PROMPT}, **dict(trainer)).fit(
-        polite_agent, TASKS, val_dataset=TASKS
+        agent, TASKS, val_dataset=TASKS
     )
     return algorithm
+
+
+@prompt_rollout
+async def fragile_agent(task, prompt_template):
+    if task == TASKS[0]:
+        raise RuntimeError("it broke")
+    return 0.5
 
 
 def test_reflection_finds_every_word_and_stops_where_nothing_is_left_to_mend():
@@ -118,6 +125,14 @@ def test_a_search_that_was_stopped_goes_on_and_ends_as_an_unbroken_one(tmp_path)
     assert again.history == whole.history
     kept = json.loads((tmp_path / "broken" / "prompt" / "gepa.json").read_text())
     assert kept["template"] == whole.get_best_prompt().template
+
+
+def test_the_results_of_a_search_that_has_ended_are_restored_though_some_rollouts_earned_nothing(tmp_path):
+    with critic(_reflects) as (client, _):
+        ended = _optimise(client, agent=fragile_agent, trainer={"output_dir": tmp_path})
+        restored = _optimise(client, agent=fragile_agent, trainer={"output_dir": tmp_path, "resume": True})
+    assert ended.summary["unrewarded"]
+    assert restored.summary == ended.summary
 
 
 def test_what_is_missing_is_named():

@@ -50,6 +50,8 @@ def _read(text, size):
         ),
         ("<tool_response>\n144\n</tool_response>", [Said("← a result that the model made up: 144", True)]),
         ("<tool_call>\n{", [Said("→ a tool call that cannot be read: {", True)]),
+        ("Answer: 5\n</tool_resp", [Said("Answer: 5")]),
+        ("Is 4 <", [Said("Is 4 <")]),
         ("  \n", []),
     ],
 )

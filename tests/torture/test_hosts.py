@@ -22,7 +22,7 @@ from pages.shell import free_port
 from store.postgres import needs_postgres, new_database
 from warm import NETWORK, WarmProcess
 
-from .conftest import Attack
+from .conftest import SIZE, Attack
 from .lan import Lan, lan
 
 ROLES = Path(__file__).with_name("host_roles.py")
@@ -132,9 +132,9 @@ def network() -> Iterator[Lan]:
 @needs_postgres
 @pytest.mark.timeout(3600)
 def test_rollouts_at_once_through_one_gateway(attack: Attack, network: Lan, tiny_folder: str, tmp_path: Path) -> None:
-    tasks = max(1, attack.times(1000) // SAMPLES)
+    tasks = max(1, round(1000 * (SIZE if SIZE >= 1 else SIZE / 10)) // SAMPLES)
     count = tasks * SAMPLES
-    given = {"total_steps": 1, "tasks_per_step": tasks, "max_new_tokens": 4, "rollout_timeout": 1800.0, "eval_size": 0}
+    given = {"total_steps": 1, "tasks_per_step": tasks, "max_new_tokens": 4, "rollout_timeout": 1800.0}
     with Hosts(network, new_database(), tiny_folder, tmp_path / "hosts", count, **given) as hosts:
         hosts.wait_for_end(1800)
         (step,) = hosts.learnt()
@@ -160,7 +160,6 @@ def test_each_process_is_killed_in_turn(attack: Attack, network: Lan, tiny_folde
         "max_new_tokens": 4,
         "rollout_timeout": 600.0,
         "checkpoint_every": 1,
-        "eval_size": 0,
     }
     with Hosts(network, new_database(), tiny_folder, tmp_path / "hosts", 16, **given) as hosts:
         for number in range(rounds):

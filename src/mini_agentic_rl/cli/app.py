@@ -13,6 +13,7 @@ from ..jobs import (
     CompareSettings,
     EvalSettings,
     LearnSettings,
+    ParitySettings,
     PlanSettings,
     ServeSettings,
     SqlTrainConfig,
@@ -20,13 +21,14 @@ from ..jobs import (
     with_agent_defaults,
 )
 from .comparisons import show_comparison
+from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
-from .tables import show, show_plan, show_result
+from .tables import show, show_parity, show_plan, show_result
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -102,6 +104,15 @@ def plan(settings: PlanSettings) -> None:
     show(settings, found, lambda console: show_plan(console, found))
 
 
+@settings_command(app, "parity", ParitySettings, panel=MEASURE)
+def parity(settings: ParitySettings) -> None:
+    """Compare servers that are to sample (vLLM, SGLang) with the learner, token by token."""
+    from ..jobs import parity_job
+
+    found = parity_job(settings)
+    show(settings, found, lambda console: show_parity(console, found))
+
+
 @settings_command(app, "serve", ServeSettings, panel=SERVE)
 def serve(settings: ServeSettings) -> None:
     """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
@@ -121,6 +132,7 @@ def chat(settings: ChatSettings) -> None:
 add_model_commands(app)
 add_data_commands(app)
 add_store_commands(app)
+add_dashboard_command(app)
 app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
 
 

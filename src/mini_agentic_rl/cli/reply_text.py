@@ -19,6 +19,8 @@ _BLOCKS: Final = {
 """Opening tags of what a person reads on a line of its own: the closing tag, and the words before it."""
 _BEGUN: Final = re.compile(r"(?:<[^<>\n]{0,42}|\[/?[A-Z_]{0,20})\Z")
 """Text that may be the beginning of a tag."""
+_CUT: Final = re.compile(r"(?:<\|[^<>\n]*|</?(?:tool|think|answer)\w*)\Z")
+"""A tag whose end is missing, because the reply was as long as it may be."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ReplyText:
         if self._block:
             self._tell(held, parts)
         else:
-            self._say(held, parts)
+            self._say(_CUT.sub("", held), parts)
         return parts
 
     def _read(self, parts: list[Said]) -> bool:

@@ -112,6 +112,17 @@ def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)
 
 
+def show_parity(console: Console, found: Mapping[str, Any]) -> None:
+    """Print how far the log-probabilities of each server are from the learner's."""
+    table = Table("server", "weights", "tokens", "mean |difference|", "largest", title="Log-probabilities (nats)")
+    for url, comparisons in found["servers"].items():
+        for weights, each in comparisons.items():
+            numbers = (f"{each['tokens']}", f"{each['difference']:.2g}", f"{each['largest']:.2g}")
+            table.add_row(Text(visible_line(url)), weights, *numbers)
+    console.print(table)
+    console.print(f"all within {found['bound']:g}: they sample what is learnt", highlight=False)
+
+
 def _step_lines(step: Mapping[str, Any] | None) -> list[str]:
     if step is None:
         return ["step: no rates were measured on a card; --rates RUN takes those of a run"]

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,7 +21,7 @@ from ..policy import (
     adapter_folder,
     resolve_model,
 )
-from ..samplers import PolicySampler, Sampler
+from ..samplers import Sampler, SamplerSettings, make_sampler
 from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
@@ -35,6 +35,14 @@ from .tool_formats import ToolFormatName
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FIRST_PROMPTS: Final = (
+    "The river rises in the hills and",
+    "Question: how many apples are left when 3 of 12 are eaten? Answer:",
+    "def add(a, b):",
+    "Dear friend, I am writing to you because",
+)
+"""Texts that a sampler is tried with before any agent has asked it."""
 
 
 def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
@@ -57,6 +65,10 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
     return found
 
 
+def _base_name(name: str) -> str:
+    return f"{name}-base"
+
+
 def _usual_name(source: str) -> str:
     folder = Path(source).expanduser()
     return folder.resolve().name if source and folder.is_dir() else source
@@ -77,17 +89,12 @@ class ServedPolicy:
     that adapter's name, and the model without an adapter as `{name}-base`.
     """
 
-    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str, sampler: Sampler) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
         self.name = name
         self.server: MiniLLMServer | None = None
-        self.sampler: Sampler = PolicySampler(
-            policy.engine,
-            base_name=self.base_name,
-            adapters=list(policy.model.versions),
-            context_length=policy.model.context_length,
-        )
+        self.sampler = sampler
         self._published: dict[str, int] = {}
         """Changes of each adapter's weights at its last publication."""
         self._proxy: LLMProxy | None = None
@@ -98,7 +105,7 @@ class ServedPolicy:
     @property
     def base_name(self) -> str:
         """The model without an adapter."""
-        return f"{self.name}-base"
+        return _base_name(self.name)
 
     @property
     def model_names(self) -> list[str]:
@@ -135,19 +142,37 @@ class ServedPolicy:
         *,
         engine: EngineSettings | None = None,
         name: str | None = None,
+        make: Callable[..., Policy] = Policy.load,
+        sampler: SamplerSettings | None = None,
+        least_context: int = 1,
+        note: Callable[[str], None] = logger.info,
         **options: Any,
     ) -> ServedPolicy:
-        """Load model and tokenizer.
+        """Load model and tokenizer, and reach what samples.
 
         Args:
+            sampler: None is the policy's own engine.
+            least_context: tokens that an answer may have, for which a sampler has to have room.
+            note: told of what takes long.
             name: what the model is served as; None takes the name of its folder, or its id on the Hub.
+            make: makes the policy of the model, `engine` and the options.
             options: those of `load_model`.
         """
         source = model if isinstance(model, str) else model.name_or_path
         name = name or _usual_name(source) or type(model).__name__
-        policy = Policy.load(model, engine=engine, **options)
+        policy = make(model, engine=engine, **options)
         try:
-            return cls(policy, load_tokenizer(model, tokenizer), name)
+            loaded = load_tokenizer(model, tokenizer)
+            samples = make_sampler(
+                sampler or SamplerSettings(),
+                policy,
+                base_name=_base_name(name),
+                prompts=[loaded.encode(text) for text in _FIRST_PROMPTS],
+                model_folder=resolve_model(source) if isinstance(model, str) else source,
+                least_context=least_context,
+                note=note,
+            )
+            return cls(policy, loaded, name, samples)
         except BaseException:
             policy.close()
             raise

@@ -9,7 +9,9 @@ from .data import convert_job as convert_job
 from .data import dataset_job as dataset_job
 from .evaluate import eval_job as eval_job
 from .learn import learn_job as learn_job
+from .parity import parity_job as parity_job
 from .plan import plan_job as plan_job
+from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
 from .serve import score_job as score_job
 from .serve import serve_job as serve_job
@@ -19,6 +21,7 @@ from .settings import ConvertSettings as ConvertSettings
 from .settings import DatasetSettings as DatasetSettings
 from .settings import EvalSettings as EvalSettings
 from .settings import LearnSettings as LearnSettings
+from .settings import ParitySettings as ParitySettings
 from .settings import PlanSettings as PlanSettings
 from .settings import ServeSettings as ServeSettings
 from .sweep import sweep_job as sweep_job

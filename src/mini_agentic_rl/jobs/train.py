@@ -11,8 +11,9 @@ from ..datasets import TaskRows, split_style
 from ..errors import UserError
 from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
-from ..policy import adapter_folder
+from ..policy import adapter_folder, launched, restarted
 from ..recipes import Recipe, load_recipe, load_tasks
+from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
@@ -29,7 +30,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     """Run the job and return its summary.
 
     Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
-    and has an empty summary.
+    and has an empty summary; so it is on every rank but the first.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
@@ -55,6 +56,12 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         transfer=_transfer(config),
     )
 
+    launch = launched()
+    if launch is not None and launch.follows:
+        algorithm.follow(launch)
+        return {}
+    if restarted():
+        config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
     folder = RunFolder(config.run.output_dir)
     about = {"model": config.load.model, "dataset": tasks.dataset}
     prompts = None if config.optimize_prompt == "none" else PromptFirst(config, recipe)
@@ -115,6 +122,8 @@ def make_algorithm(
         load.model if model is None else model,
         settings=config.loop,
         engine=config.engine,
+        ranks=config.ranks,
+        sampler=_sampler(config),
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,
         warm_start=warm_start,
@@ -124,6 +133,14 @@ def make_algorithm(
         backend=config.backend,
         load_options=load.model_dump(exclude={"model"}),
     )
+
+
+def _sampler(config: TrainConfig) -> SamplerSettings:
+    """Return the settings of the sampler, which finds new weights in the run's folder where no other is given."""
+    sampling = config.sampling
+    if sampling.sampler_folder is not None:
+        return sampling
+    return sampling.changed(sampler_folder=config.run.output_dir / "sampler")
 
 
 def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:

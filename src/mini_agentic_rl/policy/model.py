@@ -99,6 +99,13 @@ class PolicyModel:
         dtype: torch.dtype = self.base.get_input_embeddings().weight.dtype
         return dtype
 
+    @property
+    def rank(self) -> int | None:
+        """The largest rank of the adapters; None under full training."""
+        if self.peft_model is None:
+            return None
+        return max(int(config.r) for config in self.peft_model.peft_config.values())
+
     def version(self, adapter: str | None) -> int:
         """Return the optimizer steps behind `adapter`; the base model without one is always 0."""
         return 0 if adapter is None else self.versions[adapter]

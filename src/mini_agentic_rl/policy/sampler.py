@@ -180,7 +180,7 @@ def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
     _adjust(logits_BV, rows)
     temperatures = [row.sampling.temperature for row in rows]
     if any(t not in (0.0, 1.0) for t in temperatures):
-        with np.errstate(over="ignore"):  # a temperature beyond float32 is infinite: every token as likely
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite: every token is as likely
             scale_B = np.array([t if t > 0 else 1.0 for t in temperatures]).astype(np.float32)
         logits_BV.div_(on_device(scale_B, logits_BV.device)[:, None])
     logits_BV.sub_(torch.logsumexp(logits_BV, -1, keepdim=True))

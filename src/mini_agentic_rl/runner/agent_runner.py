@@ -16,16 +16,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
 from ..logging import CountedCauses, Throttle
-from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
+from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun
 from .base import Runner, StopEvent, TaskT
+from .binding import Binding, UnderWay
 from .isolation import AgentProcess
 from .workers import Heartbeat, worker_name
 
@@ -35,27 +35,7 @@ Isolation: TypeAlias = Literal["thread", "process"]
 """Place where a runner calls its agent: in this process, or in one of its own."""
 
 
-@dataclass
-class _Binding:
-    """The agent, the store and the counters of one task."""
-
-    runner: Runner[Any]
-    agent: LitAgent[Any]
-    store: LightningStore
-    hooks: Sequence[Hook]
-    worker_id: str
-    process: AgentProcess | None
-    attempts: int = 0
-    failed: int = 0
-    current: AttemptedRollout | None = None
-    """The attempt under way."""
-    attempt: AttemptRun | None = None
-    """The run of that attempt."""
-    halt: asyncio.Future[str] | None = None
-    """Future that breaks the attempt off once it is done; its result is the reason."""
-
-
-_binding: ContextVar[_Binding | None] = ContextVar("runner_binding", default=None)
+_binding: ContextVar[Binding | None] = ContextVar("runner_binding", default=None)
 
 
 class LitAgentRunner(Runner[TaskT]):
@@ -113,7 +93,7 @@ class LitAgentRunner(Runner[TaskT]):
         self._include_gpu = heartbeat_include_gpu
         self._told = Throttle()
         self._given: tuple[LitAgent[Any], Sequence[Hook]] | None = None
-        self._by_hand: _Binding | None = None
+        self._by_hand: Binding | None = None
         self._contexts = 0
         self._failures = CountedCauses()
         """Failures of attempts since the first of the contexts that are open was entered."""
@@ -141,7 +121,7 @@ class LitAgentRunner(Runner[TaskT]):
         agent, hooks = self._given
         name = worker_id if isinstance(worker_id, str) else worker_name(worker_id)
         process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
-        self._by_hand = _Binding(self, agent, store, hooks, name, process)
+        self._by_hand = Binding(self, agent, store, hooks, name, process)
         agent.set_runner(self)
         self.tracer.init_worker(worker_id if isinstance(worker_id, int) else 0, store)
 
@@ -264,7 +244,7 @@ class LitAgentRunner(Runner[TaskT]):
         return rollout if after is None else after
 
     async def _run(
-        self, bound: _Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
+        self, bound: Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
     ) -> AttemptFailure | None:
         """Run an attempt; return why it failed, None where it did not or was stopped.
 
@@ -290,15 +270,13 @@ class LitAgentRunner(Runner[TaskT]):
             process=bound.process,
             failures=self._failures,
         )
-        before = bound.current, bound.attempt, bound.halt
-        bound.current, bound.attempt, bound.halt = rollout, attempt, halt
         try:
-            status = await attempt.run()
+            with bound.under_way(UnderWay(rollout, attempt, halt)):
+                status = await attempt.run()
             if status != "succeeded":
                 bound.failed += 1
             return None if status is None else attempt.failure
         finally:
-            bound.current, bound.attempt, bound.halt = before
             if stop is not None:
                 stop.remove_done_callback(break_off)
 
@@ -315,39 +293,19 @@ class LitAgentRunner(Runner[TaskT]):
                     await work
         return not work.cancelled() and work.result()
 
-    async def _beat(self, bound: _Binding) -> None:
+    async def _beat(self, bound: Binding) -> None:
         heartbeat = Heartbeat(self._include_gpu)
         while True:
             stats = {"attempts": bound.attempts, "failed": bound.failed, **heartbeat.measure()}
             try:
                 await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
-                await self._look_after(bound)
+                await bound.look_after()
             except Exception as error:  # one missed heartbeat is no reason to end the runner
                 if self._told.due(repr(error)):
                     logger.warning("heartbeat of %s failed: %s", bound.worker_id, error)
             await asyncio.sleep(self._heartbeat_interval)
 
-    async def _look_after(self, bound: _Binding) -> None:
-        """Break the attempt under way off if it no longer counts."""
-        current, attempt, halt = bound.current, bound.attempt, bound.halt
-        if current is None or attempt is None or halt is None:
-            return
-        now = await bound.store.get_rollout_by_id(current.rollout_id)
-        latest = now.attempt if isinstance(now, AttemptedRollout) else None
-        if now is None or latest is None or latest.attempt_id != current.attempt.attempt_id:
-            reason = "another attempt has taken its place"
-        elif has_ended(now):
-            reason = f"its rollout has ended ({now.status})"
-        elif latest.status not in LIVE_ATTEMPT_STATUSES:
-            reason = f"the store has given it up ({latest.status})"
-        else:
-            return
-        if not halt.done() and not attempt.ending:
-            number = current.attempt.sequence_id
-            logger.warning("attempt %d of rollout %s is broken off: %s", number, current.rollout_id, reason)
-            halt.set_result(reason)
-
-    def _bound(self) -> _Binding:
+    def _bound(self) -> Binding:
         bound = _binding.get()
         if bound is None or bound.runner is not self:
             bound = self._by_hand

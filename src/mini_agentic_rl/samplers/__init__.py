@@ -1,6 +1,10 @@
 """Samplers of tokens for the gateway: ids in, ids out, no text.
 
-`Sampler` is the protocol; `PolicySampler`, loaded when it is asked for, is the policy of this process behind it.
+`Sampler` is the protocol. `PolicySampler` is the policy of this process behind it; `SamplerPool` (`pool/`) is servers
+of vLLM or SGLang, each spoken to by its `Wire` (`wire/`). `make_sampler` makes what `SamplerSettings` ask for, and
+starts servers where none are given (`started.py`). `parity.py` compares what is sampled with what is learnt.
+
+Everything here is loaded when it is asked for.
 """
 
 import lazy_loader

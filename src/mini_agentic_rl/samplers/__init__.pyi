@@ -2,4 +2,9 @@ from .base import Sampler as Sampler
 from .base import SamplerLoad as SamplerLoad
 from .errors import ContextLengthError as ContextLengthError
 from .hand_over import HandOver as HandOver
+from .make import make_sampler as make_sampler
 from .own import PolicySampler as PolicySampler
+from .parity import Parity as Parity
+from .parity import ParityError as ParityError
+from .pool import SamplerPool as SamplerPool
+from .settings import SamplerSettings as SamplerSettings

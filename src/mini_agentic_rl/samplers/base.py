@@ -34,6 +34,10 @@ class Sampler(Protocol):
     def context_length(self) -> int:
         """The most tokens that a prompt and its continuation may have together."""
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled so far."""
+
     def load(self) -> SamplerLoad:
         """Return how busy it is at the moment."""
 

@@ -30,6 +30,11 @@ class PolicySampler:
         self.context_length = context_length
         self._hand_over: HandOver | None = None
 
+    @property
+    def sampled_tokens(self) -> int:
+        """See `Sampler.sampled_tokens`."""
+        return self._engine.sampled_tokens
+
     def load(self) -> SamplerLoad:
         """See `Sampler.load`."""
         running, waiting = self._engine.load

@@ -1,9 +1,7 @@
 from .base import STORE_METHODS as STORE_METHODS
-from .base import UNSET as UNSET
 from .base import LightningStore as LightningStore
-from .base import LightningStoreCapabilities as LightningStoreCapabilities
-from .base import LightningStoreStatistics as LightningStoreStatistics
-from .base import Unset as Unset
+from .capabilities import LightningStoreCapabilities as LightningStoreCapabilities
+from .capabilities import LightningStoreStatistics as LightningStoreStatistics
 from .errors import LightningStoreError as LightningStoreError
 from .http.client import LightningStoreClient as LightningStoreClient
 from .http.limits import StoreLimits as StoreLimits
@@ -21,3 +19,5 @@ from .sql import SqlLightningStore as SqlLightningStore
 from .threading import ForwardingStore as ForwardingStore
 from .threading import LightningStoreThreaded as LightningStoreThreaded
 from .threading import forward_methods as forward_methods
+from .unset import UNSET as UNSET
+from .unset import Unset as Unset

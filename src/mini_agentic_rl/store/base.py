@@ -14,10 +14,9 @@ Rules that hold for every store:
 from __future__ import annotations
 
 import asyncio
-import enum
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..types import (
     Attempt,
@@ -36,47 +35,11 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
+from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
+from .unset import UNSET, Unset
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-
-
-class Unset(enum.Enum):
-    """Type of `UNSET`, the argument that leaves a field as it is, where None may be a value of the field."""
-
-    UNSET = "UNSET"
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset.UNSET
-
-
-class LightningStoreCapabilities(TypedDict):
-    """Properties of a store that callers may rely on."""
-
-    thread_safe: bool
-    """True if several threads, each with its own event loop, may call the store."""
-    async_safe: bool
-    """True if several tasks of one event loop may call the store."""
-    zero_copy: bool
-    """True if another process may use the store as it is, without a server in between."""
-    otlp_traces: bool
-    """True if the store takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
-
-
-class LightningStoreStatistics(TypedDict, total=False):
-    """Numbers of items that a store holds."""
-
-    name: str
-    total_rollouts: int
-    total_attempts: int
-    total_spans: int
-    total_resources: int
-    total_workers: int
-    uptime: float
-    """Seconds since the store was opened."""
 
 
 _WORK_CHECK_SECONDS = 0.1

@@ -25,7 +25,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from .base import LightningStoreCapabilities
+from .capabilities import LightningStoreCapabilities
 from .errors import LightningStoreError, StorageFailedError
 from .group_commit import Write, WriteThread
 from .ledger import Ledger

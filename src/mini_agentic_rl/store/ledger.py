@@ -23,10 +23,10 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import UNSET, Unset
 from .clock import Now
 from .lifecycle import construct
 from .storage import Query, Tables, conditions
+from .unset import UNSET, Unset
 from .waiting import Changes
 
 _FAR: Final = 1e18

@@ -22,11 +22,13 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import UNSET, LightningStore, LightningStoreStatistics, Unset
+from .base import LightningStore
+from .capabilities import LightningStoreStatistics
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
 from .storage import Kind, Query, conditions
+from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
 T = TypeVar("T")

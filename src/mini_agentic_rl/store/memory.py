@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from . import lifecycle
-from .base import LightningStoreCapabilities, LightningStoreStatistics
+from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Ledger
 from .ledger_store import LedgerStore
 from .storage import Query

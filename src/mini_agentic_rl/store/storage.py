@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from pydantic import BaseModel
 
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
-from .base import LightningStoreStatistics
+from .capabilities import LightningStoreStatistics
 
 
 class Tables(Protocol):

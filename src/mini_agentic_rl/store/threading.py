@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
-from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities
+from .base import STORE_METHODS, LightningStore
+from .capabilities import LightningStoreCapabilities
 from .errors import LightningStoreError
 
 T = TypeVar("T")

@@ -120,8 +120,7 @@ class StepWork:
 
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
-        counters = run.policy.engine.counters
-        self._before = (counters.sampled_tokens, counters.computed_tokens)
+        self._before = (run.served.sampler.sampled_tokens, run.policy.counters().computed_tokens)
         self._prompts = run.served.prompts()
         self._started = self._sampled = time.perf_counter()
         self._tokens = 0
@@ -129,7 +128,7 @@ class StepWork:
     def sampled(self) -> None:
         """Note that what is to be learnt is there."""
         self._sampled = time.perf_counter()
-        self._tokens = self._run.policy.engine.counters.sampled_tokens - self._before[0]
+        self._tokens = self._run.served.sampler.sampled_tokens - self._before[0]
 
     def learnt(self, *, beside: bool = False) -> dict[str, float]:
         """Note that it is learnt; return metrics, and add the seconds to the run's.
@@ -141,11 +140,11 @@ class StepWork:
         sampling, learning = self._sampled - self._started, ended - self._sampled
         tokens, spent = self._tokens, sampling
         if beside:
-            tokens = run.policy.engine.counters.sampled_tokens - self._before[0]
+            tokens = run.served.sampler.sampled_tokens - self._before[0]
             spent += learning
         run.progress.spend("sampling", sampling)
         run.progress.spend("learning", learning)
-        computed = run.policy.engine.counters.computed_tokens - self._before[1]
+        computed = run.policy.counters().computed_tokens - self._before[1]
         drift = {
             f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in run.served.prompts().items()
         }

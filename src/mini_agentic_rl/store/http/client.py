@@ -13,7 +13,8 @@ from urllib.parse import urlencode, urlsplit
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
 from ...types import AttemptedRollout, Rollout, Span
-from ..base import STORE_METHODS, LightningStoreCapabilities
+from ..base import STORE_METHODS
+from ..capabilities import LightningStoreCapabilities
 from ..errors import LightningStoreError
 from ..threading import ForwardingStore, forward_methods
 from . import wire

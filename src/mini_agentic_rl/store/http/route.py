@@ -14,25 +14,20 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import quote
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
 
 from ...types import AttemptedRollout, PaginatedResult, Rollout
-from ..base import UNSET, LightningStore, Unset
+from ..base import LightningStore
+from ..unset import UNSET, Unset
+from .large_body import AT_ONCE, NAMED_AT_ONCE, given, read_fields, read_named
 from .wire_json import decode, encode, read_json
 
 HOLD_SECONDS: Final = 25.0
 """A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
 
-_AT_ONCE: Final = 256 * 1024
-"""Bytes of a body that are read in one call."""
-_STEP_BYTES: Final = 64 * 1024
-"""Bytes of a larger body that are checked in one call, about."""
-_NAMED_AT_ONCE: Final = 16 * 1024
-"""The same for named values: each that is bad makes several errors, and the checking goes on after the first."""
 _OLDER_NAMES: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 _OF_64_BITS: Final = Field(ge=-(2**63), lt=2**63)
 _UP_TO_THE_FIRST_ERROR: Final = Field(fail_fast=True)
@@ -204,9 +199,9 @@ class Route:
             pydantic.ValidationError: the request carries something else than the method takes.
         """
         arguments: dict[str, Any] = dict(ids)
-        large = len(body) > _AT_ONCE
-        if self.body is not None and self.named and len(body) > _NAMED_AT_ONCE:
-            arguments[self.body] = self._read_named(body)
+        large = len(body) > AT_ONCE
+        if self.body is not None and self.named and len(body) > NAMED_AT_ONCE:
+            arguments[self.body] = read_named(body, self.whole_body)
         elif self.body is not None:
             adapter = self.whole_body
             arguments[self.body] = adapter.validate_python(read_json(body)) if large else decode(body, adapter)
@@ -214,44 +209,10 @@ class Route:
             if self.method == "GET":
                 request = self.request.model_validate(self._gathered(query))
             elif large:
-                return {**arguments, **self._read_in_pieces(body)}
+                return {**arguments, **read_fields(body, self.fields, self.repeated)}
             else:
                 request = decode(b"{}" if body in (b"", b"null") else body, self.fields)
-            arguments.update(_given(request))
-        return arguments
-
-    def _read_named(self, body: bytes) -> Any:
-        """Return a body of named values, checked a step at a time, between which other threads get their turn."""
-        sent = read_json(body)
-        if not isinstance(sent, dict):
-            return self.whole_body.validate_python(sent)
-        step = max(1, _NAMED_AT_ONCE * len(sent) // len(body))
-        items = iter(sent.items())
-        found: dict[str, Any] = {}
-        while part := dict(islice(items, step)):
-            found |= self.whole_body.validate_python(part)
-        return found
-
-    def _read_in_pieces(self, body: bytes) -> dict[str, Any]:
-        """Return the arguments in a large body. Its lists are checked a step at a time, between which other threads
-        get their turn."""
-        sent = read_json(body)
-        known = self.repeated if isinstance(sent, dict) else frozenset[str]()
-        lists = {name: sent[name] for name in known if isinstance(sent.get(name), list)}
-        if not lists:
-            return _given(self.fields.validate_python(sent))
-        rest = {**sent, **dict.fromkeys(lists, ())}
-        arguments = _given(self.fields.validate_python(rest))
-        for name, items in lists.items():
-            step = max(1, _STEP_BYTES * len(items) // len(body))
-            found: list[Any] = []
-            for start in range(0, len(items), step):
-                try:
-                    request = self.fields.validate_python({**rest, name: items[start : start + step]})
-                except ValidationError as error:
-                    raise ValueError(_told(error, name, start)) from None
-                found.extend(getattr(request, name))
-            arguments[name] = found
+            arguments.update(given(request))
         return arguments
 
     def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -290,20 +251,6 @@ class Route:
             else:
                 values[name] = value
         return values
-
-
-def _given(request: BaseModel) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in request.model_fields_set}
-
-
-def _told(error: ValidationError, name: str, start: int) -> str:
-    """Return what is wrong with items of a list, which are those from `start` on."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    paths = [
-        [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]
-        for fault in faults
-    ]
-    return "; ".join(f"{'.'.join(map(str, path))}: {fault['msg']}" for path, fault in zip(paths, faults, strict=True))
 
 
 def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:

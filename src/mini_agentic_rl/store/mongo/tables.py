@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..base import LightningStoreStatistics
+from ..capabilities import LightningStoreStatistics
 from ..rows import (
     OBJECT_OF,
     Values,

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..base import LightningStoreStatistics
+from ..capabilities import LightningStoreStatistics
 from ..rows import (
     Values,
     attempt_columns,

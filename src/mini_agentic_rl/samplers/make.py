@@ -1,0 +1,122 @@
+"""The sampler that the settings ask for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import httpx
+import torch
+
+from ..policy import Policy
+from .base import Sampler
+from .own import PolicySampler
+from .pool import Probing, Replica, SamplerPool
+from .scores import PolicyScores
+from .settings import SamplerSettings
+from .started import ServedModel, StartedServers
+from .wire import SglangWire, VllmWire, Wire
+
+KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
+"""Environment variable of the key that servers ask for."""
+_FLOAT32_BOUND: Final = 0.01
+_HALF_BOUND: Final = 0.1
+
+
+def make_sampler(
+    settings: SamplerSettings,
+    policy: Policy,
+    *,
+    base_name: str,
+    prompts: Sequence[Sequence[int]],
+    model_folder: str = "",
+    least_context: int = 1,
+    note: Callable[[str], None] = lambda text: None,
+) -> Sampler:
+    """Return what samples: the policy's own engine, or a pool of servers that were reached. Blocks until they are.
+
+    Args:
+        base_name: name under which requests ask for the model without an adapter.
+        prompts: token ids that servers are tried with.
+        model_folder: of the base model, for servers that are started here.
+        least_context: see `SamplerPool.connect`.
+        note: told of what takes long.
+
+    Raises:
+        UserError: a server cannot be had, or not sampled from; the message says what to change.
+    """
+    model = policy.model
+    if settings.sampler == "own":
+        return PolicySampler(
+            policy.engine,
+            base_name=base_name,
+            adapters=list(model.versions),
+            context_length=model.context_length,
+        )
+    rank = model.rank
+    folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    started: StartedServers | None = None
+    if not settings.sampler_url:
+        started = StartedServers(
+            settings,
+            ServedModel(
+                folder=model_folder,
+                dtype=str(model.dtype).removeprefix("torch."),
+                rank=rank,
+                adapters=len(model.versions),
+                on_cpu=model.device.type == "cpu",
+            ),
+            folder,
+            note,
+        )
+    try:
+        urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
+        replicas = (
+            [Replica(url, _wire(settings, url)) for url in urls]
+            if started is None
+            else [Replica(server.url, _wire(settings, server.url), server) for server in started.servers]
+        )
+        default = _FLOAT32_BOUND if model.dtype == torch.float32 else _HALF_BOUND
+        pool = SamplerPool(
+            replicas,
+            base_name=base_name,
+            adapters=list(model.versions),
+            context_length=model.context_length,
+            rank=rank,
+            folder=folder,
+            run=secrets.token_hex(3),
+            probing=Probing(
+                PolicyScores(policy), prompts, settings.parity_bound or default, bare=model.peft_model is not None
+            ),
+            timeout=settings.sampler_timeout,
+            silence=settings.sampler_silence,
+            end=None if started is None else started.close,
+        )
+    except BaseException:
+        if started is not None:
+            started.close()
+        raise
+    try:
+        pool.connect(least_context)
+    except BaseException:
+        pool.close()
+        raise
+    return pool
+
+
+def _wire(settings: SamplerSettings, url: str) -> Wire:
+    key = os.environ.get(KEY_VARIABLE)
+    client = httpx.AsyncClient(
+        base_url=url,
+        headers={} if key is None else {"Authorization": f"Bearer {key}"},
+        # An answer may wait for its turn; a server that hangs is told by all of its answers.
+        timeout=httpx.Timeout(None, connect=10.0),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        trust_env=False,
+    )
+    return SglangWire(client) if settings.sampler == "sglang" else VllmWire(client)

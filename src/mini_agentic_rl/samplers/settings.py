@@ -1,0 +1,47 @@
+"""The settings of what samples: the engine of this process, or servers. Reading them needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from ..config import COMMAS, Settings
+
+
+class SamplerSettings(Settings):
+    """The sampler of the rollouts."""
+
+    sampler: Literal["own", "vllm", "sglang"] = "own"
+    """Sampler: the engine of this process (`own`), or servers of `vllm` or `sglang` that get each new adapter while
+    they run."""
+    sampler_url: Annotated[list[str], COMMAS] = Field(default=[])
+    """Address of a server that samples, as http://gpu1:8000; may be given several times. Without one, `sampler=vllm`
+    starts `vllm serve` here."""
+    sampler_replicas: int = Field(default=1, ge=1)
+    """Number of servers that `sampler=vllm` starts where no address is given."""
+    sampler_args: str = ""
+    """Further options of the `vllm serve` that is started, as one text: "--gpu-memory-utilization 0.5"."""
+    sampler_folder: Path | None = None
+    """Folder in which new weights are handed to the servers, which have to see it under the same path; by default a
+    folder of the run's output."""
+    sampler_timeout: float = Field(default=900.0, gt=0)
+    """Seconds that a request waits where no server is well, and that a server may take to start."""
+    sampler_silence: float = Field(default=180.0, gt=0)
+    """Seconds without a single token after which a server that has work is taken for hung, and its answers go on
+    elsewhere."""
+    vllm_python: Path | None = None
+    """Python of the environment that vLLM is installed in, where that is not this one."""
+    parity_bound: float | None = Field(default=None, gt=0)
+    """Mean difference between a server's log-probabilities and the learner's beyond which a run stops (nats); by
+    default 0.01 in float32, else 0.1."""
+
+    @model_validator(mode="after")
+    def _has_servers_to_ask(self) -> Self:
+        if self.sampler == "own" and self.sampler_url:
+            raise ValueError("`sampler_url` is of servers: give `sampler=vllm` or `sampler=sglang` with it")
+        if self.sampler == "sglang" and not self.sampler_url:
+            raise ValueError("`sampler=sglang` needs the address of a server that runs: give `sampler_url`")
+        return self

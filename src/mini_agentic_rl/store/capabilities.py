@@ -1,0 +1,31 @@
+"""A store's word about itself: what callers may rely on, and how much it holds."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class LightningStoreCapabilities(TypedDict):
+    """Properties of a store that callers may rely on."""
+
+    thread_safe: bool
+    """True if several threads, each with its own event loop, may call the store."""
+    async_safe: bool
+    """True if several tasks of one event loop may call the store."""
+    zero_copy: bool
+    """True if another process may use the store as it is, without a server in between."""
+    otlp_traces: bool
+    """True if the store takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """Numbers of items that a store holds."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""

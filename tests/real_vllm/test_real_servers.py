@@ -1,0 +1,71 @@
+"""The pool over real vLLM servers, started by it, with the embedded model. `make test-vllm VLLM_PYTHON=…` runs it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mini_agentic_rl.gateway import ServedPolicy
+from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings
+from mini_agentic_rl.samplers import SamplerPool, SamplerSettings
+from mini_agentic_rl.tokens import SamplingParams, TokenRequest
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    python = os.environ.get("VLLM_PYTHON")
+    assert python, "VLLM_PYTHON has to be the Python of an environment with vLLM"
+    settings = SamplerSettings(
+        sampler="vllm",
+        vllm_python=Path(python),
+        sampler_replicas=2,
+        sampler_args="--max-model-len 1024",
+        sampler_folder=tmp_path_factory.mktemp("sampler"),
+    )
+    found = ServedPolicy.load("embedded", lora=LoraSettings(), sampler=settings, seed=1)
+    yield found
+    found.close()
+
+
+def step(policy):
+    def job():
+        for parameter in policy.model.trainable():
+            parameter.data += 0.01
+        policy.model.versions[DEFAULT_ADAPTER] += 1
+
+    policy.run(job)
+
+
+async def sample(served, tokens=48, **given):
+    prompt = tuple(served.tokenizer.encode("Once there was a river that"))
+    request = TokenRequest(prompt, SamplingParams(max_tokens=tokens, seed=5), DEFAULT_ADAPTER, **given)
+    return [delta async for delta in served.sampler.complete(request)]
+
+
+async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served):
+    pool = served.sampler
+    assert isinstance(pool, SamplerPool)
+    await served.publish()
+    assert {delta.version for delta in await sample(served)} == {0}
+    step(served.policy)
+    await served.publish()
+    assert all(parity.difference < pool.parity_bound for parity in pool.parities.values())
+    assert {delta.version for delta in await sample(served)} == {1}
+    victim = pool.replicas[0]
+    port = int(victim.url.rpartition(":")[2])
+    (process,) = (
+        one
+        for one in psutil.Process().children(recursive=True)
+        if str(port) in one.cmdline() and "serve" in one.cmdline()
+    )
+    process.kill()
+    for index in range(4):
+        deltas = await sample(served, affinity=f"r{index}")
+        assert sum(len(delta.token_ids) for delta in deltas) == 48
+        assert {delta.version for delta in deltas} == {1}
+    await pool.wait_until_all_are_well(600.0)
+    assert victim.parity is not None
+    assert victim.parity.difference < pool.parity_bound
