@@ -57,7 +57,7 @@ class PlanSettings(JsonSettings):
     ranks: int = Field(default=1, ge=1)
     """Processes that learn, each with a share of the step's tasks."""
     shard: bool = False
-    """Let each rank hold a part of the frozen base (FSDP2) instead of the whole."""
+    """Count a part of the frozen base for each rank (FSDP2) instead of the whole; `train` holds the whole on each."""
     replicas: int = Field(default=0, ge=0)
     """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own`, else each rank samples its
     share itself."""
