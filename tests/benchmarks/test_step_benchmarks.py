@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,22 @@ def _run(script, *arguments):
     return json.loads(run_warm(BENCHMARKS / script, *arguments, "--device", "cpu", "--json", timeout=240)[0])
 
 
+def _run_in_forks(script, *arguments):
+    return _run(Path(__file__).with_name("in_forks.py"), script, *arguments)
+
+
+def test_a_side_that_fails_ends_the_benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from grpo_step import measure
+
+    with pytest.raises(SystemExit, match=r"no_such\.py failed"):
+        measure(sys.executable, "no_such.py", [])
+
+
 def test_a_step_computes_each_distinct_token_once_and_the_growth_with_the_group_is_reported(model):
     sizes = {"--tasks": 2, "--prompt-tokens": 420, "--new-tokens": 5, "--turns": 2, "--tool-tokens": 50, "--warmup": 0}
     arguments = [text for name, value in sizes.items() for text in (name, str(value))]
-    result = _run("grpo_step.py", "--model", model, *arguments, "--samples", "2", "4", "--peer-python=")
+    result = _run_in_forks("grpo_step.py", "--model", model, *arguments, "--samples", "2", "4", "--peer-python=")
     assert [row["samples"] for row in result["rows"]] == [2, 4]
     rollout = 5 + 50 + 5
     for row in result["rows"]:
@@ -48,7 +61,7 @@ def test_sampling_is_measured_over_http_against_padded_generation(model):
 
 def test_memory_is_measured_beside_the_plan(model):
     arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
-    rows = _run("memory.py", "--model", model, *arguments)
+    rows = _run_in_forks("memory.py", "--model", model, *arguments)
     assert [row["checkpointing"] for row in rows] == [False, True]
     assert all(row["ratio"] == row["planned"] / row["measured"] for row in rows)
 

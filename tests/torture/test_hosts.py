@@ -1,5 +1,7 @@
-"""Agents, the learner with its gateway, and the store with PostgreSQL on hosts of their own: many rollouts at once, and
-kill -9 of each process in turn. Nothing acknowledged is lost, and nothing is trained twice.
+"""Agents, the learner with its gateway, two servers that sample, and the store with PostgreSQL on hosts of their own:
+many rollouts at once, and kill -9 of each process in turn. Nothing acknowledged is lost, and nothing is trained twice.
+
+The servers speak vLLM's wire over our own engine and a tiny model.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .lan import Lan, lan
 
 ROLES = Path(__file__).with_name("host_roles.py")
 SAMPLES = 8
+SAMPLERS = ("sampler-0", "sampler-1")
 KEY = "a key for the store"
 ENDED = {"succeeded", "failed", "cancelled"}
 
@@ -45,10 +48,25 @@ class Hosts:
         learner = network.addresses["gateway"]
         reached = {"store": f"http://{network.here}:{store}", "api_key": KEY}
         algorithm |= {"gateway_host": learner, "gateway_port": gateway, "samples_per_prompt": SAMPLES}
-        training = {"model": model, "notes": str(self.notes), "folder": str(folder / "run"), "algorithm": algorithm}
+        ports = {name: free_port() for name in SAMPLERS}
+        urls = [f"http://{network.addresses['samplers']}:{port}" for port in ports.values()]
+        training = {
+            "model": model,
+            "notes": str(self.notes),
+            "folder": str(folder / "run"),
+            "samplers": urls,
+            "algorithm": algorithm,
+        }
         agents = {"runners": runners, "at_once": algorithm["tasks_per_step"] * SAMPLES if runners > 100 else 1}
         self._commands: dict[str, tuple[str | None, tuple[str, ...]]] = {
             "store": (None, ("store", "--host", network.here, "--port", str(store), "--url", database)),
+            **{
+                name: (
+                    "samplers",
+                    ("sampler", json.dumps({"model": model, "host": network.addresses["samplers"], "port": port})),
+                )
+                for name, port in ports.items()
+            },
             "learner": ("gateway", ("learner", json.dumps({**reached, **training}))),
             "runners": ("agents", ("runners", json.dumps({**reached, **agents}))),
         }
@@ -71,6 +89,8 @@ class Hosts:
             environment[NETWORK] = self._network.namespaces[host]
         process = WarmProcess(script, *words, environment=environment)
         self._running[name] = self._stack.enter_context(process)
+        if name in SAMPLERS:  # a learner that starts wants its servers to answer
+            process.wait_for_line()
 
     def kill(self, name: str) -> None:
         """Kill a process, and start it again."""
@@ -125,7 +145,7 @@ class Hosts:
 
 @pytest.fixture
 def network() -> Iterator[Lan]:
-    with lan("gateway", "agents") as made:
+    with lan("gateway", "agents", "samplers") as made:
         yield made
 
 
@@ -152,7 +172,7 @@ def test_rollouts_at_once_through_one_gateway(attack: Attack, network: Lan, tiny
 @needs_postgres
 @pytest.mark.timeout(7200)
 def test_each_process_is_killed_in_turn(attack: Attack, network: Lan, tiny_folder: str, tmp_path: Path) -> None:
-    victims = ["runners", "learner", "store"]
+    victims = ["runners", "sampler-0", "learner", "store"]
     rounds = attack.times(10)
     given = {
         "tasks_per_step": 2,

@@ -70,9 +70,9 @@ class Trainer:
         store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
             takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
         runner: claims rollouts and runs the agent; None takes a `LitAgentRunner`.
-        strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own. None takes "cs"
-            where `port` or one of the variables AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and
-            AGL_SERVER_PORT is given, else "shm".
+        strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own, "ray" as actors of
+            a Ray cluster (`RayExecutionStrategy`). None takes "cs" where `port` or one of the variables
+            AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
         port: port of the store server of "cs", of a strategy given as an instance too.
         algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
