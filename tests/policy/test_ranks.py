@@ -20,7 +20,8 @@ LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT"
 
 
 def _checkpoints(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+    names = [path.name for path in (folder / "checkpoints").iterdir()]
+    return sorted(names, key=lambda name: int(name.removeprefix("step_")))
 
 
 def test_a_rank_that_dies_ends_the_run_at_its_last_checkpoint_and_a_restart_goes_on(tmp_path):

@@ -98,6 +98,10 @@ def let_in(launch: Launch, store: Store, about: Mapping[str, Any], silence: floa
             if len(links) < launch.size - 1:
                 missing = [str(rank) for rank in range(1, launch.size) if rank not in links]
                 raise RankLostError(f"rank {', '.join(missing)} of {launch.size} has not come in {seconds:g} seconds")
+    except PolicyError:
+        for link in links.values():
+            link.close()
+        raise
     finally:
         door.close()
     return [links[rank] for rank in range(1, launch.size)]

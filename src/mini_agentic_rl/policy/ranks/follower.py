@@ -41,6 +41,7 @@ from .team import end_at_once
 logger = logging.getLogger(__name__)
 
 _LOOKS: Final = 0.2
+_HEARD_WITHIN: Final = 3.0
 _GRACE: Final = 25.0
 """Seconds that rank 0 has, after this rank was asked to stop, to write its checkpoint: launchers give 30."""
 _ENDED_AFTER: Final = 60.0
@@ -83,6 +84,7 @@ class Follower:
         self._commands: Commands | None = None
         self._orders: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._under_way: dict[int, RunningSequence] = {}
+        self._let_in = threading.Event()
         self._over = threading.Event()
         self._failure: Exception | None = None
 
@@ -94,11 +96,12 @@ class Follower:
         group: RankGroup | None = None
         self._link.start(self._hear, self._lose)
         try:
-            group = thread.call(join)
-            self._policy = load(thread)
-            self._commands = Commands(self._policy, group)
-            self._link.send(("ready",))
-            self._wait(asked)
+            if self._is_let_in(asked):
+                group = thread.call(join)
+                self._policy = load(thread)
+                self._commands = Commands(self._policy, group)
+                self._link.send(("ready",))
+                self._wait(asked)
         except Exception as error:
             if self._failure is None:
                 self._link.send(("failed", _in_one_line(error)))
@@ -114,6 +117,13 @@ class Follower:
             ending.cancel()
         if self._failure is not None:
             raise self._failure
+
+    def _is_let_in(self, asked: threading.Event) -> bool:
+        """Wait until all ranks have come; False where this one is to end before."""
+        while not self._let_in.wait(_LOOKS):
+            if self._over.is_set() or asked.is_set():
+                return False
+        return True
 
     def _wait(self, asked: threading.Event) -> None:
         since: float | None = None
@@ -133,6 +143,8 @@ class Follower:
                 self._policy.engine.cancel(sequence)
         elif kind == "begin":
             self._begin(learning=message[1])
+        elif kind == "join":
+            self._let_in.set()
         elif kind == "goodbye":
             self._over.set()
         else:
@@ -176,6 +188,8 @@ class Follower:
 
     def _turned(self, future: Any) -> None:
         error = future.exception()
+        if isinstance(error, RuntimeError):  # a sum breaks when rank 0 goes, which is heard a moment later
+            self._over.wait(_HEARD_WITHIN)
         if error is None or self._failure is not None:
             return
         logger.error("a turn of this rank failed", exc_info=error)

@@ -110,8 +110,8 @@ class RankLink:
                     self._on_message(pickle.loads(payload))
         except TimeoutError:
             self._lose(f"was silent for {self._silence:g} seconds (`rank_timeout`)")
-        except (OSError, EOFError) as error:
-            self._lose(f"has closed its connection ({error})" if str(error) else "has closed its connection")
+        except (OSError, EOFError):
+            self._lose("has closed its connection")
         except Exception as error:  # of whatever a message did: nothing after it would be heard
             logger.exception("a message of %s failed", self.peer)
             self._lose(f"sent what cannot be used ({error})")
@@ -124,8 +124,10 @@ class RankLink:
                 self._socket.sendall(_LENGTH.pack(len(data)) + data)
                 if over:
                     return
-        except OSError as error:
-            self._lose(f"takes nothing more ({error})")
+        except TimeoutError:
+            self._lose(f"took nothing for {self._silence:g} seconds (`rank_timeout`)")
+        except OSError:
+            self._lose("has closed its connection")
 
     def _waiting(self) -> tuple[list[bytes], bool]:
         """Return all that waits to be sent, or nothing when it is time for a sign of life; and whether that is all."""

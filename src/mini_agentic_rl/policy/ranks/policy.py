@@ -74,6 +74,7 @@ class RankedPolicy(Policy):
         try:
             store = meeting_place(launch, ranks.rank_timeout)
             team = Team(launch, let_in(launch, store, about, ranks.rank_timeout, _MEET_SECONDS), log)
+            team.tell(("join",))
             team.group = thread.call(lambda: join_group(launch, store, ranks, device))
             loaded = thread.call(lambda: load_model(model, **{**options, "device": str(device)}))
             team.wait_until_ready()

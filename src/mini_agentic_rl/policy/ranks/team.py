@@ -32,20 +32,21 @@ from .link import RankLink, RankLostError
 
 logger = logging.getLogger(__name__)
 
+_HEARD_WITHIN: Final = 3.0
 _ENDED_AFTER: Final = 60.0
 """Seconds after a rank was lost in which this process ends by itself; a card may wait for the lost one for ever."""
 
 
 @dataclass
 class RankAnswers:
-    """RankAnswers to one command; complete after the block of `Team.ask`."""
+    """Answers to one command; complete after the block of `Team.ask`."""
 
     missing: set[int]
     found: dict[int, Any] = field(default_factory=dict)
 
     @property
     def values(self) -> list[Any]:
-        """Those of ranks 1, 2 …; None of one that was not asked."""
+        """Those of the ranks that were asked, in order."""
         return [self.found.get(rank) for rank in sorted({*self.found, *self.missing})]
 
 
@@ -150,8 +151,10 @@ class Team:
                 self.check()
         except RankLostError:
             raise
-        except Exception:
-            self.check()  # what broke here broke because a rank had gone
+        except RuntimeError:
+            with self._changed:  # a sum that broke has broken because a rank has gone, which is heard a moment later
+                self._changed.wait_for(self.lost.done, timeout=_HEARD_WITHIN)
+            self.check()
             raise
         finally:
             del self._asked[number]
