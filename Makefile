@@ -10,6 +10,8 @@ VENV_TAU2 ?= .venv-tau2
 VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
+VENV_DASHBOARD ?= .venv-dashboard
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -21,6 +23,7 @@ INSTALLED_TAU2 := $(VENV_TAU2)/.installed
 INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
+INSTALLED_DASHBOARD := $(VENV_DASHBOARD)/.installed
 SDK_TESTS := tests/agents_sdk
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
@@ -28,7 +31,8 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-tau2 test-ray test-vllm test-oldest torture sanitize audit lint format install clean
+.PHONY: train test test-embedded test-agents test-dashboard test-tau2 test-ray test-vllm test-oldest torture sanitize \
+  audit dashboard dashboard-pictures lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -48,7 +52,7 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 
 # The pool of samplers over real vLLM servers: VLLM_PYTHON is the Python of an environment that has vLLM.
 test-vllm: $(INSTALLED_DEV)
-	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/vllm $(ARGS)
+	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/real_vllm $(ARGS)
 
 # Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.1 is what `make test` tries of it.
 torture: export TORTURE_SIZE ?= 1
@@ -62,6 +66,20 @@ sanitize: $(INSTALLED_DEV)
 	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled; compiled._built(compiled._compiler())"
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py -k "not compile" $(ARGS)
+
+# The pages in a real browser, Chromium, which the system has to have; playwright drives it from an environment of its own.
+test-dashboard: export DASHBOARD_PYTHON = $(abspath $(VENV_DASHBOARD))/bin/python
+test-dashboard: export DASHBOARD_CHROMIUM = $(CHROMIUM)
+test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
+	$(BIN)/python -m pytest -n 0 tests/dashboard $(ARGS)
+
+# What the package ships of the dashboard is built here (Node 20.19 or later) and committed: no install builds anything.
+dashboard:
+	cd frontend/dashboard && npm ci && npm run build
+
+# Pictures of docs/dashboard.md, of the run whose folder RUN names.
+dashboard-pictures: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
+	DASHBOARD_CHROMIUM="$(CHROMIUM)" $(VENV_DASHBOARD)/bin/python docs/pictures/dashboard.py $(BIN)/mini-agentic-rl $(RUN)
 
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
@@ -138,8 +156,13 @@ $(INSTALLED_AUDIT):
 	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit
 	touch $@
 
+$(INSTALLED_DASHBOARD):
+	test -x $(VENV_DASHBOARD)/bin/python || $(PYTHON) -m venv $(VENV_DASHBOARD)
+	$(VENV_DASHBOARD)/bin/python -m pip install --quiet playwright
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

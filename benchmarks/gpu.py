@@ -11,7 +11,6 @@ does. Each part runs in processes of its own, and one that fails or takes too lo
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -23,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -218,7 +217,7 @@ def describe(device: str) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor() or "CPU"
     found = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
     for package in ("transformers", "bitsandbytes", "trl", "vllm"):
-        if importlib.util.find_spec(package) is not None:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
 

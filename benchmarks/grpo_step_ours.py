@@ -1,10 +1,11 @@
-"""One side of `grpo_step.py`: a GRPO step of mini-agentic-rl. Prints one line of JSON."""
+"""One side of `grpo_step.py` and of `ranks.py`: a GRPO step of mini-agentic-rl. Prints one line of JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,16 @@ from transformers import AutoTokenizer
 from mini_agentic_rl.algorithm import GRPOSettings, peak_memory_bytes
 from mini_agentic_rl.algorithm.grpo.objective import batch_of, update
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy
+from mini_agentic_rl.policy import (
+    EngineSettings,
+    LearnerSettings,
+    LoraSettings,
+    Policy,
+    RankedPolicy,
+    RankSettings,
+    follow_rank_0,
+    launched,
+)
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of
@@ -61,15 +71,22 @@ def main() -> None:
     prompts = [render(tokenizer, messages, tools) for messages in conversations(tokenizer, work)]
     filler = tokenizer(tool_result(tokenizer, work), add_special_tokens=False)["input_ids"] if tools else []
     result = (filler * work.tool_tokens)[: work.tool_tokens]
-    policy = Policy.load(
-        options.model,
-        lora=LoraSettings(),
-        dtype=options.dtype,
-        device=options.device,
-        quantization=options.quantization,
-        seed=0,
-        engine=EngineSettings(cache_mib=options.cache_mib, cuda_graphs=not options.no_cuda_graphs),
-    )
+    load: dict[str, Any] = {
+        "lora": LoraSettings(),
+        "dtype": options.dtype,
+        "device": options.device,
+        "quantization": options.quantization,
+        "seed": 0,
+        "engine": EngineSettings(cache_mib=options.cache_mib, cuda_graphs=not options.no_cuda_graphs),
+    }
+    launch = launched()
+    if launch is None:
+        policy = Policy.load(options.model, **load)
+    elif launch.follows:
+        follow_rank_0(launch, RankSettings(), vars(options), options.model, **load)
+        return
+    else:
+        policy = RankedPolicy.lead(launch, RankSettings(), vars(options), options.model, **load)
     sampler = PolicySampler(
         policy.engine, base_name="base", adapters=("default",), context_length=policy.model.context_length
     )

@@ -46,14 +46,23 @@ class WarmProcess:
         script: a file, or the name of a module, as after `python -m`.
         options: what follows it on the command line.
         environment: variables beside those of this process.
+        held: its standard input ends when this object, or this process, does; otherwise it is empty.
     """
 
-    def __init__(self, script: str | Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, script: str | Path, *options: str, environment: Mapping[str, str] | None = None, held: bool = False
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.stdout_file = Path(self._folder.name) / "stdout"
         self.stderr_file = Path(self._folder.name) / "stderr"
+        stdin = os.devnull
+        self._hold: int | None = None
+        if held:
+            stdin = str(Path(self._folder.name) / "stdin")
+            os.mkfifo(stdin)
+            self._hold = os.open(stdin, os.O_RDWR)  # for writing alone it would wait for the reader
         given = (str(script), options, dict(os.environ) | dict(environment or {}), os.getcwd())
-        self._process = _FORK.Process(target=_run, args=(*given, str(self.stdout_file), str(self.stderr_file)))
+        self._process = _FORK.Process(target=_run, args=(*given, stdin, str(self.stdout_file), str(self.stderr_file)))
         self._process.start()
 
     @property
@@ -86,6 +95,15 @@ class WarmProcess:
         word = re.compile(re.escape(beginning) + r"\S+(?=\s)")
         self._wait_until(lambda: word.search(self.stderr) is not None)
         return word.findall(self.stderr)[0]
+
+    def wait_for_line(self) -> str:
+        """Wait for the first whole line on standard output, and return it.
+
+        Raises:
+            AssertionError: the process ended, or two minutes passed, without one.
+        """
+        self._wait_until(lambda: "\n" in self.stdout)
+        return self.stdout.partition("\n")[0]
 
     def _wait_until(self, told: Callable[[], bool]) -> None:
         end = time.monotonic() + 120
@@ -123,6 +141,8 @@ class WarmProcess:
     ) -> None:
         self._process.kill()
         self._process.join()
+        if self._hold is not None:
+            os.close(self._hold)
         self._folder.cleanup()
 
 
@@ -141,11 +161,19 @@ def run_warm(
 
 
 def _run(
-    script: str, options: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
+    script: str,
+    options: tuple[str, ...],
+    environment: dict[str, str],
+    folder: str,
+    stdin: str,
+    stdout: str,
+    stderr: str,
 ) -> None:
     import torch  # what starts the process need not have imported it
 
     gc.freeze()  # what has been imported stays: a look through it would only copy the memory shared with the parent
+    os.dup2(os.open(stdin, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # it stays open to the end
     for descriptor, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ.clear()

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -117,6 +118,10 @@ class RayActor:
         except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
             raise ActorLostError(_reason(error)) from error
 
+    def tell(self, method: str) -> None:
+        """Call a method and do not wait for it; what becomes of the call is nobody's business."""
+        getattr(self._handle, method).remote().future().add_done_callback(_look_at)
+
     def end(self) -> None:
         """Kill its process, wherever it is; from any thread."""
         with contextlib.suppress(Exception):  # there is nothing left to kill, or nobody to ask
@@ -134,6 +139,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
     Raises:
         UserError: there is no such cluster, Ray does not take the environment, or is not installed.
     """
+    address = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if address.startswith("ray://"):
         raise UserError(
             f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
@@ -154,7 +160,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
-        _check_head(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+        _check_head(address)
         stack.callback(_leave, ray)
         if environment:
             options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
@@ -271,7 +277,7 @@ def _reason(error: BaseException) -> str:
     return told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…"
 
 
-def _look_at(result: asyncio.Future[Any]) -> None:
+def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
     """Retrieve the error of a call that nobody waits for any more."""
     if not result.cancelled():
         result.exception()

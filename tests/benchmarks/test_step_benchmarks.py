@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,10 +27,22 @@ def _run(script, *arguments):
     return json.loads(run_warm(BENCHMARKS / script, *arguments, "--device", "cpu", "--json", timeout=240)[0])
 
 
+def _run_in_forks(script, *arguments):
+    return _run(Path(__file__).with_name("in_forks.py"), script, *arguments)
+
+
+def test_a_side_that_fails_ends_the_benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from grpo_step import measure
+
+    with pytest.raises(SystemExit, match=r"no_such\.py failed"):
+        measure(sys.executable, "no_such.py", [])
+
+
 def test_a_step_computes_each_distinct_token_once_and_the_growth_with_the_group_is_reported(model):
     sizes = {"--tasks": 2, "--prompt-tokens": 420, "--new-tokens": 5, "--turns": 2, "--tool-tokens": 50, "--warmup": 0}
     arguments = [text for name, value in sizes.items() for text in (name, str(value))]
-    result = _run("grpo_step.py", "--model", model, *arguments, "--samples", "2", "4", "--peer-python=")
+    result = _run_in_forks("grpo_step.py", "--model", model, *arguments, "--samples", "2", "4", "--peer-python=")
     assert [row["samples"] for row in result["rows"]] == [2, 4]
     rollout = 5 + 50 + 5
     for row in result["rows"]:
@@ -50,25 +61,20 @@ def test_sampling_is_measured_over_http_against_padded_generation(model):
 
 def test_memory_is_measured_beside_the_plan(model):
     arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
-    rows = _run("memory.py", "--model", model, *arguments)
+    rows = _run_in_forks("memory.py", "--model", model, *arguments)
     assert [row["checkpointing"] for row in rows] == [False, True]
     assert all(row["ratio"] == row["planned"] / row["measured"] for row in rows)
 
 
-def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu(tmp_path):
-    run = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--json", "--only"]
-    checks = subprocess.run([*run, "exactness, toy, float32"], capture_output=True, text=True, timeout=240, check=True)
-    (part,) = json.loads(checks.stdout)["parts"]
+def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu():
+    (part,) = _run("gpu.py", "--only", "exactness, toy, float32")["parts"]
     assert part["failed"] is None
     assert len(part["rows"]) == 7
     assert all(row["holds"] for row in part["rows"])
-    only = "graphs and FlexAttention, toy, float32"
-    fast = subprocess.run([*run, only], capture_output=True, text=True, timeout=240, check=True)
-    (part,) = json.loads(fast.stdout)["parts"]
+    (part,) = _run("gpu.py", "--only", "graphs and FlexAttention, toy, float32")["parts"]
     assert part["failed"] is None
     assert len(part["rows"]) == 9
     assert all(row["holds"] for row in part["rows"])
-    small = subprocess.run([*run, "4 GB"], capture_output=True, text=True, timeout=240, check=True)
-    (row,) = json.loads(small.stdout)["parts"][0]["rows"]
+    (row,) = _run("gpu.py", "--only", "4 GB")["parts"][0]["rows"]
     assert row["computed_tokens"] > 0
     assert row["peak_bytes"] < 4e9

@@ -27,6 +27,7 @@ TRAINING = {
     "samples_per_prompt": 2,
     "sft_examples": 0,
     "eval_size": 2,
+    "transfer_size": 0,
     "max_new_tokens": 8,
     "n_runners": 1,
 }

@@ -127,7 +127,8 @@ def test_servers_that_sample_take_the_cache_off_the_ranks_and_are_planned_themse
     assert beside["step"]["learning_seconds"] == alone["step"]["learning_seconds"]
     ahead = planned(model, "--replicas", "2", "--max-staleness", "1")["step"]
     assert ahead["seconds"] == max(ahead["sampling_seconds"], ahead["learning_seconds"])
-    more = planned(model, "--replicas", "4")
+    assert planned(model, "--sampler", "vllm")["replica"] == planned(model, "--replicas", "1")["replica"]
+    more = planned(model, "--sampler", "vllm", "--replicas", "4")
     assert more["step"]["sampling_seconds"] == beside["step"]["sampling_seconds"] / 2
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
@@ -39,7 +39,7 @@ def agent():
 
     def make(answers, tools=(), **options):
         tokenizer = small_tokenizer(CHATML_TOOLS)
-        server = MiniLLMServer(ScriptedBackend(tokenizer, answers), tokenizer, model_name="tiny").start()
+        server = MiniLLMServer(ScriptedSampler(tokenizer, answers), tokenizer, model_name="tiny").start()
         servers.append(server)
         return SimpleAgent("helper", LLMConfig(model="tiny", base_url=server.endpoint), tools, **options)
 

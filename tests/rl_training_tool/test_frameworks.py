@@ -10,7 +10,7 @@ from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabl
 from mcp import Client, StdioServerParameters, stdio_client
 from openai import AsyncOpenAI
 
-from gateway.scripted import ScriptedBackend
+from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.rl import LLMConfig, SimpleAgent
@@ -26,7 +26,7 @@ def endpoint():
     """A model that looks at a data set and then answers."""
     tokenizer = small_tokenizer(CHATML_TOOLS)
     call = f"<tool_call>\n{json.dumps({'name': 'rl_training', 'arguments': LOOK})}\n</tool_call>"
-    backend = ScriptedBackend(tokenizer, [call, "There are two rows."], context_length=100_000)
+    backend = ScriptedSampler(tokenizer, [call, "There are two rows."], context_length=100_000)
     with MiniLLMServer(backend, tokenizer, model_name="tiny") as server:
         yield server.endpoint
 

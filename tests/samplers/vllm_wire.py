@@ -68,6 +68,7 @@ class VllmWireServer:
     generates: bool = False
     """Offer `/inference/v1/generate` as well."""
     port: int = 0
+    host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         self.faults = Faults()
@@ -102,7 +103,7 @@ class VllmWireServer:
 
     def start(self) -> None:
         """Begin to listen, at the port of the last time."""
-        self.thread = ServerThread(self._app(), "127.0.0.1", self.port, "test vLLM").start()
+        self.thread = ServerThread(self._app(), self.host, self.port, "test vLLM").start()
         self.port = self.thread.port
 
     def kill(self) -> None:

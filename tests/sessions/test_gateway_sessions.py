@@ -178,10 +178,35 @@ def test_sessions_and_answers_are_compared(gateway: MiniLLMServer, alice: Sessio
     assert {one["choice"]: one["reward"] for one in alice.show("n")["rewards"]} == {1: 1.0, 0: 0.0}
     with pytest.raises(SessionRequestError, match="two or more"):
         alice.prefer("a", "a")
+    with pytest.raises(SessionRequestError, match="each once"):  # an answer under its names in two dialects
+        alice.prefer(
+            {"session": "n", "response_id": two.id},
+            {"session": "n", "response_id": two.id.replace("chatcmpl-", "resp_")},
+        )
     answer = httpx.post(
         gateway.endpoint + "/sessions/comparisons", json={"chosen": {"session": "a"}}, headers={"x-api-key": "alice"}
     )
     assert answer.status_code == 400
+
+
+def test_a_comparison_that_meets_another_reward_is_not_half_there(
+    gateway: MiniLLMServer, alice: Sessions, file_store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        talk(alice.open(name, consent=True).base_url)
+    add = file_store.add_many_spans
+
+    async def add_late(spans: Any) -> Any:
+        monkeypatch.setattr(file_store, "add_many_spans", add)
+        await asyncio.to_thread(alice.reward, "b", 0.5)
+        return await add(spans)
+
+    monkeypatch.setattr(file_store, "add_many_spans", add_late)
+    with pytest.raises(SessionConflictError, match="at the same time"):
+        alice.prefer("a", "b")
+    assert [[one["reward"] for one in alice.show(name)["rewards"]] for name in "ab"] == [[], [0.5]]
+    alice.reward("a", 0.25)
+    assert [one["reward"] for one in alice.show("a")["rewards"]] == [0.25]
 
 
 def test_deletion_leaves_nothing_of_a_session(
@@ -198,8 +223,9 @@ def test_deletion_leaves_nothing_of_a_session(
         with pytest.raises(Exception, match="not found"):
             openai.responses.create(model="tiny", input="and?", previous_response_id=first.id)
     assert gateway.service.memory.counters()["attempts"] == 0
+    for file in file_store.path.parent.glob("sessions.db*"):  # its log is still open
+        assert secret.encode() not in file.read_bytes()
     asyncio.run(file_store.close())
-    assert secret.encode() not in file_store.path.read_bytes()
     with pytest.raises(Exception, match="store"):
         alice.delete("s")
 

@@ -199,6 +199,35 @@ def test_what_is_deleted_before_a_step_is_not_used_and_after_it_is_told(
         alice.reward("b", 1.0, replace=True)
 
 
+def test_a_session_under_the_id_of_a_deleted_one_is_another_one(
+    gateway: MiniLLMServer,
+    served: ServedPolicy,
+    file_store: LightningStore,
+    alice: Sessions,
+    folder: UseFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = a_learner(served.policy, file_store, folder)
+    answers(gateway, list("abcd"))
+    for name in "abcd":
+        alice.reward(name, float(name in "ac"))
+    settle = learner._settle
+
+    async def settle_late(*given: Any) -> None:
+        assert await asyncio.to_thread(alice.delete, "a") == 1
+        await asyncio.to_thread(answers, gateway, ["a"])
+        await settle(*given)
+
+    monkeypatch.setattr(learner, "_settle", settle_late)
+    assert step(learner)["sessions"] == 4
+    assert [alice.show(name)["status"] for name in "ab"] == ["open", "learnt"]
+    asyncio.run(learner.resume())
+    assert alice.show("a")["learnt_in"] is None
+    alice.reward("a", 1.0)
+    alice.end("b")  # an agent that says so late
+    assert alice.show("b")["learnt_in"] == 1
+
+
 def test_greedy_calls_and_calls_after_the_verdict_are_no_part_of_it(
     gateway: MiniLLMServer, served: ServedPolicy, file_store: LightningStore, alice: Sessions, folder: UseFolder
 ) -> None:

@@ -1,4 +1,4 @@
-"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners OPTIONS`, a JSON object.
+"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners|sampler OPTIONS`, a JSON object.
 
 The learner notes in a file which rollouts each optimizer step was made of, right after it was taken; the runners' agent
 asks twice, once all that are to run at once have begun, and earns another reward each time.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,10 @@ from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.loop.groups import Group
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LoraSettings
 from mini_agentic_rl.runner import LitAgentRunner
+from mini_agentic_rl.samplers import SamplerSettings
+from samplers.vllm_wire import VllmWireServer
 
 
 class Noting:
@@ -87,7 +91,18 @@ def _store(options: Mapping[str, Any]) -> LightningStoreClient:
 
 def learn(options: Mapping[str, Any]) -> None:
     """Train, from the last checkpoint where there is one."""
-    algorithm = NotingGRPO(options["model"], **options["algorithm"])
+    servers = SamplerSettings(
+        sampler="vllm",
+        sampler_url=options["samplers"],
+        sampler_folder=Path(options["folder"]).parent / "weights",
+    )
+    algorithm = NotingGRPO(
+        options["model"],
+        lora=LoraSettings(r=4, alpha=8),  # what the servers have room for
+        load_options={"device": "cpu", "dtype": "float32"},
+        sampler=servers,
+        **options["algorithm"],
+    )
     algorithm.notes = Path(options["notes"])
     tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
     Trainer(
@@ -110,5 +125,13 @@ def run_agents(options: Mapping[str, Any]) -> None:
     trainer.fit(Talker(options["at_once"]))
 
 
+def sample(options: Mapping[str, Any]) -> None:
+    """Be a server that speaks vLLM's wire, until the process is ended."""
+    VllmWireServer(options["model"], host=options["host"], port=options["port"])
+    sys.stdout.write("serving\n")
+    sys.stdout.flush()
+    signal.pause()
+
+
 if __name__ == "__main__":
-    {"learner": learn, "runners": run_agents}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"learner": learn, "runners": run_agents, "sampler": sample}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
+
+from warm import WarmProcess
 
 LONGEST_WAIT_S = 2.5
 """Ten times what a neighbour is promised: a test machine that others use too does not break it."""
@@ -27,16 +29,12 @@ class Served:
 @contextlib.contextmanager
 def served(program: str, *arguments: str) -> Iterator[Served]:
     """Run Python source that prints the URL it serves, and then waits for the end of its input."""
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url, "the server did not come up"
-            yield Served(url, process.pid)
-            assert process.poll() is None, f"the server ended with status {process.returncode}"
-        finally:
-            process.kill()
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "served.py"
+        script.write_text(program, encoding="utf-8")
+        with WarmProcess(script, *arguments, held=True) as process:
+            yield Served(process.wait_for_line(), process.pid)
+            assert process.is_alive, f"the server ended: {process.stderr[-3000:]}"
 
 
 class Neighbour:

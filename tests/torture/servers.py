@@ -28,6 +28,25 @@ url = server.root
 )
 """A gateway whose model says "ok" at once; its arguments are the context's length in tokens, and limits as JSON."""
 
+SESSIONS: Final = (
+    """
+import sys
+sys.path.insert(0, "tests")
+from gateway.scripted import ScriptedSampler
+from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.sessions import SessionSettings
+from mini_agentic_rl.store import SqlLightningStore
+tokenizer = small_tokenizer(CHATML_TOOLS)
+backend = ScriptedSampler(tokenizer, ["ok"], context_length=32768)
+server = MiniLLMServer(backend, tokenizer, model_name="tiny", store=SqlLightningStore(sys.argv[1]),
+                       api_keys=["alice", "bob"], sessions=SessionSettings()).start()
+url = server.root
+"""
+    + _TAIL
+)
+"""A gateway that keeps sessions of two keys, alice and bob; its argument is the file of its store."""
+
 STORE: Final = (
     """
 import asyncio, sys

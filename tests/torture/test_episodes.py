@@ -35,7 +35,18 @@ ODD = [
         "</tool_response>",
     ),
     *("1,234", "-5", "a" * 20_000, "\n" * 3000, "Answer: 1", "Guess: 5", "'; DROP TABLE", "x" * 199 + "\n", "\u202e5"),
-    *("0x1f", "03", "5."),
+    *("0x1f", "03", "5.", "9**9**9**9", "1e10000", "-1e-10000", "𝟙𝟚", "Ⅷ", "１２", "5\u200b", "İstan", "ﬀﬀﬀ", "groß"),
+    *("9" * 10_000, "9" * 199, "(" * 5000, "1/(1-1)", "1//0", "(1)(2)", "1if 2else 3", "1_000", "~1", "-" * 99 + "1"),
+    *(
+        "__import__('os').system('true')",
+        "().__class__.__mro__",
+        "{{7*7}}",
+        "%s%n",
+        "{0.__class__}",
+        "\x1b[2J",
+        "\x00" * 99,
+    ),
+    *("a" * 40 + "!", "((a+)+)+$", "1," * 100, "1,000" * 40, ",".join(["999"] * 60), "1." + "0" * 190, "e\u0301" * 100),
 ]
 FRAMES = ["{}", "Answer: {}", "Guess: {}", "Answer: {}\n", "\nAnswer: {}\n</s>", "Answer: {0}\nAnswer: {0}"]
 TOOLS = ["lookup_unit", "calculator", "search", "read", "", "submit", "__class__"]
@@ -55,7 +66,7 @@ def message(rng: random.Random) -> dict[str, Any]:
             rng.choice(["", "null", "[]", '"x"', "{", "[" * 5000, '{"unit"', "NaN"]),
         ]
     )
-    function = {"name": rng.choice(TOOLS), "arguments": arguments}
+    function = {"name": rng.choice([*TOOLS, "\ud800"]), "arguments": rng.choice([arguments] * 9 + [None, 5, {}, []])}
     calls = [{"id": "c", "type": "function", "function": function}] * rng.choice([1, 1, 1, 2, 50])
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -69,7 +80,8 @@ def test_whatever_a_model_says_in_a_task_is_answered_and_scored(attack: Attack) 
         with attack.attempt(said, limit_s=LIMIT_S):
             episode = find_episodes(name).start(rng.choice(rows[name]))
             for one in said:
-                assert all(isinstance(reply["content"], str) for reply in episode.receive(one))
+                for reply in episode.receive(one):
+                    assert len(reply["content"].encode()) < 10_000, "what follows has to fit a request"
             scores = episode.scores()
             assert 0.0 <= scores["reward"] <= 1.0
             assert all(math.isfinite(value) for value in scores.values())

@@ -1,5 +1,7 @@
-"""Agents, the learner with its gateway, and the store with PostgreSQL on hosts of their own: many rollouts at once, and
-kill -9 of each process in turn. Nothing acknowledged is lost, and nothing is trained twice.
+"""Agents, the learner with its gateway, two servers that sample, and the store with PostgreSQL on hosts of their own:
+many rollouts at once, and kill -9 of each process in turn. Nothing acknowledged is lost, and nothing is trained twice.
+
+The servers speak vLLM's wire over our own engine and a tiny model.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from pages.shell import free_port
 from store.postgres import needs_postgres, new_database
 from warm import NETWORK, WarmProcess
 
-from .conftest import Attack
+from .conftest import SIZE, Attack
 from .lan import Lan, lan
 
 ROLES = Path(__file__).with_name("host_roles.py")
 SAMPLES = 8
+SAMPLERS = ("sampler-0", "sampler-1")
 KEY = "a key for the store"
 ENDED = {"succeeded", "failed", "cancelled"}
 
@@ -45,10 +48,25 @@ class Hosts:
         learner = network.addresses["gateway"]
         reached = {"store": f"http://{network.here}:{store}", "api_key": KEY}
         algorithm |= {"gateway_host": learner, "gateway_port": gateway, "samples_per_prompt": SAMPLES}
-        training = {"model": model, "notes": str(self.notes), "folder": str(folder / "run"), "algorithm": algorithm}
+        ports = {name: free_port() for name in SAMPLERS}
+        urls = [f"http://{network.addresses['samplers']}:{port}" for port in ports.values()]
+        training = {
+            "model": model,
+            "notes": str(self.notes),
+            "folder": str(folder / "run"),
+            "samplers": urls,
+            "algorithm": algorithm,
+        }
         agents = {"runners": runners, "at_once": algorithm["tasks_per_step"] * SAMPLES if runners > 100 else 1}
         self._commands: dict[str, tuple[str | None, tuple[str, ...]]] = {
             "store": (None, ("store", "--host", network.here, "--port", str(store), "--url", database)),
+            **{
+                name: (
+                    "samplers",
+                    ("sampler", json.dumps({"model": model, "host": network.addresses["samplers"], "port": port})),
+                )
+                for name, port in ports.items()
+            },
             "learner": ("gateway", ("learner", json.dumps({**reached, **training}))),
             "runners": ("agents", ("runners", json.dumps({**reached, **agents}))),
         }
@@ -71,6 +89,8 @@ class Hosts:
             environment[NETWORK] = self._network.namespaces[host]
         process = WarmProcess(script, *words, environment=environment)
         self._running[name] = self._stack.enter_context(process)
+        if name in SAMPLERS:  # a learner that starts wants its servers to answer
+            process.wait_for_line()
 
     def kill(self, name: str) -> None:
         """Kill a process, and start it again."""
@@ -125,16 +145,16 @@ class Hosts:
 
 @pytest.fixture
 def network() -> Iterator[Lan]:
-    with lan("gateway", "agents") as made:
+    with lan("gateway", "agents", "samplers") as made:
         yield made
 
 
 @needs_postgres
 @pytest.mark.timeout(3600)
 def test_rollouts_at_once_through_one_gateway(attack: Attack, network: Lan, tiny_folder: str, tmp_path: Path) -> None:
-    tasks = max(1, attack.times(1000) // SAMPLES)
+    tasks = max(1, round(1000 * (SIZE if SIZE >= 1 else SIZE / 10)) // SAMPLES)
     count = tasks * SAMPLES
-    given = {"total_steps": 1, "tasks_per_step": tasks, "max_new_tokens": 4, "rollout_timeout": 1800.0, "eval_size": 0}
+    given = {"total_steps": 1, "tasks_per_step": tasks, "max_new_tokens": 4, "rollout_timeout": 1800.0}
     with Hosts(network, new_database(), tiny_folder, tmp_path / "hosts", count, **given) as hosts:
         hosts.wait_for_end(1800)
         (step,) = hosts.learnt()
@@ -152,7 +172,7 @@ def test_rollouts_at_once_through_one_gateway(attack: Attack, network: Lan, tiny
 @needs_postgres
 @pytest.mark.timeout(7200)
 def test_each_process_is_killed_in_turn(attack: Attack, network: Lan, tiny_folder: str, tmp_path: Path) -> None:
-    victims = ["runners", "learner", "store"]
+    victims = ["runners", "sampler-0", "learner", "store"]
     rounds = attack.times(10)
     given = {
         "tasks_per_step": 2,
@@ -160,7 +180,6 @@ def test_each_process_is_killed_in_turn(attack: Attack, network: Lan, tiny_folde
         "max_new_tokens": 4,
         "rollout_timeout": 600.0,
         "checkpoint_every": 1,
-        "eval_size": 0,
     }
     with Hosts(network, new_database(), tiny_folder, tmp_path / "hosts", 16, **given) as hosts:
         for number in range(rounds):

@@ -21,6 +21,7 @@ from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer
 from mini_agentic_rl.post_training.scoring import ScoreServer
+from mini_agentic_rl.sessions import SessionSettings
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, StoreLimits
 from mini_agentic_rl.store.http import wire
 from mini_agentic_rl.store.http.otlp import PROTOBUF
@@ -43,6 +44,7 @@ def _gateway(**limits: Any) -> AdmittingServer:
         store=InMemoryLightningStore(),
         api_key="key",
         limits=GatewayLimits(**limits),
+        sessions=SessionSettings(),
     )
 
 

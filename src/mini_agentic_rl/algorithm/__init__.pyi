@@ -28,6 +28,7 @@ from .measure import Measure as Measure
 from .peak_memory import peak_memory_bytes as peak_memory_bytes
 from .ppo import MiniPPO as MiniPPO
 from .ppo import PPOSettings as PPOSettings
+from .rollouts import UNTRAINED_KEY as UNTRAINED_KEY
 from .rollouts import Evaluation as Evaluation
 from .rollouts import cancel_leftovers as cancel_leftovers
 from .settings import OnFailure as OnFailure

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..adapter import TraceAdapter
 from ..config import Settings
-from ..errors import fit_for_future
+from ..errors import UserError, fit_for_future
 from ..metrics import MetricsLogger
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
 from .settings import OnFailure
 
 if TYPE_CHECKING:
+    from ..policy import Launch
     from .rollouts import Evaluation
 
 ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
@@ -50,6 +51,9 @@ class Checkpoints(Protocol):
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Keep what was trained."""
+
+    def add_log(self, name: str, line: str) -> None:
+        """Keep a line that another process of the run has logged."""
 
     def save_answers(self, rows: Sequence[Mapping[str, Any]], keep: Collection[str]) -> None:
         """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in `keep`."""
@@ -95,6 +99,14 @@ class Algorithm(ABC):
     _context: AlgorithmContext | None = None
     _given: Mapping[str, Any] = MappingProxyType({})
     _trainer: Any = None
+
+    def follow(self, launch: Launch) -> None:
+        """Be another rank of the run that rank 0 runs, until it ends.
+
+        Raises:
+            UserError: the algorithm has no use for ranks.
+        """
+        raise UserError(f"{type(self).__name__} runs as one process: start it without torchrun")
 
     @property
     def context(self) -> AlgorithmContext:

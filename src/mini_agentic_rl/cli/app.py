@@ -21,6 +21,7 @@ from ..jobs import (
     with_agent_defaults,
 )
 from .comparisons import show_comparison
+from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
@@ -131,6 +132,7 @@ def chat(settings: ChatSettings) -> None:
 add_model_commands(app)
 add_data_commands(app)
 add_store_commands(app)
+add_dashboard_command(app)
 app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -64,11 +65,13 @@ def serve(settings: ServeStoreSettings) -> None:
     Raises:
         UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
     """
+    from ..dashboard import dashboard_pages, store_source
     from ..store import LightningStoreServer, open_store
 
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     store = open_store(spec)
+    source = store_source(store)
     server = LightningStoreServer(
         store,
         settings.host,
@@ -76,6 +79,7 @@ def serve(settings: ServeStoreSettings) -> None:
         api_key=api_key,
         limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
         cors_allow_origins=settings.cors_origin,
+        pages=partial(dashboard_pages, [source]),
     )
 
     def announce() -> None:
@@ -88,6 +92,7 @@ def serve(settings: ServeStoreSettings) -> None:
             asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
             await server.run_forever(settings.drain_seconds)
         finally:
+            await source.browser.close()
             await server.close()
 
     asyncio.run(run())
@@ -135,6 +140,6 @@ def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list
         f"serving the store at {endpoint}",
         f"rollouts are kept {kept}",
         f"algorithms and runners elsewhere: export {' '.join(variables)}",
-        f"look into it: agl rollouts list --store http://{reached}:{port}",
+        f"look into it: agl rollouts list --store http://{reached}:{port}, or open http://{reached}:{port}/",
         "Ctrl-C stops it",
     ]

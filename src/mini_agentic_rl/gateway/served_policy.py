@@ -142,6 +142,7 @@ class ServedPolicy:
         *,
         engine: EngineSettings | None = None,
         name: str | None = None,
+        make: Callable[..., Policy] = Policy.load,
         sampler: SamplerSettings | None = None,
         least_context: int = 1,
         note: Callable[[str], None] = logger.info,
@@ -154,11 +155,12 @@ class ServedPolicy:
             least_context: tokens that an answer may have, for which a sampler has to have room.
             note: told of what takes long.
             name: what the model is served as; None takes the name of its folder, or its id on the Hub.
+            make: makes the policy of the model, `engine` and the options.
             options: those of `load_model`.
         """
         source = model if isinstance(model, str) else model.name_or_path
         name = name or _usual_name(source) or type(model).__name__
-        policy = Policy.load(model, engine=engine, **options)
+        policy = make(model, engine=engine, **options)
         try:
             loaded = load_tokenizer(model, tokenizer)
             samples = make_sampler(

@@ -6,7 +6,6 @@ A call says it by its headers, in any dialect: `X-Session-Id`, and where it begi
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -29,9 +28,9 @@ from ..http import (
     checked,
     json_response,
     openai_response,
+    read_body,
     read_json,
 )
-from ..semconv import CompletionSpanAttributes as Call
 from ..sessions import (
     Answer,
     Judgement,
@@ -40,10 +39,10 @@ from ..sessions import (
     SessionError,
     SessionRecord,
     UnknownSessionError,
+    conversation,
     is_session,
     told,
 )
-from ..types import Span
 from .caller import Caller
 from .dialects import Scope
 from .errors import NotFoundError, RecordingError
@@ -58,6 +57,8 @@ CONSENT_HEADER: Final = "x-session-consent"
 _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 _MOST_JUDGED: Final = 256
 """Sessions or answers of one comparison."""
+_MOST_BYTES: Final = 128 * 1024
+"""Of a request: a comparison of so many fits, and no request takes long to read."""
 
 Forget: TypeAlias = Callable[[Scope, str], None]
 """Drops what a gateway remembers of an attempt, by its scope and the API key."""
@@ -171,8 +172,9 @@ class SessionGate:
         """Serve sessions at `/v1/sessions`, to those whom the admission lets in, each its own."""
         limits, book = admission.limits, self.book
 
+        limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
+
         async def body(request: Request) -> dict[str, Any]:
-            limit, seconds = limits.max_body_bytes, limits.max_body_seconds
             return await read_json(request, limit, lambda sent: sent, within_seconds=seconds)
 
         async def open_session(request: Request, key: str) -> Response:
@@ -188,14 +190,17 @@ class SessionGate:
             record = await _asked(book.get(key, request.path_params["id"]))
             facts = await told_of(record)
             if request.query_params.get("messages") in _YES:
-                facts["conversation"] = [_conversation(span) for span in await _asked(book.calls(record))]
+                first = _place(request.query_params.get("first", "0"))
+                shown, more = await _asked(conversation(book.calls(record, first)))
+                facts |= {"conversation": shown, "next": first + len(shown) if more else None}
             return json_response(facts)
 
         async def told_of(record: SessionRecord) -> dict[str, Any]:
-            rewards, calls = await _asked(book.rewards(record)), await _asked(book.calls(record))
-            return told(record, rewards, len(calls))
+            rewards, calls = await _asked(book.rewards(record)), await _asked(book.count_calls(record))
+            return told(record, rewards, calls)
 
         async def end(request: Request, key: str) -> Response:
+            await read_body(request, limit, within_seconds=seconds)  # it says nothing, and is bounded all the same
             return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))
 
         async def reward(request: Request, key: str) -> Response:
@@ -264,11 +269,7 @@ def _consent(header: str | None) -> bool | None:
     return said in _YES
 
 
-def _conversation(span: Span) -> dict[str, Any]:
-    facts = span.attributes
-    return {
-        "response_id": facts.get(Call.RESPONSE_ID),
-        "choice": facts.get(Call.CHOICE_INDEX, 0),
-        "messages": json.loads(str(facts.get(Call.INPUT_MESSAGES, "[]"))),
-        "answer": json.loads(str(facts.get(Call.OUTPUT_MESSAGES, "null"))),
-    }
+def _place(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequestError("first: the number of a call, from 0", param="first")
+    return int(text)

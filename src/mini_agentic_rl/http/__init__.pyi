@@ -54,6 +54,7 @@ from .openapi import SCHEMA_REFERENCE as SCHEMA_REFERENCE
 from .openapi import document as document
 from .openapi import json_content as json_content
 from .page import PAGES as PAGES
+from .page import WebPages as WebPages
 from .reachable import own_address as own_address
 from .reachable import reached_at as reached_at
 from .server import AdmittingServer as AdmittingServer

@@ -27,7 +27,7 @@ from .admission import Admission
 from .errors import HttpError, NotServedError
 from .json_text import encode
 from .metrics import CLIENT_CLOSED_REQUEST, RequestMetrics, RequestWatch
-from .page import PAGES, described_by, html, served_by
+from .page import PAGES, WebPages, described_by, html, served_by
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ def new_app(
     openapi: Callable[[], dict[str, Any]] | None = None,
     open_paths: Collection[str] | None = None,
     origins: Collection[str] = (),
+    pages: WebPages | None = None,
 ) -> Starlette:
     """Return an application that answers an unknown path, or a failure that nothing caught, by `respond`, and takes
     nothing from web pages where it asks for no key.
@@ -66,6 +67,7 @@ def new_app(
         open_paths: paths that are served without a key, where every other asks for one; None leaves that to the
             endpoints.
         origins: web pages that may use it from a browser: their origins, or `*` for every page.
+        pages: shown at `/` in place of the page that lists what is served, which stays at `/docs`.
     """
 
     async def not_served(request: Request, error: Exception) -> Response:
@@ -82,7 +84,10 @@ def new_app(
         served = served_by(request.app.routes)
         return HTMLResponse(html(title, about, [*([] if openapi is None else described_by(openapi())), *served]))
 
-    all_routes = [*(Route(path, shown, methods=["GET"]) for path in PAGES), *routes]
+    all_routes: list[BaseRoute] = [*(Route(path, shown, methods=["GET"]) for path in PAGES), *routes]
+    if pages is not None:
+        all_routes = [*pages.routes, *all_routes]
+        open_paths = None if open_paths is None else {*open_paths, *pages.open_paths}
     if openapi is not None:
         make = openapi
 

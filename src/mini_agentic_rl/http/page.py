@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -10,6 +10,14 @@ from starlette.routing import BaseRoute, Route
 
 PAGES = ("/", "/docs")
 """Paths of the page. It says nothing of what the server holds, so that no key is asked for it."""
+
+
+class WebPages(NamedTuple):
+    """Pages that a server shows in place of its own at `/`, and what they ask of it."""
+
+    routes: Sequence[BaseRoute]
+    open_paths: Collection[str]
+    """Paths of those that are served without a key."""
 
 
 class Served(NamedTuple):

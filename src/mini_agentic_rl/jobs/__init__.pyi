@@ -11,6 +11,7 @@ from .evaluate import eval_job as eval_job
 from .learn import learn_job as learn_job
 from .parity import parity_job as parity_job
 from .plan import plan_job as plan_job
+from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
 from .serve import score_job as score_job
 from .serve import serve_job as serve_job

@@ -14,7 +14,7 @@ from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
 from ..execution import RaySettings
 from ..gateway import RolloutLimits
-from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
@@ -142,6 +142,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "learner.flex_attention",
             "engine.cache_mib",
             "engine.cuda_graphs",
+            "ranks.rank_timeout",
             "engine.sampler_device",
             "loop.gateway_port",
             "loop.gateway_host",
@@ -225,6 +226,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     lora: LoraSettings = LoraSettings()
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
+    ranks: RankSettings = RankSettings()
     sampling: SamplerSettings = SamplerSettings()
     limits: RolloutLimits = RolloutLimits()
     ray: RaySettings = RaySettings()

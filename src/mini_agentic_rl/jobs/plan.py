@@ -49,7 +49,7 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     shape = _shape(settings.load.model)
     work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, settings.prompt_tokens, loop.max_new_tokens)
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
-    spread = Spread(settings.ranks, settings.shard, settings.replicas)
+    spread = Spread(settings.ranks, settings.shard, settings.replicas or int(settings.sampling.sampler != "own"))
 
     def predict(candidate: PlannedSettings) -> MemoryPlan:
         return plan_rank(shape, work, candidate, spread, on_cpu=on_cpu)

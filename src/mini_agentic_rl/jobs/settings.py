@@ -42,7 +42,7 @@ class PlanSettings(JsonSettings):
             "loop.max_new_tokens",
             "loop.max_staleness",
         ),
-        "Spread": ("ranks", "shard", "replicas", "rates"),
+        "Spread": ("ranks", "shard", "sampling.sampler", "replicas", "rates"),
         "Run": ("json_output",),
     }
     helps: ClassVar[Mapping[str, str]] = {
@@ -57,9 +57,10 @@ class PlanSettings(JsonSettings):
     ranks: int = Field(default=1, ge=1)
     """Processes that learn, each with a share of the step's tasks."""
     shard: bool = False
-    """Let each rank hold a part of the frozen base (FSDP2) instead of the whole."""
+    """Count a part of the frozen base for each rank (FSDP2) instead of the whole; `train` holds the whole on each."""
     replicas: int = Field(default=0, ge=0)
-    """Servers that sample for the ranks; with 0 each rank samples its share itself."""
+    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own`, else each rank samples its
+    share itself."""
     rates: Path | None = None
     """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
     none for a card."""
@@ -68,6 +69,7 @@ class PlanSettings(JsonSettings):
     lora: LoraSettings = LoraSettings()
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
+    sampling: SamplerSettings = SamplerSettings()
     loop: GRPOSettings = GRPOSettings()
 
 

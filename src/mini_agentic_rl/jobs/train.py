@@ -11,7 +11,7 @@ from ..datasets import TaskRows, split_style
 from ..errors import UserError
 from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
-from ..policy import adapter_folder
+from ..policy import adapter_folder, launched, restarted
 from ..recipes import Recipe, load_recipe, load_tasks
 from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
@@ -30,7 +30,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     """Run the job and return its summary.
 
     Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
-    and has an empty summary.
+    and has an empty summary; so it is on every rank but the first.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
@@ -56,6 +56,12 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         transfer=_transfer(config),
     )
 
+    launch = launched()
+    if launch is not None and launch.follows:
+        algorithm.follow(launch)
+        return {}
+    if restarted():
+        config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
     folder = RunFolder(config.run.output_dir)
     about = {"model": config.load.model, "dataset": tasks.dataset}
     prompts = None if config.optimize_prompt == "none" else PromptFirst(config, recipe)
@@ -116,6 +122,7 @@ def make_algorithm(
         load.model if model is None else model,
         settings=config.loop,
         engine=config.engine,
+        ranks=config.ranks,
         sampler=_sampler(config),
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,

@@ -8,6 +8,9 @@ from .errors import PolicyError as PolicyError
 from .errors import PromptTooLongError as PromptTooLongError
 from .errors import QueueFullError as QueueFullError
 from .errors import cannot_load as cannot_load
+from .launch import Launch as Launch
+from .launch import launched as launched
+from .launch import restarted as restarted
 from .learner import Learner as Learner
 from .learner import Loss as Loss
 from .learner import LossInputs as LossInputs
@@ -46,6 +49,8 @@ from .rank_plan import Spread as Spread
 from .rank_plan import adapter_bytes as adapter_bytes
 from .rank_plan import plan_rank as plan_rank
 from .rank_plan import plan_replica as plan_replica
+from .ranks import RankedPolicy as RankedPolicy
+from .ranks import follow_rank_0 as follow_rank_0
 from .scorer import Likeliest as Likeliest
 from .scorer import Scorer as Scorer
 from .settings import AdaptedModelSettings as AdaptedModelSettings
@@ -55,6 +60,7 @@ from .settings import LearnerSettings as LearnerSettings
 from .settings import LoraSettings as LoraSettings
 from .settings import ModelSettings as ModelSettings
 from .settings import Quantization as Quantization
+from .settings import RankSettings as RankSettings
 from .settings import Schedule as Schedule
 from .settings import ValueSettings as ValueSettings
 from .state_files import write_state as write_state

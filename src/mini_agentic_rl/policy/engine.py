@@ -112,10 +112,18 @@ class Engine:
         """Queue a request. The last delta has a `finish_reason`.
 
         Raises:
+            QueueFullError: too many requests wait already.
+            PolicyError: all is closed, or the request is one that `checked` refuses.
+        """
+        return self.queue(self.checked(request, on_delta))
+
+    def checked(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> RunningSequence:
+        """Return a request as it is sampled.
+
+        Raises:
             PromptTooLongError: the prompt fills the context.
             CacheFullError: the prompt alone needs more blocks than the cache has.
-            QueueFullError: too many requests wait already.
-            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter, or all is closed.
+            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter.
         """
         prompt = request.prompt_ids
         if not prompt:
@@ -136,7 +144,15 @@ class Engine:
             )
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         constraint = None if request.constraint is None else request.constraint()
-        sequence = RunningSequence(request, seed, on_delta, list(prompt), constraint)
+        return RunningSequence(request, seed, on_delta, list(prompt), constraint)
+
+    def queue(self, sequence: RunningSequence) -> RunningSequence:
+        """Queue what was checked.
+
+        Raises:
+            QueueFullError: too many requests wait already.
+            PolicyError: all is closed.
+        """
         # The scheduler belongs to the torch thread, so a request waits here until the next step takes it over.
         with self._inbox_lock:
             if self._abandoned:
@@ -165,6 +181,11 @@ class Engine:
         self._scheduler.forget_keys()
         if self.decoding is None or not self.decoding.holds_recordings:
             self._pool.release()
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled so far, wherever its requests are sampled."""
+        return self.counters.sampled_tokens
 
     @property
     def load(self) -> tuple[int, int]:

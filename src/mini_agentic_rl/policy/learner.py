@@ -23,6 +23,7 @@ from ..errors import MissingPackageError
 from .errors import PolicyError
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .rank_group import RankGroup
 from .scorer import Scorer
 from .settings import LearnerSettings
 from .state_files import write_state
@@ -107,8 +108,19 @@ Loss = Callable[[LossInputs], LossOutputs]
 class Learner:
     """An optimizer over one adapter, or over all weights under full training."""
 
-    def __init__(self, model: PolicyModel, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> None:
+    def __init__(
+        self,
+        model: PolicyModel,
+        settings: LearnerSettings,
+        adapter: str = DEFAULT_ADAPTER,
+        group: RankGroup | None = None,
+    ) -> None:
+        """
+        Args:
+            group: ranks whose gradients are added up before a step; None for a learner that is alone.
+        """
         self._model = model
+        self._group = group
         self.settings = settings
         self.adapter = adapter
         self.steps = 0
@@ -178,7 +190,7 @@ class Learner:
             `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
         """
         rate = self.learning_rate(self.steps)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
+        norm = self._clip(self.parameters, self.settings.max_grad_norm)
         # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
         if finite:
@@ -225,12 +237,22 @@ class Learner:
             UserError: the file is damaged.
         """
         with reading(path):
-            state = torch.load(path, map_location=self._model.device, weights_only=True)
-            self._optimizer.load_state_dict(state["optimizer"])
-            self.steps = int(state["steps"])
-            self._model.versions[self.adapter] = int(state["version"])
+            self.take_state(torch.load(path, map_location=self._model.device, weights_only=True))
             for moments in self._optimizer.state.values():
                 refuse_non_finite({name: one for name, one in moments.items() if torch.is_tensor(one)}, path)
+
+    def take_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state that `save_state` wrote, with its tensors on the model's device."""
+        self._optimizer.load_state_dict(dict(state["optimizer"]))
+        self.steps = int(state["steps"])
+        self._model.versions[self.adapter] = int(state["version"])
+
+    def _clip(self, parameters: list[torch.nn.Parameter], max_norm: float) -> float:
+        """Add up the gradients of all ranks and scale them down to a norm; return the one that they had."""
+        if self._group is None:
+            return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+        self._group.sum_gradients(parameters)
+        return self._group.clip(parameters, max_norm)
 
     def _values(self, chunk: ChunkTerms) -> Tensor | None:
         """Return values [N] of the states that a chunk's terms were sampled in; None without a critic."""

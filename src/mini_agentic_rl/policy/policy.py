@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from transformers import PreTrainedModel
 
-from .engine import Engine
+from .engine import Engine, EngineCounters
 from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
@@ -48,10 +52,12 @@ class Policy:
         self._thread = thread or TorchThread()
         self._copy = None if sampler is None else SamplingCopy(model, sampler)
         self._sampling_thread = self._thread if sampler is None else TorchThread()
-        self.engine = Engine(sampler or model, self._sampling_thread, engine)
+        self.engine = self._make_engine(sampler or model, engine)
         self._turns = SharedTurns(model, self.engine, self._see_weights)
         self._seen = dict(model.versions)
         """Version of each adapter that the engine knows of."""
+        self.is_whole = True
+        """False once a learning turn has failed: its steps may be half done, and its weights belong to no step."""
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
@@ -118,11 +124,34 @@ class Policy:
     def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Read weights back in place; what was cached with the old ones is not used again."""
 
-        def job() -> None:
-            load_weights(self.model, folder, adapter)
-            self.weights_changed(adapter)
+        self.run(lambda: self.read_weights(folder, adapter))
 
-        self.run(job)
+    def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+        """Do what `load_weights` does inside of `run`."""
+        load_weights(self.model, folder, adapter)
+        self.weights_changed(adapter)
+
+    def digest(self, adapter: str = DEFAULT_ADAPTER) -> str:
+        """Return a digest of the weights that are trained. Inside of `run`."""
+        found = hashlib.sha256()
+        for parameter in self.model.trainable(adapter):
+            found.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    def check_agreement(self) -> None:
+        """Do nothing: one rank always agrees with itself. Inside of `run`."""
+
+    def counters(self) -> EngineCounters:
+        """Return the work of sampling so far, of all ranks."""
+        return replace(self.engine.counters)
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that needs the whole policy; where a rank of it goes, cancel it."""
+        return await work
+
+    def submit_turn(self, job: Callable[[], T], *, learning: bool) -> Future[T]:
+        """Do what `learn`, or `run`, does, without waiting for it."""
+        return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
 
     def weights_changed(self, adapter: str) -> None:
         """Let the engine sample with the weights as they are now, and forget the keys of others. On the torch thread,
@@ -146,7 +175,16 @@ class Policy:
         if self._sampling_thread is not self._thread:
             self._sampling_thread.close()
 
+    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
+        return Engine(model, self._sampling_thread, settings)
+
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
+        was_whole, self.is_whole = self.is_whole, False
+        result = self._learnt(job, share)
+        self.is_whole = was_whole
+        return result
+
+    def _learnt(self, job: Callable[[], T], share: float) -> T:
         if self._copy is not None:
             return self._turn(job)
         if share > 0:

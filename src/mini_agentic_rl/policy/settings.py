@@ -125,3 +125,15 @@ class ValueSettings(Settings):
     """Gradients of the value head are scaled down to this norm."""
     trains_adapter: bool = False
     """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""
+
+
+class RankSettings(Settings):
+    """Several ranks that hold one policy, as torchrun or `accelerate launch` starts them."""
+
+    rank_timeout: float = Field(default=60.0, gt=0)
+    """Seconds without a word after which a rank counts as lost; the run then ends, to be resumed."""
+
+    @property
+    def group_seconds(self) -> float:
+        """Seconds that a rank may wait for another within one optimizer step, whose shares differ in length."""
+        return 30 * self.rank_timeout

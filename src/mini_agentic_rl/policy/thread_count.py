@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +67,16 @@ class ThreadCount:
             self._before = now
         if torch.get_num_threads() != self._chosen:
             torch.set_num_threads(self._chosen)
+
+
+def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Let the calling thread compute with its share of the cores, where so many ranks share them.
+
+    A number that was chosen by OMP_NUM_THREADS stays; torchrun sets 1 where nothing was chosen.
+    """
+    chosen = environment.get("OMP_NUM_THREADS")
+    if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in environment):
+        torch.set_num_threads(max(1, int(_allowed_cores() / ranks)))
 
 
 def busy_seconds() -> float:

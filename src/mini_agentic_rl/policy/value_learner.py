@@ -8,6 +8,7 @@ rollouts share tokens they share states, and values.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..damaged_files import reading
 from .learner import Learner
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel
+from .rank_group import RankGroup
 from .settings import LearnerSettings, ValueSettings
 from .state_files import write_state
 from .tree_pass import ChunkTerms
@@ -55,8 +57,9 @@ class ValueLearner(Learner):
         settings: LearnerSettings,
         adapter: str = DEFAULT_ADAPTER,
         value: ValueSettings | None = None,
+        group: RankGroup | None = None,
     ) -> None:
-        super().__init__(model, settings, adapter)
+        super().__init__(model, settings, adapter, group)
         self.value_settings = value or ValueSettings()
         self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
         self.head_steps = 0
@@ -97,9 +100,13 @@ class ValueLearner(Learner):
         with reading(path):
             state: dict[str, Any] = torch.load(path, map_location=self._model.device, weights_only=True)
             refuse_non_finite(state["head"], path)
-            self.head.load_state_dict(state["head"])
-            self._head_optimizer.load_state_dict(state["optimizer"])
-            self.head_steps = int(state["steps"])
+            self.take_head(state)
+
+    def take_head(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state that `save_head` wrote, with its tensors on the model's device."""
+        self.head.load_state_dict(state["head"])
+        self._head_optimizer.load_state_dict(dict(state["optimizer"]))
+        self.head_steps = int(state["steps"])
 
     def _values(self, chunk: ChunkTerms) -> Tensor:
         hidden_TM = chunk.hidden_TM if self.value_settings.trains_adapter else chunk.hidden_TM.detach()
@@ -107,7 +114,7 @@ class ValueLearner(Learner):
         return values_T[chunk.at_N]
 
     def _step_head(self) -> dict[str, float]:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.value_settings.max_grad_norm))
+        norm = self._clip(list(self.head.parameters()), self.value_settings.max_grad_norm)
         if math.isfinite(norm):
             self._head_optimizer.step()
         self._head_optimizer.zero_grad(set_to_none=True)

@@ -2,6 +2,7 @@ from .base import Reward as Reward
 from .base import RewardError as RewardError
 from .base import RewardFunction as RewardFunction
 from .base import Sample as Sample
+from .base import encodable as encodable
 from .base import message_text as message_text
 from .base import samples_of as samples_of
 from .combine import NormalisedSum as NormalisedSum

@@ -33,7 +33,7 @@ class PolicySampler:
     @property
     def sampled_tokens(self) -> int:
         """See `Sampler.sampled_tokens`."""
-        return self._engine.counters.sampled_tokens
+        return self._engine.sampled_tokens
 
     def load(self) -> SamplerLoad:
         """See `Sampler.load`."""

@@ -1,7 +1,5 @@
 from .book import Judgement as Judgement
 from .book import SessionBook as SessionBook
-from .book import told as told
-from .book import transcript as transcript
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
@@ -21,3 +19,6 @@ from .rewards import Answer as Answer
 from .rewards import SessionReward as SessionReward
 from .rewards import latest_rewards as latest_rewards
 from .settings import SessionSettings as SessionSettings
+from .shown import conversation as conversation
+from .shown import told as told
+from .shown import transcript as transcript

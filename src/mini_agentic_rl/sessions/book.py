@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace as changed
+from typing import Any, Final, TypeVar
 
-from ..adapter import is_completion
-from ..semconv import CompletionSpanAttributes as Call
 from ..store import LightningStore
 from ..types import Rollout, Span
+from .calls import answer_of, calls_from, count_calls, judgements_of, last_call
 from .errors import SessionConflictError, SessionRequestError, UnknownSessionError
-from .record import METADATA_KEY, SessionRecord, checked_key, metadata_with, owner_of, read_record, rollout_id_of
-from .rewards import Answer, SessionReward, latest_rewards, reward_span
+from .record import (
+    ENDED_KEY,
+    METADATA_KEY,
+    SessionRecord,
+    checked_key,
+    checked_task,
+    owner_of,
+    read_record,
+    rollout_id_of,
+)
+from .rewards import Answer, SessionReward, all_rewards, latest_rewards, reward_span
 from .settings import SessionSettings
+
+T = TypeVar("T")
+
+_LARGEST: Final = 1e9
+"""Of a number that is given: sums of many, and their squares, stay finite."""
+_MOST_REWARDS: Final = 1000
+"""For one session and its answers, those that others took the place of among them: all are read for each further."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +75,9 @@ class SessionBook:
             task: anything to be kept beside it, as JSON.
 
         Raises:
-            SessionRequestError: the id or the key cannot be one.
+            SessionRequestError: the id, the key or the task cannot be one.
         """
-        owner, session_id = owner_of(api_key), session_id or secrets.token_hex(16)
+        owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
         found = await self._find(rollout_id)
         if consent is False:
@@ -73,6 +87,7 @@ class SessionBook:
         if consent is None and self.settings.consent == "ask":
             return None
         facts = {"id": session_id, "owner": owner, "key": checked_key(key)}
+        checked_task(task)
         async with self._opening:  # two first calls of one session may come at once
             found = await self._find(rollout_id)
             if found is None:
@@ -105,26 +120,34 @@ class SessionBook:
         Raises:
             UnknownSessionError: there is none of this id and key.
         """
-        rollout, record = await self._known(owner_of(api_key), session_id)
+        record = await self.get(api_key, session_id)
         if not record.ended:
-            rollout = await self.store.update_rollout(rollout.rollout_id, metadata=metadata_with(rollout, ended=True))
+            over = self.store.update_attempt(record.rollout_id, record.attempt_id, metadata={ENDED_KEY: True})
+            await self._of_one_that_is_there([record], over)
         return await self.get(api_key, session_id)
 
-    async def calls(self, record: SessionRecord) -> list[Span]:
-        """Return the spans of a session's calls, in order."""
-        spans = await self.store.query_spans(record.rollout_id, record.attempt_id)
-        return [span for span in spans if is_completion(span)]
+    def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
+        """Yield the spans of a session's calls, in order, from a place on."""
+        return calls_from(self.store, record, offset)
+
+    async def last_call(self, record: SessionRecord) -> Span | None:
+        """Return the span of a session's last call; None where it has made none."""
+        return await last_call(self.store, record)
+
+    async def count_calls(self, record: SessionRecord) -> int:
+        """Return how many calls a session has made."""
+        return await count_calls(self.store, record)
 
     async def rewards(self, record: SessionRecord) -> dict[Answer | None, SessionReward]:
         """Return the rewards of a session and its answers."""
-        return latest_rewards(list(await self.store.query_spans(record.rollout_id, record.attempt_id)))
+        return latest_rewards(await judgements_of(self.store, record))
 
     async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
         """Give a session, or one answer in it, a number that stands by itself.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
-            SessionRequestError: the number is not finite, or the session has no such answer.
+            SessionRequestError: the number is not finite or beyond a billion, or the session has no such answer.
             SessionConflictError: it has another number and `replace` is not set, was learnt from, or made no call.
         """
         await self._judge(owner_of(api_key), [judgement], None, replace)
@@ -144,7 +167,10 @@ class SessionBook:
 
     async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
         """Compare sessions of an owner, as the learner's judge does, who has no key; see `compare`."""
-        about = [(judgement.session_id, judgement.answer) for judgement in judgements]
+        about = [
+            (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
+            for judgement in judgements
+        ]
         if len(about) < 2 or len(set(about)) < len(about):
             raise SessionRequestError(
                 "a comparison is of two or more sessions or answers, each once", "comparison_invalid"
@@ -164,22 +190,59 @@ class SessionBook:
         return record
 
     async def _judge(self, owner: str, judgements: Sequence[Judgement], comparison: str | None, replace: bool) -> None:
-        spans, rollouts = [], {}
+        given: list[tuple[SessionRecord, SessionReward]] = []
+        records: dict[str, SessionRecord] = {}
         for judgement in judgements:
-            if not math.isfinite(judgement.score):
+            if not abs(judgement.score) <= _LARGEST:  # NaN is refused as well
                 raise SessionRequestError(
-                    f"the number for session {judgement.session_id!r} is {judgement.score}: it must be finite",
+                    f"the number for session {judgement.session_id!r} is {judgement.score}: it must be finite, and at "
+                    f"most {_LARGEST:g}",
                     "reward_invalid",
                 )
-            rollout, record = await self._known(owner, judgement.session_id)
+            _, record = await self._known(owner, judgement.session_id)
             reward = await self._next_reward(record, judgement, comparison, replace)
-            rollouts[rollout.rollout_id] = record
+            records[record.rollout_id] = record
             if reward is not None:
-                spans.append(reward_span(record.rollout_id, record.attempt_id, reward))
-        if spans and len(await self.store.add_many_spans(spans)) < len(spans):
+                given.append((record, reward))
+        there = list(records.values())
+        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in given]
+        added = {span.span_id for span in await self._of_one_that_is_there(there, self.store.add_many_spans(spans))}
+        if len(added) < len(spans):
+            mine = [one for one, span in zip(given, spans, strict=True) if span.span_id in added]
+            await self._of_one_that_is_there(there, self._withdraw(mine))
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
-        for record in rollouts.values():  # the last, so that who reads a judged session finds its reward
-            await self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
+        for record in there:  # the last, so that who reads a judged session finds its reward
+            judged = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
+            await self._of_one_that_is_there([record], judged)
+
+    async def _withdraw(self, given: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
+        """Take back what was recorded of a comparison that could not be recorded whole."""
+        spans = []
+        for record, reward in given:
+            number = 1 + max(
+                one.number
+                for one in all_rewards(await judgements_of(self.store, record))
+                if one.answer == reward.answer
+            )
+            withdrawn = changed(reward, number=number, withdraws=reward.number)
+            spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
+        await self.store.add_many_spans(spans)
+
+    async def _of_one_that_is_there(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
+        """Return what a change of sessions returns.
+
+        Raises:
+            UnknownSessionError: one of them was deleted meanwhile.
+        """
+        try:
+            return await work
+        except ValueError:
+            for record in records:
+                rollout = await self._find(record.rollout_id)
+                found = None if rollout is None else read_record(rollout)
+                if found is None or found.attempt_id != record.attempt_id:
+                    raise UnknownSessionError(record.session_id) from None
+            raise
 
     async def _next_reward(
         self, record: SessionRecord, judgement: Judgement, comparison: str | None, replace: bool
@@ -195,18 +258,24 @@ class SessionBook:
                 f"the learner has {why}: what session {record.session_id!r} is given now would change nothing",
                 "session_learnt",
             )
-        spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
-        answers = {_answer_of(span) for span in spans if is_completion(span)}
-        if not answers:
+        spans = await judgements_of(self.store, record)
+        calls = await self.count_calls(record)
+        if not calls:
             raise SessionConflictError(f"session {record.session_id!r} has made no call yet", "session_empty")
-        about = None if judgement.answer is None else Answer(judgement.answer.call, judgement.answer.choice)
-        if about is not None and about not in answers:
+        about = None if judgement.answer is None else judgement.answer.of_the_call
+        if about is not None and not await self._has_answer(record, about):
             raise SessionRequestError(
-                f"session {record.session_id!r} has no answer {judgement.answer.response_id!r} "  # type: ignore[union-attr]  # about is made of it
-                f"with choice {about.choice}; it has {len(answers)} others",
+                f"session {record.session_id!r} has no answer {about.response_id[:80]!r} with choice {about.choice}; "
+                f"it has {calls} others",
                 "answer_unknown",
             )
         known = latest_rewards(spans).get(about)
+        before = all_rewards(spans)
+        if len(before) >= _MOST_REWARDS:
+            raise SessionConflictError(
+                f"session {record.session_id!r} was judged {_MOST_REWARDS} times, and is not judged again",
+                "reward_set",
+            )
         if known is not None and not replace:
             if comparison is None and known.comparison is None and known.value == judgement.score:
                 return None
@@ -215,8 +284,17 @@ class SessionBook:
                 "take its place",
                 "reward_set",
             )
-        number = await self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
-        return SessionReward(judgement.score, comparison, about, 1 if known is None else known.number + 1, number)
+        number = await self._of_one_that_is_there(
+            [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
+        )
+        last = max((one.number for one in before if one.answer == about), default=0)
+        return SessionReward(judgement.score, comparison, about, last + 1, number)
+
+    async def _has_answer(self, record: SessionRecord, answer: Answer) -> bool:
+        async for call in self.calls(record):
+            if answer_of(call) == answer:
+                return True
+        return False
 
     async def _known(self, owner: str, session_id: str) -> tuple[Rollout, SessionRecord]:
         rollout = await self._find(rollout_id_of(owner, session_id))
@@ -227,41 +305,3 @@ class SessionBook:
 
     async def _find(self, rollout_id: str) -> Rollout | None:
         return await self.store.get_rollout_by_id(rollout_id)
-
-
-def told(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], calls: int) -> dict[str, Any]:
-    """Return a session as JSON."""
-    return {
-        "object": "session",
-        "id": record.session_id,
-        "key": record.key,
-        "status": record.status,
-        "opened": record.opened,
-        "calls": calls,
-        "learnt_in": record.learnt,
-        "skipped": record.skipped,
-        "rewards": [
-            {
-                "reward": reward.value,
-                "comparison": reward.comparison,
-                "response_id": None if reward.answer is None else reward.answer.response_id,
-                "choice": None if reward.answer is None else reward.answer.choice,
-            }
-            for reward in rewards.values()
-        ],
-    }
-
-
-def _answer_of(span: Span) -> Answer:
-    response = Answer(str(span.attributes.get(Call.RESPONSE_ID, "")))
-    choice = span.attributes.get(Call.CHOICE_INDEX, 0)
-    return Answer(response.call, int(choice) if isinstance(choice, int) else 0)
-
-
-def transcript(calls: Sequence[Span]) -> str:
-    """Return a conversation as text: what the last call was shown, and what it answered."""
-    if not calls:
-        return ""
-    facts = calls[-1].attributes
-    shown = json.loads(str(facts.get(Call.INPUT_MESSAGES, "[]")))
-    return json.dumps([*shown, json.loads(str(facts.get(Call.OUTPUT_MESSAGES, "null")))], ensure_ascii=False)

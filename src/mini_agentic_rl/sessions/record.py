@@ -7,6 +7,7 @@ the same from every process, and by nobody who has another key.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,16 @@ from ..types import Rollout
 from .errors import SessionRequestError
 
 METADATA_KEY: Final = "session"
+"""In a rollout's metadata: what it was opened with, and what the learner says of it."""
+ENDED_KEY: Final = "session_ended"
+"""In its attempt's metadata, which the learner does not write: neither undoes what the other says at the same time."""
 KEY_LENGTH: Final = 500
 """Most characters of a key."""
+TASK_LENGTH: Final = 32 * 1024
+"""Most characters of a task, as JSON."""
 _PREFIX: Final = "se-"
-_ID: Final = re.compile(r"[A-Za-z0-9._:@=+-]{1,128}")
+_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:@=+-]{1,128}")
+"""A URL with "." or ".." in it names another path."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class SessionRecord:
     opened: float
     """Seconds since the epoch."""
     ended: bool = False
-    """True once its agent has said that it is over, or it was judged."""
+    """True once its agent has said that it is over."""
     judged: bool = False
     learning: int | None = None
     """Version of the policy whose step has taken it, or is about to."""
@@ -68,7 +75,8 @@ def rollout_id_of(owner: str, session_id: str) -> str:
     """
     if not _ID.fullmatch(session_id):
         raise SessionRequestError(
-            "a session's id has 1 to 128 letters, digits and . _ : @ = + -, no others", "session_id_invalid"
+            "a session's id has 1 to 128 letters, digits and . _ : @ = + -, no others, and is neither . nor ..",
+            "session_id_invalid",
         )
     return _PREFIX + hashlib.blake2b(f"{owner}/{session_id}".encode(), digest_size=16).hexdigest()
 
@@ -89,6 +97,22 @@ def checked_key(key: str) -> str:
     return key
 
 
+def checked_task(task: Any) -> None:
+    """Check what is to be kept beside a session: whoever looks through many sessions reads it of each.
+
+    Raises:
+        SessionRequestError: it is too long, or no JSON.
+    """
+    try:
+        length = len(json.dumps(task))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SessionRequestError(f"a session's task is kept as JSON: {error}", "session_task_invalid") from None
+    if length > TASK_LENGTH:
+        raise SessionRequestError(
+            f"a session's task has at most {TASK_LENGTH} characters of JSON, not {length}", "session_task_invalid"
+        )
+
+
 def read_record(rollout: Rollout) -> SessionRecord | None:
     """Return the session that a rollout is; None where it is an ordinary one."""
     facts = (rollout.metadata or {}).get(METADATA_KEY)
@@ -102,7 +126,7 @@ def read_record(rollout: Rollout) -> SessionRecord | None:
         rollout_id=rollout.rollout_id,
         attempt_id=attempt.attempt_id,
         opened=rollout.start_time,
-        ended=bool(facts.get("ended")),
+        ended=bool((attempt.metadata or {}).get(ENDED_KEY)),
         judged=rollout.status == "succeeded",
         learning=facts.get("learning"),
         learnt=facts.get("learnt"),

@@ -5,7 +5,7 @@ reader of rewards understands it. Three attributes say more: the comparison that
 something beside the others of that comparison alone, and the answer that it is about, where it is not the session.
 
 Of several rewards for the same thing the last counts. Each has an id that follows from its place in that order, so
-that of two which are given at once the store takes one.
+that of two which are given at once the store takes one. One that was withdrawn does not count, but keeps its place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COMPARISON: Final = "agentlightning.session.comparison"
 RESPONSE_ID: Final = "agentlightning.session.response_id"
 CHOICE: Final = "agentlightning.session.choice"
 _NUMBER: Final = "agentlightning.session.reward"
+_WITHDRAWS: Final = "agentlightning.session.withdraws"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Answer:
         """Return what the ids of one response have in common in all dialects."""
         return self.response_id.rpartition("_")[2].rpartition("-")[2]
 
+    @property
+    def of_the_call(self) -> Answer:
+        """Return the answer under the name that it has in all dialects."""
+        return Answer(self.call, self.choice)
+
 
 @dataclass(frozen=True)
 class SessionReward:
@@ -52,18 +58,27 @@ class SessionReward:
     """1 for the first reward for the same thing."""
     sequence_id: int
     """Calls after it are not meant by it."""
+    withdraws: int | None = None
+    """Number of an earlier reward for the same thing that does not count any more; this one then never counts."""
 
 
 def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
     """Return the rewards that count among the spans of a session, by what they are for; None is the session."""
     found: dict[Answer | None, SessionReward] = {}
-    for span in spans:
-        reward = _read(span)
-        if reward is not None:
-            known = found.get(reward.answer)
-            if known is None or reward.number > known.number:
-                found[reward.answer] = reward
+    given = all_rewards(spans)
+    gone = {
+        (one.answer, number) for one in given if one.withdraws is not None for number in (one.number, one.withdraws)
+    }
+    for reward in given:
+        known = found.get(reward.answer)
+        if (reward.answer, reward.number) not in gone and (known is None or reward.number > known.number):
+            found[reward.answer] = reward
     return found
+
+
+def all_rewards(spans: Sequence[Span]) -> list[SessionReward]:
+    """Return every reward that was ever given, among the spans of a session."""
+    return [reward for span in spans if (reward := _read(span)) is not None]
 
 
 def reward_span(rollout_id: str, attempt_id: str, reward: SessionReward) -> Span:
@@ -75,6 +90,8 @@ def reward_span(rollout_id: str, attempt_id: str, reward: SessionReward) -> Span
         LightningSpanAttributes.REWARD_SCOPE.value: "rollout",
         _NUMBER: reward.number,
     }
+    if reward.withdraws is not None:
+        facts[_WITHDRAWS] = reward.withdraws
     about = ""
     if reward.comparison is not None:
         facts[COMPARISON] = reward.comparison
@@ -98,11 +115,12 @@ def _read(span: Span) -> SessionReward | None:
     if not isinstance(number, int) or value is None:
         return None
     response, choice = span.attributes.get(RESPONSE_ID), span.attributes.get(CHOICE)
-    comparison = span.attributes.get(COMPARISON)
+    comparison, withdraws = span.attributes.get(COMPARISON), span.attributes.get(_WITHDRAWS)
     return SessionReward(
         value=value,
         comparison=None if comparison is None else str(comparison),
         answer=None if response is None else Answer(str(response), int(choice) if isinstance(choice, int) else 0),
         number=number,
         sequence_id=span.sequence_id,
+        withdraws=withdraws if isinstance(withdraws, int) else None,
     )

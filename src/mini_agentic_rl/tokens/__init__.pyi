@@ -12,5 +12,7 @@ from .request import SamplingParams as SamplingParams
 from .request import TokenConstraint as TokenConstraint
 from .request import TokenDelta as TokenDelta
 from .request import TokenRequest as TokenRequest
+from .shares import Share as Share
+from .shares import divide as divide
 from .tree import NodeId as NodeId
 from .tree import TokenTree as TokenTree

@@ -108,6 +108,8 @@ def open_run(
     logger = MetricsLogger()
     if is_writer and state != "finished":
         keep_rows = rows_to_keep(checkpoint) if state == "resumed" else None
+        if state == "resumed":
+            folder.note_resume(0 if checkpoint is None else checkpoint[0])
         names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
         logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=config)
     with logger, _naming_the_disk(folder):

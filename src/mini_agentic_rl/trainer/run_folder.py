@@ -4,8 +4,8 @@ Every file and every checkpoint is written under a temporary name, synced to dis
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
 continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
-    config.json  metrics.jsonl  evaluations.jsonl  summary.json  rollouts.db  report.html  adapter/  epoch_N/  prompt/
-    checkpoints/step_N/
+    config.json  metrics.jsonl  evaluations.jsonl  resumes.jsonl  summary.json  rollouts.db  report.html
+    adapter/  epoch_N/  prompt/  checkpoints/step_N/  logs/
 
 Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
 was after each pass over the tasks.
@@ -13,18 +13,21 @@ was after each pass over the tasks.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm import ResultKind
 from ..atomic_files import DiskFullError, read_json, remove_folder, remove_leftovers, write_folder, write_json
 from ..errors import UserError
-from ..private_files import make_private_folder
+from ..metrics import read_metrics
+from ..private_files import make_private_file, make_private_folder, private_opener
 from ..redaction import without_secrets_within
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
@@ -57,12 +60,14 @@ class RunFolder:
         self.summary_path = self.path / "summary.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.evaluations_path = self.path / "evaluations.jsonl"
+        self.resumes_path = self.path / "resumes.jsonl"
         self.rollouts_path = self.path / "rollouts.db"
         self.report_path = self.path / "report.html"
         self.adapter_path = self.path / "adapter"
         self.adapters_path = self.path / "adapters"
         self.prompt_path = self.path / "prompt"
         self.checkpoints_path = self.path / "checkpoints"
+        self.logs_path = self.path / "logs"
 
     def begin(
         self,
@@ -79,6 +84,8 @@ class RunFolder:
             "console",
             "loggers",
             "n_runners",
+            "ranks",
+            "rank_timeout",
             "strategy",
             "ray_address",
             "runner_cpus",
@@ -126,6 +133,20 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"{self.path} cannot be written: {error.strerror}", setting="output_dir") from error
         return "new"
+
+    def note_resume(self, step: int) -> None:
+        """Note that the run goes on from here after so many finished steps; what cannot be noted is left out."""
+        line = json.dumps({"time": round(time.time(), 3), "step": step}) + "\n"
+        try:
+            make_private_file(self.resumes_path)
+            with self.resumes_path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            logger.warning("that the run was resumed is not noted in %s: %s", self.resumes_path, error.strerror)
+
+    def resumes(self) -> list[dict[str, Any]]:
+        """Return `time` and `step` of each time that the run was resumed, in order."""
+        return read_metrics(self.resumes_path)
 
     def read_config(self) -> dict[str, Any]:
         """Return the configuration that the run was begun with; empty if there is none."""
@@ -232,6 +253,14 @@ class RunFolder:
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, rows, keep)
 
+    def add_log(self, name: str, line: str) -> None:
+        """Append a line to `logs/NAME.log`; a disk that takes none loses it."""
+        path = self.logs_path / f"{name}.log"
+        with suppress(OSError):
+            make_private_folder(self.logs_path)
+            with open(path, "a", encoding="utf-8", opener=private_opener) as file:
+                file.write(line + "\n")
+
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
 
@@ -324,7 +353,8 @@ class RunFolder:
         """Return the paths that a run writes, and an overwritten one loses."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
-        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
+        files.append(self.resumes_path)
+        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs(), self.logs_path]
         return [*files, *database, *results, self.checkpoints_path]
 
     def _delete_run(self) -> None:

@@ -17,6 +17,7 @@ from ..execution import ExecutionStrategy
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..one_writer import one_writer
+from ..policy import launched, restarted
 from ..runner import Runner
 from ..stopping import stops_cleanly
 from ..store import LightningStore
@@ -69,9 +70,9 @@ class Trainer:
         store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
             takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
         runner: claims rollouts and runs the agent; None takes a `LitAgentRunner`.
-        strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own. None takes "cs"
-            where `port` or one of the variables AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and
-            AGL_SERVER_PORT is given, else "shm".
+        strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own, "ray" as actors of
+            a Ray cluster (`RayExecutionStrategy`). None takes "cs" where `port` or one of the variables
+            AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
         port: port of the store server of "cs", of a strategy given as an instance too.
         algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
@@ -152,8 +153,9 @@ class Trainer:
         self._keeps_run = isinstance(output_dir, str | Path)
         self.logger = ConsoleLogger() if logger is None else logger
         self._closes_logger = logger is None
-        self.resume = resume
-        self.overwrite = overwrite
+        again = output_dir is not None and restarted()
+        self.resume = resume or again
+        self.overwrite = overwrite and not again
         self.port = port
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
         self.adapter: TraceAdapter[Any] = build(
@@ -247,10 +249,14 @@ class Trainer:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
         with_algorithm = runs_algorithm(self.strategy)
         algorithm = self._algorithm(dev) if with_algorithm else Baseline()  # of no use here: no torch for runners
+        launch = launched() if with_algorithm else None
         if with_algorithm:
             self._warn_of_settings(algorithm)
         try:
-            if self.folder is None or dev or not with_algorithm:
+            if launch is not None and launch.follows:
+                algorithm.follow(launch)
+                yield None
+            elif self.folder is None or dev or not with_algorithm:
                 yield self._plan(algorithm, chosen, train, val, self.logger, None)
             elif not self._keeps_run:
                 yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=self.resume)

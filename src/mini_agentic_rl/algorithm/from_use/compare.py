@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...sessions import SessionRecord
 from ..grpo.advantage import EPSILON, group_normalized
 from .baselines import Baselines
 from .lessons import JudgedSession, Lesson, is_recent
@@ -17,8 +18,8 @@ class SessionChoice:
     """Sessions of the next step."""
 
     taken: list[JudgedSession] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Reasons for which sessions are left out for good, by the ids of their rollouts."""
+    skipped: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Reasons for which sessions are left out for good, by the ids of their rollouts and attempts."""
 
 
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:
@@ -30,7 +31,7 @@ def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -
     groups: dict[str, list[Lesson]] = {}
     for session in sessions:
         if session.why_not is not None:
-            choice.skipped[session.record.rollout_id] = session.why_not
+            choice.skipped[_ids(session.record)] = session.why_not
         for lesson in session.lessons:
             groups.setdefault(lesson.group, []).append(lesson)
     complete: dict[str, bool] = {}
@@ -38,11 +39,11 @@ def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -
         alone = len(lessons) < 2
         complete[name] = not alone or (lessons[0].comparison is None and baselines.expected(name, []) is not None)
         if alone and lessons[0].comparison is not None and not is_recent(lessons[0]):
-            choice.skipped[lessons[0].record.rollout_id] = "what it was compared with is gone"
+            choice.skipped[_ids(lessons[0].record)] = "what it was compared with is gone"
     begun: set[str] = set()
     for session in sessions:
         names = {lesson.group for lesson in session.lessons}
-        if session.record.rollout_id in choice.skipped or not names or not all(complete[name] for name in names):
+        if _ids(session.record) in choice.skipped or not names or not all(complete[name] for name in names):
             continue
         if len(choice.taken) < most or begun & names:
             choice.taken.append(session)
@@ -70,6 +71,11 @@ def advantages(lessons: Sequence[Lesson], baselines: Baselines) -> list[tuple[Le
     return found
 
 
-def rollouts_of(sessions: Collection[JudgedSession]) -> list[str]:
-    """Return the ids of the rollouts of sessions."""
-    return [session.record.rollout_id for session in sessions]
+def attempts_of(sessions: Collection[JudgedSession]) -> list[tuple[str, str]]:
+    """Return the ids of the rollouts of sessions and of their attempts: a session that is opened again under the id of
+    one that was deleted has its rollout's id, and another attempt."""
+    return [_ids(session.record) for session in sessions]
+
+
+def _ids(record: SessionRecord) -> tuple[str, str]:
+    return record.rollout_id, record.attempt_id

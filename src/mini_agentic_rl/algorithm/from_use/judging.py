@@ -31,7 +31,7 @@ async def judge_ended(book: SessionBook, judge: RelativeJudge, group_size: int) 
     for (owner, _), records in waiting.items():
         for start in range(0, len(records) - group_size + 1, group_size):
             group = records[start : start + group_size]
-            texts = [transcript(await book.calls(record)) for record in group]
+            texts = [transcript(await book.last_call(record)) for record in group]
             if not all(texts):
                 continue
             try:

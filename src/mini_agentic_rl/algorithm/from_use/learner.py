@@ -26,7 +26,7 @@ from ..grpo.objective import update
 from ..grpo.settings import GRPOSettings
 from ..loop.groups import Group, Trajectory
 from .baselines import Baselines
-from .compare import advantages, choose, rollouts_of
+from .compare import advantages, attempts_of, choose
 from .lessons import JudgedSession, Lesson, read_session
 from .settings import UseSettings
 
@@ -95,21 +95,25 @@ class UseLearner:
         await self.policy.run_async(restore)
         state = read_json(found.folder / "state.json")
         self.baselines = Baselines.of(state["baselines"])
-        for rollout_id in state["sessions"]:
-            await self._mark(rollout_id, learnt=found.version)
+        for rollout_id, attempt_id in state["sessions"]:
+            await self._mark(rollout_id, attempt_id, learnt=found.version)
 
     async def turn(self) -> dict[str, float] | None:
         """Take one step if enough sessions are ready; return its metrics, or None."""
         await self._look()
         version = self.policy.model.version(self._adapter)
         choice = choose(await self._read(version), self.baselines, self.settings.max_sessions)
-        for rollout_id, why in choice.skipped.items():
-            await self._mark(rollout_id, skipped=why)
+        for (rollout_id, attempt_id), why in choice.skipped.items():
+            await self._mark(rollout_id, attempt_id, skipped=why)
             self._waiting.pop(rollout_id, None)
             logger.info("session of rollout %s is left out: %s", rollout_id, why)
         if len(choice.taken) < self.settings.min_sessions:
             return None
-        taken = [one for one in choice.taken if await self._mark(one.record.rollout_id, learning=version + 1)]
+        taken = [
+            one
+            for one in choice.taken
+            if await self._mark(one.record.rollout_id, one.record.attempt_id, learning=version + 1)
+        ]
         lessons = [lesson for session in taken for lesson in session.lessons]
         compared = advantages(lessons, self.baselines)
         batch = _batch(compared, self._loop)
@@ -170,20 +174,21 @@ class UseLearner:
     def _write(self, folder: Path, taken: Sequence[JudgedSession]) -> None:
         save_weights(self.policy.model, folder / "adapter", self._adapter)
         self._learner.save_state(folder / "optimizer.pt")
-        state: dict[str, Any] = {"baselines": self.baselines.state(), "sessions": rollouts_of(taken)}
+        state: dict[str, Any] = {"baselines": self.baselines.state(), "sessions": attempts_of(taken)}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
         for session in taken:
-            rollout_id = session.record.rollout_id
+            rollout_id, attempt_id = session.record.rollout_id, session.record.attempt_id
             why = "nothing was to be learnt from it: what it got is what was expected"
-            await self._mark(rollout_id, **({"skipped": why} if version is None else {"learnt": version}))
+            await self._mark(rollout_id, attempt_id, **({"skipped": why} if version is None else {"learnt": version}))
             self._waiting.pop(rollout_id, None)
 
-    async def _mark(self, rollout_id: str, **facts: Any) -> bool:
-        """Note something about a session; False if it was deleted."""
+    async def _mark(self, rollout_id: str, attempt_id: str, **facts: Any) -> bool:
+        """Note something about a session; False if it was deleted, though another may have taken its id since."""
         rollout = await self.store.get_rollout_by_id(rollout_id)
-        if rollout is None:
+        record = None if rollout is None else read_record(rollout)
+        if rollout is None or record is None or record.attempt_id != attempt_id:
             return False
         try:
             await self.store.update_rollout(rollout_id, metadata=metadata_with(rollout, **facts))

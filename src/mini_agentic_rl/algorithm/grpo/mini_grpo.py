@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from ...gateway import ServedPolicy
-from ...policy import LearnerSettings, Policy, PolicyError
+from ...policy import LearnerSettings, Policy, PolicyError, launched
 from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
 from .demonstrations import DemonstrationSource
@@ -51,6 +51,8 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         if isinstance(self.settings, GRPOSettings):  # a verl configuration may ask for PPO
             self._check_sources()
         if backend == "trl":
+            if launched() is not None:
+                raise PolicyError("'trl' learns in one process: start it without torchrun", setting="backend")
             from .trl_backend import check_backend
 
             check_backend(self.settings, adapters=self._adapters or (), fixed_adapters=self._fixed_adapters or ())

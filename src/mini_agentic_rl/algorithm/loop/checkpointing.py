@@ -47,7 +47,7 @@ class Checkpointing:
             run.logger.note("interrupted: nothing is kept, because the trainer has no output_dir")
         elif run.progress.warmed_up:  # a warm-up is short: it is begun again
             run.logger.note(f"interrupted: writing a checkpoint; `resume` goes on after step {run.progress.step}")
-            run.policy.run(self._write)
+            run.policy.run(self._write_if_whole)
 
     async def save_epoch(self, epoch: int) -> None:
         """Keep what was trained after so many passes over the tasks."""
@@ -72,6 +72,12 @@ class Checkpointing:
             save_adapters(folder, policy)
         else:
             policy.save(folder, first)
+
+    def _write_if_whole(self) -> None:
+        if self._run.policy.is_whole:
+            self._write()
+        else:
+            self._run.logger.note("the step under way has failed: the checkpoint before it stays the last")
 
     def _write(self) -> None:
         run = self._run

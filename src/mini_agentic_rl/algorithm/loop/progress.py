@@ -14,7 +14,7 @@ import torch
 from ...atomic_files import read_json
 from ...damaged_files import reading
 from ...errors import UserError
-from ...policy import Policy, load_weights, save_weights, write_state
+from ...policy import Policy, save_weights, write_state
 from .objective import Learners, Objective
 
 _STATE = "state.json"
@@ -84,6 +84,7 @@ class RunProgress:
 
 def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: RunProgress) -> None:
     """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
+    policy.check_agreement()
     learners = objective.learners
     for name, learner in learners.items():
         weights, optimizer = _paths(folder, name, learners)
@@ -141,8 +142,7 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
 def restore_weights(folder: Path, policy: Policy, learners: Learners) -> None:
     """Read back the weights of a checkpoint, and nothing else. On the torch thread."""
     for name in learners:
-        load_weights(policy.model, _paths(folder, name, learners)[0], name)
-        policy.weights_changed(name)
+        policy.read_weights(_paths(folder, name, learners)[0], name)
 
 
 def save_adapters(folder: Path, policy: Policy) -> None:

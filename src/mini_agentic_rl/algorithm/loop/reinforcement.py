@@ -11,12 +11,25 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
-from ...policy import DEFAULT_ADAPTER, EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError
+from ...policy import (
+    DEFAULT_ADAPTER,
+    EngineSettings,
+    Launch,
+    LearnerSettings,
+    LoraSettings,
+    Policy,
+    PolicyError,
+    RankedPolicy,
+    RankSettings,
+    follow_rank_0,
+    launched,
+)
 from ...samplers import SamplerSettings
 from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
@@ -59,6 +72,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         fixed_adapters: folders of saved adapters that agents may ask for by these names, and that stay as they are.
         learner: the optimizer; with several adapters, that of each.
         engine: sampling.
+        ranks: several processes that hold the policy, where torchrun has started them.
         sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
@@ -92,6 +106,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         fixed_adapters: Mapping[str, str | Path] | None = None,
         learner: LearnerSettings | None = None,
         engine: EngineSettings | None = None,
+        ranks: RankSettings | None = None,
         sampler: SamplerSettings | None = None,
         warm_start: WarmStart | Mapping[str, WarmStart] | None = None,
         validation: Dataset[Any] | None = None,
@@ -128,6 +143,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._tokenizer = tokenizer
         self._lora = lora
         self._engine = (engine or EngineSettings()).model_copy(update={"deterministic": self.settings.deterministic})
+        self._ranks = ranks or RankSettings()
         self._sampler = sampler or SamplerSettings()
         self._load_options = dict(load_options or {})
         self._limits = limits
@@ -161,6 +177,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             "fixed_adapters": dict(self._fixed_adapters or {}),
             "learner": self.learner_settings.model_dump(mode="json"),
             "engine": self._engine.model_dump(mode="json"),
+            "ranks": self._ranks.model_dump(mode="json"),
             "sampling": self._sampler.model_dump(mode="json"),
             "limits": None if self._limits is None else self._limits.model_dump(mode="json"),
             "warm_start": {name: start.settings.model_dump(mode="json") for name, start in self.warm_starts.items()},
@@ -216,15 +233,11 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             ServedPolicy.load,
             self._model,
             self._tokenizer,
-            engine=self._engine,
+            make=self._maker(launched()),
             sampler=self._sampler,
             least_context=self.settings.max_new_tokens,
             note=self.context.logger.note,
-            lora=self._lora,
-            adapters=self._adapters,
-            fixed_adapters=self._fixed_adapters,
-            seed=derive_seed(self.settings.seed, "adapter"),
-            **self._load_options,
+            **self._weights(),
         )
         self.kernels = self.served.policy.model.kernels
         try:
@@ -243,10 +256,36 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             async with resources_with_upstreams(
                 held, proxy, self.context.store, self.served.model_names, self.served.put_behind
             ) as resources:
-                await Loop(self, self.served, resources, train_dataset, val_dataset).all()
+                await self.served.policy.watch(Loop(self, self.served, resources, train_dataset, val_dataset).all())
         finally:
             if not self._keep_open:
                 await asyncio.to_thread(self.close)
+
+    def follow(self, launch: Launch) -> None:
+        follow_rank_0(launch, self._ranks, self.configuration, self._model, **self._weights())
+
+    def _weights(self) -> dict[str, Any]:
+        """Return how the model is loaded, on every rank alike."""
+        return {
+            "engine": self._engine,
+            "lora": self._lora,
+            "adapters": self._adapters,
+            "fixed_adapters": self._fixed_adapters,
+            "seed": derive_seed(self.settings.seed, "adapter"),
+            **self._load_options,
+        }
+
+    def _maker(self, launch: Launch | None) -> Callable[..., Policy]:
+        """Return what makes the policy: on one rank, or as the first of several."""
+        if launch is None:
+            return Policy.load
+        checkpoints = self.context.checkpoints
+
+        def log(rank: int, line: str) -> None:
+            if checkpoints is not None:
+                checkpoints.add_log(f"rank_{rank}", line)
+
+        return partial(RankedPolicy.lead, launch, self._ranks, self.configuration, log=log)
 
 
 def _named(adapters: Sequence[str] | Mapping[str, str | Path | None] | None) -> Mapping[str, str | Path | None] | None:

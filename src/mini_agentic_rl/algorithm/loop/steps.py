@@ -120,7 +120,7 @@ class StepWork:
 
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
-        self._before = (run.served.sampler.sampled_tokens, run.policy.engine.counters.computed_tokens)
+        self._before = (run.served.sampler.sampled_tokens, run.policy.counters().computed_tokens)
         self._prompts = run.served.prompts()
         self._started = self._sampled = time.perf_counter()
         self._tokens = 0
@@ -144,7 +144,7 @@ class StepWork:
             spent += learning
         run.progress.spend("sampling", sampling)
         run.progress.spend("learning", learning)
-        computed = run.policy.engine.counters.computed_tokens - self._before[1]
+        computed = run.policy.counters().computed_tokens - self._before[1]
         drift = {
             f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in run.served.prompts().items()
         }

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ...rewards import encodable
 from ..messages import Message
 from .episode import Episode
 from .replies import last_line
@@ -42,7 +43,7 @@ class ToolEpisode(Episode):
             self.answer = last_line(message)
             return []
         return [
-            {"role": "tool", "tool_call_id": str(call.get("id")), "content": self._run(number, call)}
+            {"role": "tool", "tool_call_id": str(call.get("id")), "content": encodable(self._run(number, call))}
             for number, call in enumerate(calls)
         ]
 
@@ -68,7 +69,7 @@ class ToolEpisode(Episode):
         argument, use = self._tools[name]
         try:
             values = json.loads(function.get("arguments") or "{}")
-        except (ValueError, RecursionError):
+        except (TypeError, ValueError, RecursionError):
             return "error: arguments are not valid JSON"
         value = values.get(argument) if isinstance(values, dict) else None
         if isinstance(value, bool) or not isinstance(value, str | int | float):

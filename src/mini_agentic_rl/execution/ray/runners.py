@@ -164,6 +164,8 @@ class RayRunners:
             except ActorLostError as lost:
                 place, slot.place = slot.place, None
                 await self._lost(slot, place, str(lost))
+            if not any(one.done() for one in ends):
+                logger.info("runner %d is started again in %g s", slot.index, delay)
             if time.monotonic() - started > _STEADY_SECONDS:
                 delay = _FIRST_DELAY
             await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
@@ -209,18 +211,13 @@ class RayRunners:
     async def _stop(self, slot: _Slot, actor: RayActor, running: asyncio.Future[Any]) -> None:
         """Tell a runner to stop; one that does not is killed, with what it has started."""
         grace = self.patience.graceful_timeout
-        try:
-            await asyncio.wait_for(actor.call("stop"), grace)
-            await asyncio.wait({running}, timeout=grace)
-            if running.done():
-                running.result()
-                return
-            logger.warning("runner %d did not stop within graceful_timeout=%g s and is killed", slot.index, grace)
-        except asyncio.TimeoutError:
-            logger.warning("runner %d cannot be reached and is killed", slot.index)
-        except ActorLostError:
-            pass
+        actor.tell("stop")
+        await asyncio.wait({running}, timeout=grace)
+        if running.done():
+            running.result()
+            return
         running.cancel()
+        logger.warning("runner %d did not stop within graceful_timeout=%g s and is killed", slot.index, grace)
         with contextlib.suppress(asyncio.TimeoutError, ActorLostError):
             await asyncio.wait_for(actor.call("end_others"), _LAST_WORDS_SECONDS)
         actor.end()
@@ -238,7 +235,7 @@ class RayRunners:
                 raise UserError(f"no runner could be started on Ray: {reason}", setting="runner_env")
             logger.error("runner %d could not be started, and is tried again: %s", slot.index, reason)
             return
-        logger.error("runner %d on %s is lost, and is replaced: %s", slot.index, place.host, reason)
+        logger.error("runner %d on %s is lost: %s", slot.index, place.host, reason)
         await self._give_back(slot, f"its runner on {place.host} was lost: {reason}")
 
     async def _give_back(self, slot: _Slot, reason: str) -> None:

@@ -21,6 +21,7 @@ from ...http import (
     HttpError,
     NotServedError,
     OverloadedError,
+    WebPages,
     is_json,
     new_app,
     off_loop,
@@ -57,7 +58,12 @@ _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
 def create_app(
-    store: LightningStore, polls: LongPolls, admission: Admission, *, origins: Sequence[str] = ()
+    store: LightningStore,
+    polls: LongPolls,
+    admission: Admission,
+    *,
+    origins: Sequence[str] = (),
+    pages: WebPages | None = None,
 ) -> Starlette:
     """Return the application.
 
@@ -66,6 +72,7 @@ def create_app(
         polls: Holds the requests that wait.
         admission: Lets requests in, but for the one for the health, which everybody may send.
         origins: Web pages that may use the store from a browser; `*` means every page.
+        pages: Shown at `/`.
     """
     remembered = RememberedResponses()
     intake = OtlpIntake(store)
@@ -128,6 +135,7 @@ def create_app(
         openapi=lambda: store_document(limits.max_body_bytes),
         open_paths=(*PAGES, wire.HEALTH),
         origins=origins,
+        pages=pages,
     )
 
 

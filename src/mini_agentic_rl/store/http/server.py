@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
-from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, is_loopback
+from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, WebPages, is_loopback
 from ...stopping import until_asked_to_stop
 from ..base import LightningStore
 from ..capabilities import LightningStoreCapabilities
@@ -45,6 +45,7 @@ class LightningStoreServer(ForwardingStore):
             is not this computer's loopback.
         limits: Which requests are taken; without it, those of `StoreLimits`.
         cors_allow_origins: Web pages that may use the server from a browser: their origins, or "*" for every page.
+        pages: Makes the pages that are shown at `/`, from what lets requests in.
         launch_mode, launcher_args, n_workers, tracker: Agent-lightning's ways to run a server. Host and port of
             `launcher_args` count where none are given; the rest has no effect: the server is one thread of this
             process.
@@ -62,6 +63,7 @@ class LightningStoreServer(ForwardingStore):
         api_key: str | None = None,
         limits: RequestLimits | None = None,
         cors_allow_origins: Sequence[str] | str | None = None,
+        pages: Callable[[Admission], WebPages] | None = None,
         launch_mode: Literal["asyncio", "thread", "mp"] = "thread",
         launcher_args: Any = None,
         n_workers: int = 1,
@@ -88,7 +90,8 @@ class LightningStoreServer(ForwardingStore):
         hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"
         keys = ApiKeys([] if self._api_key is None else [self._api_key], bearer_only=True, hint=hint)
         admission = Admission(limits or StoreLimits(), keys)
-        app = create_app(self.store, self._polls, admission, origins=origins)
+        shown = None if pages is None else pages(admission)
+        app = create_app(self.store, self._polls, admission, origins=origins, pages=shown)
         self._thread = AdmittingServer(app, admission, host, port, "store server")
         self._client: LightningStoreClient | None = None
 

@@ -54,6 +54,13 @@ class StoreDatabase(ABC):
         `in_writing_thread` lends the writing connection between transactions.
         """
 
+    def empty_log(self, connection: Connection) -> bool:
+        """Drop what a log still holds of what was deleted, between two transactions; False where another reads it now.
+
+        A database that keeps its log for itself has nothing to do here.
+        """
+        return True
+
     @abstractmethod
     def lost(self, connection: Connection) -> bool:
         """Return True if a connection cannot be used any more."""

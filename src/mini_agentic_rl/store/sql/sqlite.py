@@ -26,6 +26,7 @@ _BEGAN: Final = "agl_began"
 """Key in a connection's info: True while a transaction runs that was begun past SQLAlchemy."""
 _CACHE_KIB: Final = 16_384
 """Size of each connection's page cache: large stores write the same pages again and again."""
+_LOG_WAIT_MS: Final = 100
 _CHECKPOINT_PAGES: Final = 4_000
 """Number of pages of 4 KiB after which the log is moved into the file, with a flush of the disk."""
 
@@ -96,6 +97,15 @@ class SqliteDatabase(StoreDatabase):
             yield version != seen
             seen = version
             time.sleep(_WATCH_SECONDS)
+
+    def empty_log(self, connection: Connection) -> bool:
+        driver = connection.connection
+        driver.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")  # other writers wait meanwhile
+        try:
+            busy = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            driver.execute(f"PRAGMA busy_timeout={round(1000 * self._busy_timeout_seconds)}")
+        return not busy
 
     def lost(self, connection: Connection) -> bool:
         return False

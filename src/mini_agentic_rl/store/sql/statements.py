@@ -201,18 +201,25 @@ def item_of(kind: Kind, row: Row) -> Any:
 def page_of(query: Query) -> Select[Any]:
     """Select the rows of the page, in order."""
     table = _TABLES[query.kind]
-    statement = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
-    statement = statement.where(_where(query, table))
     descending = query.sort_order == "desc"
+    order = [table.c.number.desc() if descending else table.c.number.asc()]
     if query.sort_by is not None:
         field = table.c[query.sort_by]
-        order = field.desc().nulls_last() if descending else field.asc().nulls_first()
-        statement = statement.order_by(order, table.c.number.asc())
-    else:
-        statement = statement.order_by(table.c.number.desc() if descending else table.c.number.asc())
-    if query.limit != -1:
-        statement = statement.limit(query.limit)
-    return statement.offset(query.offset) if query.offset else statement
+        order = [field.desc().nulls_last() if descending else field.asc().nulls_first(), table.c.number.asc()]
+
+    def cut(statement: Select[Any]) -> Select[Any]:
+        statement = statement.where(_where(query, table)).order_by(*order)
+        if query.limit != -1:
+            statement = statement.limit(query.limit)
+        return statement.offset(query.offset) if query.offset else statement
+
+    if query.kind == "rollout":
+        return cut(ROLLOUTS_WITH_LATEST)
+    if query.kind != "span" or query.limit == -1:
+        return cut(select(table))
+    # What a database sorts, it copies: the numbers of the rows are sorted, and the spans of the page alone are read.
+    page = cut(select(table.c.number)).subquery()
+    return select(table).join(page, page.c.number == table.c.number).order_by(*order)
 
 
 def total_of(query: Query) -> Select[Any]:

@@ -9,7 +9,9 @@ Every change is made in a transaction that excludes all other writers, so a roll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,6 +30,10 @@ from .tables import SqlTables
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
+_LOG_TRIES: Final = 20
+_LOG_PAUSE_SECONDS: Final = 0.2
 _POSTGRES: Final = ("postgresql", "postgres")
 
 
@@ -73,6 +79,20 @@ class SqlLightningStore(DatabaseStore):
         super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         self._connection: Connection | None = None
         self._in_writing_thread(self._prepare)
+
+    async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
+        """Remove rollouts as `LightningStore.delete_rollouts` does, from the log of the database as well.
+
+        Where other processes read the log all the while, for seconds, that is left to the next deletion, and logged.
+        """
+        deleted = await super().delete_rollouts(rollout_ids)
+        if deleted:
+            for _ in range(_LOG_TRIES):
+                if await asyncio.to_thread(self._in_writing_thread, lambda: self._database.empty_log(self._writer())):
+                    return deleted
+                await asyncio.sleep(_LOG_PAUSE_SECONDS)
+            logger.warning("%s: its log still holds what was deleted; it is written over in time", self._name)
+        return deleted
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         def publishing(connection: Connection) -> None:

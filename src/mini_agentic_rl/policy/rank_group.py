@@ -1,0 +1,94 @@
+"""The ranks of a process group as learners need them: gradients added up, and numbers of the first rank for all.
+
+It is all that crosses between ranks while an optimizer steps. Every rank holds the same weights, adds the same
+gradients and scales them by the same norm, so that the weights stay the same without ever being sent. Sums are in
+float32, and each of their parts is added up on one rank, so that all ranks get the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
+
+_BUCKET: Final = 2**24
+"""Numbers that are added up together, at most: 64 MiB."""
+
+
+class RankGroup:
+    """A process group; each method is called by all ranks, in the same order, on their torch threads.
+
+    Args:
+        rank: the number of this one.
+        size: the number of all.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+
+    @classmethod
+    def join(cls, store: Store, rank: int, size: int, device: torch.device, seconds: float) -> RankGroup:
+        """Make the group, with gloo between processors and NCCL between cards.
+
+        Args:
+            store: where the ranks find each other.
+            seconds: what any rank may keep the others waiting in one of the methods.
+        """
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds)
+            )
+        return cls(rank, size, device)
+
+    def leave(self) -> None:
+        """Take the group apart."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Replace each parameter's gradient by its sum over the ranks; where no rank has one, it stays None."""
+        for bucket in _buckets(parameters):
+            has_S = torch.tensor([float(p.grad is not None) for p in bucket], device=self.device)
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+            flat = torch.cat([has_S, *[part.detach().flatten().to(self.device, torch.float32) for part in parts]])
+            dist.all_reduce(flat)
+            sums = torch.split(flat[len(bucket) :], [p.numel() for p in bucket])
+            for parameter, owners, total in zip(bucket, flat[: len(bucket)].tolist(), sums, strict=True):
+                parameter.grad = total.view_as(parameter).to(parameter) if owners else None
+
+    def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
+        """Scale gradients that are the same everywhere down to a norm; return the norm that they had.
+
+        The norm is the first rank's: how many threads add it up decides how it is rounded.
+        """
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).to(self.device)
+        dist.broadcast(norm, 0)
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        return float(norm)
+
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Make the tensors of all ranks those of the first one."""
+        for tensor in tensors:
+            there = tensor.detach().to(self.device).contiguous()
+            dist.broadcast(there, 0)
+            if self.rank > 0:
+                tensor.data.copy_(there)
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        if bucket and sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket

@@ -1,0 +1,111 @@
+"""Several ranks are one policy: they sample the same tokens and end with the same weights, whatever their number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, divide, pack
+from ranked import run_on_ranks
+
+SCRIPT = Path(__file__).parent / "ranked_run.py"
+
+
+def _trained(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter" / "adapter_model.safetensors")
+
+
+def _apart(one: Path, other: Path) -> float:
+    first, second = _trained(one), _trained(other)
+    assert first.keys() == second.keys()
+    assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
+    return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory):
+    folders = {}
+
+    def folder(algorithm: str) -> Path:
+        if algorithm not in folders:
+            folders[algorithm] = tmp_path_factory.mktemp("one") / algorithm
+            run_on_ranks(1, SCRIPT, str(folders[algorithm]), algorithm)
+        return folders[algorithm]
+
+    return folder
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_ranks_end_with_the_weights_of_one(algorithm, one_rank, tmp_path):
+    two = tmp_path / "two"
+    run_on_ranks(2, SCRIPT, str(two), algorithm)
+    assert _apart(one_rank(algorithm), two) < 1e-5
+    rows = [[json.loads(line) for line in (f / "metrics.jsonl").open()] for f in (one_rank(algorithm), two)]
+    for name in ("reward/mean", "rollout/sampled_tokens", "loss", "grad_norm", "entropy", "kl"):
+        here, there = ([row[name] for row in found if name in row] for found in rows)
+        assert len(here) >= 2
+        assert there == pytest.approx(here, abs=1e-5), name
+
+
+@pytest.mark.parametrize(("algorithm", "before", "after"), [("grpo", 2, 1), ("ppo", 1, 2)])
+def test_a_checkpoint_goes_on_at_another_number_of_ranks(algorithm, before, after, one_rank, tmp_path):
+    folder = tmp_path / "run"
+    run_on_ranks(before, SCRIPT, str(folder), algorithm, "--end-after", "1", expect={0: 143})
+    assert not (folder / "summary.json").exists()
+    run_on_ranks(after, SCRIPT, str(folder), algorithm, "--resume")
+    assert _apart(one_rank(algorithm), folder) < 1e-5
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=20), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 5),
+)
+@settings(max_examples=150, deadline=None)
+def test_each_term_is_in_one_share_with_all_that_it_looks_at(sequences, trees, parts):
+    grown = [TokenTree() for _ in range(trees)]
+    for index, tokens in enumerate(sequences):
+        record = CompletionRecord(np.array(tokens[:1]), np.array(tokens[1:]), np.zeros(len(tokens) - 1, np.float32))
+        grown[index % trees].insert(record, index)
+    packed = pack(grown)
+    shares = divide(packed, parts)
+    assert len(shares) == parts
+    there = [share for share in shares if share is not None]
+    assert sorted(np.concatenate([share.terms_N for share in there]).tolist()) == list(range(packed.term_count))
+    for share in there:
+        for own, term in enumerate(share.terms_N):
+            assert _path(share.packed, int(share.packed.token_S[own])) == _path(packed, int(packed.token_S[term]))
+        ends = share.packed.end_T
+        for token in range(share.packed.token_count):
+            readers = [t for t in range(share.packed.token_count) if token in _ancestors(share.packed, t)]
+            assert readers == list(range(token, int(ends[token])))
+
+
+def test_shares_are_as_even_as_branches_allow():
+    tree = TokenTree()
+    prompt = np.arange(40)
+    for index in range(16):
+        output = np.array([100 + index, *range(9)])
+        tree.insert(CompletionRecord(prompt, output, np.zeros(10, np.float32)), index)
+    packed = pack([tree])
+    assert packed.token_count == 40 + 160
+    assert [share.packed.token_count for share in divide(packed, 4) if share] == [80, 80, 80, 80]
+    assert [share.packed.token_count for share in divide(packed, 1) if share] == [200]
+
+
+def _ancestors(packed, token):
+    found = [token]
+    while packed.parent_T[found[-1]] >= 0:
+        found.append(int(packed.parent_T[found[-1]]))
+    return found
+
+
+def _path(packed, token):
+    return [int(packed.tokens_T[one]) for one in _ancestors(packed, token)]

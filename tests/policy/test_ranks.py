@@ -1,0 +1,152 @@
+"""Ranks that go, that are told to end, that were started wrongly; and rollouts that stay with their rank."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
+from mini_agentic_rl.policy.ranks.link import RankLink, prove
+from mini_agentic_rl.policy.thread_count import take_share
+from ranked import ranks
+
+SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
+LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
+
+
+def _checkpoints(folder: Path) -> list[str]:
+    names = [path.name for path in (folder / "checkpoints").iterdir()]
+    return sorted(names, key=lambda name: int(name.removeprefix("step_")))
+
+
+def test_a_rank_that_dies_ends_the_run_at_its_last_checkpoint_and_a_restart_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    with ranks(2, SCRIPT, str(folder), "grpo", "--steps", "50") as (first, second):
+        first.wait_for("step 2")
+        second.send_signal(signal.SIGKILL)
+        assert first.wait(60) == 1
+        assert "RankLostError: rank 1 has closed its connection; `resume` goes on" in first.stderr
+    taken = int(_checkpoints(folder)[-1].removeprefix("step_"))
+    assert taken >= 1
+    assert not (folder / "summary.json").exists()
+    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    options = ("grpo", "--steps", "50", "--end-after", str(taken + 1))  # no --resume: the launcher knows of none
+    with ranks(2, SCRIPT, str(folder), *options, environment=again) as (first, second):
+        assert (first.wait(), second.wait()) == (143, 0)
+        assert f"step {taken}\n" not in first.stderr
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+    assert steps == sorted(steps)
+    assert f"step_{taken + 1}" in _checkpoints(folder)
+
+
+def test_a_rank_that_follows_ends_with_an_error_when_the_first_dies(tmp_path):
+    with ranks(2, SCRIPT, str(tmp_path / "run"), "grpo", "--steps", "50", "--kill-after", "1") as (first, second):
+        assert first.wait(60) == -signal.SIGKILL
+        assert second.wait(60) == 1
+        assert "RankLostError: rank 0 has closed its connection" in second.stderr
+
+
+def test_ranks_that_are_all_told_to_end_leave_a_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    with ranks(2, SCRIPT, str(folder), "ppo", "--steps", "50") as (first, second):
+        first.wait_for("step 1")
+        for process in (second, first):
+            process.send_signal(signal.SIGTERM)
+        assert (first.wait(60), second.wait(60)) == (143, 143)
+    assert _checkpoints(folder)
+
+
+def test_a_rank_of_other_settings_is_refused_by_their_names(tmp_path):
+    folder = str(tmp_path / "run")
+    with ranks(2, SCRIPT, folder, "grpo", of_rank={1: ("--steps", "9")}) as (first, second):
+        assert first.wait(60) == 1
+        assert "rank 1 was started with other settings: loop.total_steps" in first.stderr
+        assert second.wait(60) == 1
+
+
+def test_the_launch_is_read_from_the_variables_of_torchrun():
+    assert launched({}) is None
+    assert launched({"WORLD_SIZE": "1"}) is None
+    found = launched({**LAUNCHED, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    assert found == Launch(2, 4, 0, 2, "host")
+    assert found.follows
+    assert not found.on_one_node
+    assert not restarted(LAUNCHED)
+    assert restarted({**LAUNCHED, "TORCHELASTIC_RESTART_COUNT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"MASTER_PORT": ""}, "MASTER_PORT is not set"), ({"RANK": "4"}, "no such rank"), ({"RANK": "x"}, "no number")],
+)
+def test_a_launch_that_cannot_be_is_refused_in_one_line(changed, told):
+    with pytest.raises(PolicyError, match=told):
+        launched({**LAUNCHED, **changed})
+
+
+def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypatch):
+    chosen = []
+    monkeypatch.setattr("torch.set_num_threads", chosen.append)
+    monkeypatch.setattr("mini_agentic_rl.policy.thread_count._allowed_cores", lambda: 8.0)
+    take_share(2, {})
+    take_share(16, {})
+    take_share(2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})
+    take_share(2, {"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "none"})
+    assert chosen == [4, 1, 4]
+
+
+def test_who_has_no_key_gets_no_link():
+    def proved(key: bytes, other: bytes) -> list[bool]:
+        one, two = socket.socketpair()
+        found: list[bool] = []
+        thread = threading.Thread(target=lambda: found.append(prove(two, other, asks=True)))
+        thread.start()
+        found.append(prove(one, key, asks=False))
+        thread.join()
+        one.close()
+        two.close()
+        return found
+
+    assert proved(b"k" * 32, b"k" * 32) == [True, True]
+    assert not any(proved(b"k" * 32, b"x" * 32))
+
+
+def test_a_side_that_falls_silent_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        here = socket.create_connection(door.getsockname())
+        there, _ = door.accept()
+    lost, done = [], threading.Event()
+    link = RankLink(here, "rank 1", silence=0.3)
+    link.start(lambda message: None, lambda reason: (lost.append(reason), done.set()))
+    assert done.wait(30)
+    assert "silent for 0.3 seconds" in lost[0]
+    link.close()
+    there.close()
+
+
+def test_a_link_carries_messages_in_order_and_closes_without_a_loss():
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        sides = [socket.create_connection(door.getsockname()), door.accept()[0]]
+    heard, lost = [], []
+    all_heard = threading.Event()
+    one, two = (RankLink(side, name, silence=20.0) for side, name in zip(sides, ("rank 1", "rank 0"), strict=True))
+
+    def hear(message):
+        heard.append(message)
+        if len(heard) == 1000:
+            all_heard.set()
+
+    one.start(lambda message: None, lost.append)
+    two.start(hear, lost.append)
+    for number in range(1000):
+        one.send(("delta", number, b"x" * number))
+    assert all_heard.wait(30)
+    assert [message[1] for message in heard] == list(range(1000))
+    two.close()
+    one.close()
+    assert lost in ([], ["has closed its connection"])  # whoever closes later may have seen the end of the other

@@ -1,0 +1,57 @@
+"""Start a script on several ranks, with the variables that torchrun sets, and none of its seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from warm import WarmProcess
+
+
+@contextlib.contextmanager
+def ranks(
+    count: int,
+    script: str | Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    of_rank: Mapping[int, tuple[str, ...]] | None = None,
+) -> Iterator[list[WarmProcess]]:
+    """Start `python script options...` on so many ranks, with further options of some; those that still run at the end
+    are killed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        **(environment or {}),
+    }
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                WarmProcess(
+                    script,
+                    *options,
+                    *(of_rank or {}).get(rank, ()),
+                    environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
+            )
+            for rank in range(count)
+        ]
+
+
+def run_on_ranks(
+    count: int, script: str | Path, *options: str, expect: Mapping[int, int] | None = None
+) -> list[tuple[str, str]]:
+    """Run a script on so many ranks, each of which ends with its status in `expect`, or with 0; return what each wrote
+    to standard output and error."""
+    with ranks(count, script, *options) as started:
+        for rank, process in enumerate(started):
+            status = process.wait()
+            errors = "\n".join(f"rank {one}: {each.stderr[-3000:]}" for one, each in enumerate(started))
+            assert status == (expect or {}).get(rank, 0), f"rank {rank} ended with {status}\n{errors}"
+        return [(process.stdout, process.stderr) for process in started]
