@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from .conftest import Attack
+from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served
 from .servers import CHAT, SESSIONS
 from .test_large_bodies import JSON, LARGEST, SHAPES
@@ -230,6 +230,6 @@ def test_everything_at_once_about_a_few_sessions(attack: Attack, server: Served)
                     assert (name, one["reward"]) in acknowledged, one
                     assert one["comparison"] is None or one["comparison"] in whole, "half a comparison"
 
-    for number in range(attack.times(200)):
+    for number in range(attack.times(200 if SIZE >= 1 else 100)):
         with attack.attempt(number, limit_s=60):
             asyncio.run(round_of(number))
