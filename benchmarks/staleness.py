@@ -148,8 +148,11 @@ def main() -> None:
     parser.add_argument("--wait", type=float, default=2.0, help="seconds that the agent's tool takes")
     parser.add_argument("--runners", type=int, default=24, help="agents that run at once, on either side")
     arguments = parser.parse_args()
+    agent = WaitingAgent(arguments.wait)
     runs = [
-        run(staleness, seed, arguments) for seed in range(arguments.seeds) for staleness in (0, arguments.staleness)
+        run(agent, staleness, seed, arguments)
+        for seed in range(arguments.seeds)
+        for staleness in (0, arguments.staleness)
     ]
     sides = []
     for staleness in (0, arguments.staleness):
