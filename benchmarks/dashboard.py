@@ -95,7 +95,8 @@ def make_store(path: Path, rollouts: int, spans: int) -> None:
         database.execute(put_rollout, (rollout, status, start, start + 5, task, metadata))
         error = json.dumps({"error": "ValueError: no answer"} if status == "failed" else {})
         worker = f"runner-{number % 16}"
-        database.execute(put_attempt, (rollout, attempt, status, start, start + 5, worker, error, spans))
+        ended = "succeeded" if status == "succeeded" else "failed"
+        database.execute(put_attempt, (rollout, attempt, ended, start, start + 5, worker, error, spans))
         rows = []
         for at in range(1, spans + 1):
             name, attributes = span_of(at, spans, number, draw)

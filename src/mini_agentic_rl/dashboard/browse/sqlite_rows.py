@@ -153,21 +153,26 @@ def add_missing_rewards(connection: sqlite3.Connection, items: Sequence[RolloutR
 
 def groups_before(connection: sqlite3.Connection, before: int, limit: int) -> tuple[list[GroupRow], int | None]:
     """Return the groups whose first rollout has a number below this, the newest first, and where to go on."""
-    numbers = "SELECT group_id, min(number) AS first FROM facts.rollout_facts WHERE group_id IS NOT NULL AND number < ?"
-    chosen = connection.execute(f"{numbers} GROUP BY group_id ORDER BY first DESC LIMIT ?", (before, limit)).fetchall()
-    statement = """
-    SELECT f.step, x.reward, substr(r.input_json, 1, 2400) FROM facts.rollout_facts f
+    statement = f"""
+    WITH first AS (
+      SELECT group_id, number FROM facts.rollout_facts f WHERE group_id IS NOT NULL AND number < ? AND NOT EXISTS (
+        SELECT 1 FROM facts.rollout_facts o WHERE o.group_id = f.group_id AND o.number < f.number)
+      ORDER BY number DESC LIMIT ?)
+    SELECT first.group_id, first.number, f.step, x.reward, substr(r.input_json, 1, {8 * PREVIEW}) FROM first
+    JOIN facts.rollout_facts f ON f.group_id = first.group_id
     JOIN agl_rollouts r ON r.rollout_id = f.rollout_id
-    LEFT JOIN facts.reward_facts x ON x.rollout_id = f.rollout_id WHERE f.group_id = ? ORDER BY f.number
+    LEFT JOIN facts.reward_facts x ON x.rollout_id = f.rollout_id
+    ORDER BY first.number DESC, f.number
     """
-    found = []
-    for group, _ in chosen:
-        rows = connection.execute(statement, (group,)).fetchall()
-        if rows:
-            rewards = [reward for _, reward, _ in rows]
-            task = task_preview(rows[0][2])
-            found.append(GroupRow(group=group, step=rows[0][0], count=len(rows), rewards=rewards, task=task))
-    return found, chosen[-1][1] if len(chosen) == limit else None
+    found: dict[str, GroupRow] = {}
+    last: int | None = None
+    for group, number, step, reward, task in connection.execute(statement, (before, limit)):
+        last = number
+        if group not in found:
+            found[group] = GroupRow(group=group, step=step, count=0, rewards=[], task=task_preview(task))
+        found[group]["rewards"].append(reward)
+        found[group]["count"] += 1
+    return list(found.values()), last if len(found) == limit else None
 
 
 def rollout(connection: sqlite3.Connection, rollout_id: str) -> Rollout | None:
