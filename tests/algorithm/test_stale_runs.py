@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 import pytest
 import two_agents
@@ -102,8 +103,8 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
     step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
     state = json.loads((folder / "state.json").read_text())
     assert step == state["step"] == 3
-    assert list(state["pending"]) == ["6", "7", "8", "9"]
-    assert state["drawn"] == 5 * PER_STEP
+    assert len(state["pending"]) == 2 * PER_STEP, "those that were complete first have been learnt"
+    assert 5 * PER_STEP <= state["drawn"] <= 6 * PER_STEP, "one more for each group that has become too old"
     watching = Watching()
     trained, store = fit(watching, resume=True)
     assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2
@@ -111,11 +112,15 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
     assert {row["name"] for row in trained.summary["accuracy"]} == {"before", "step 2", "step 4", "after RL"}
     assert [one["step"] for one in trained.summary["validation"]] == [0, 2, 4, 5]
     rollouts = asyncio.run(store.query_rollouts())
-    again = [one.metadata for one in rollouts if one.mode == "train" and one.metadata["number"] >= 6]
+    again = [
+        one.metadata for one in rollouts if one.mode == "train" and str(one.metadata["number"]) in state["pending"]
+    ]
     assert {str(one["number"]): one["row"] for one in again} == state["pending"]
     assert {one.status for one in rollouts} <= {"succeeded", "cancelled", "failed"}
     finished = [one for one in rollouts if one.mode == "train" and one.status == "succeeded"]
-    assert len(finished) == (5 if lasting else 2) * PER_STEP * GROUP, "nothing is sampled twice"
+    counts = Counter(one.metadata["number"] for one in finished)
+    assert len(counts) >= (5 if lasting else 2) * PER_STEP
+    assert max(counts.values()) == GROUP, "nothing is sampled twice"
 
 
 def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):

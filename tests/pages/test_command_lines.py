@@ -38,6 +38,10 @@ def understood(line: Line) -> None:
         _python(line, words)
     elif program.startswith(("examples/", "scripts/")):
         _python(line, [program, *words])
+    elif program == "torchrun":
+        own = words[words.index("-m") + 1 :] if "-m" in words else []
+        assert own[:1] == ["mini_agentic_rl"], f"{line}: it starts no module of ours"
+        _command(line, own[1:])
     elif program == "make":
         _make(line, words)
     elif program == "pip":
