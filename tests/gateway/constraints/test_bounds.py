@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
@@ -46,8 +47,12 @@ def small(**limits):
 
 def forks():
     """Grammars that this process's processes are trying; other helpers and servers of the worker have children too."""
-    trying = [child for child in psutil.Process().children() if "trial_worker" in " ".join(child.cmdline())]
-    return [fork for child in trying for fork in child.children()]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # one may end meanwhile, and is then trying nothing
+            if "trial_worker" in " ".join(child.cmdline()):
+                found += child.children()
+    return found
 
 
 async def until(condition):
