@@ -20,8 +20,11 @@ from .promises import DEPLOY, DRAIN, RUNNERS_END, grace, parses
 
 class TestCompose:
     def test_it_fits_the_compose_specification(self) -> None:
-        check_jsonschema = pytest.importorskip("check_jsonschema", reason="it has the schema of compose files")
-        jsonschema = pytest.importorskip("jsonschema")
+        check_jsonschema = pytest.importorskip(
+            "check_jsonschema",
+            reason="check-jsonschema is not installed: the compose file is left unchecked by its schema",
+        )
+        jsonschema = pytest.importorskip("jsonschema", reason="the compose file is left unchecked by its schema")
         folder = resources.files(check_jsonschema) / "builtin_schemas" / "vendor"
         schema = json.loads((folder / "compose-spec.json").read_text())
         checker = jsonschema.validators.validator_for(schema)(schema)
@@ -157,7 +160,7 @@ class TestSlurm:
         assert given["requeue"] == ""
         assert given["open-mode"] == "append"
 
-    @pytest.mark.skipif(os.name != "posix", reason="a shell script")
+    @pytest.mark.skipif(os.name != "posix", reason="NOT CHECKED here: the Slurm script, which needs a shell")
     def test_it_starts_store_learner_and_runners_where_they_find_each_other(self, tmp_path: Path) -> None:
         bins = tmp_path / "bin"
         tool(bins, "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
@@ -212,7 +215,7 @@ class TestSkyPilot:
         task = yaml.safe_load(self.FILE.read_text())
         assert {name: type(value) for name, value in task.items()} == TASK
         if util.find_spec("sky") is not None:
-            jsonschema = pytest.importorskip("jsonschema")
+            jsonschema = pytest.importorskip("jsonschema", reason="the task is left unchecked by SkyPilot's schema")
             schemas = import_module("sky.utils.schemas")
             jsonschema.validate(task, schemas.get_task_schema())
             jsonschema.validate(task["resources"], schemas.get_resources_schema())
