@@ -150,9 +150,7 @@ def main() -> None:
     arguments = parser.parse_args()
     agent = WaitingAgent(arguments.wait)
     runs = [
-        run(agent, staleness, seed, arguments)
-        for seed in arguments.seeds
-        for staleness in (0, arguments.staleness)
+        run(agent, staleness, seed, arguments) for seed in arguments.seeds for staleness in (0, arguments.staleness)
     ]
     sides = []
     for staleness in (0, arguments.staleness):

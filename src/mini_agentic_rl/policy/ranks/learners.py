@@ -91,6 +91,8 @@ class LeadingLearner(Learner):
                 sums = super().forward_backward(
                     first.packed, loss_fn, own, gradient=gradient, entropy_gradient=entropy_gradient
                 )
+            elif self._team.shards is not None:
+                self._team.shards.end()
         for found in answers.values:
             for name, value in (found or {}).items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -149,5 +151,7 @@ def in_shares(
     with team.ask(command, arguments) as answers:
         if first is not None:
             found.append((first, own(first.packed)))
+        elif team.shards is not None:
+            team.shards.end()
     pairs = zip([share for share in others if share is not None], answers.values, strict=True)
     return [*found, *pairs]
