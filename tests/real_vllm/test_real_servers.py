@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -89,11 +90,12 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
     pool = served.sampler
     assert isinstance(pool, SamplerPool)
     await served.publish()
-    assert {delta.version for delta in await sample(served)} == {0}
+    before = served.policy.version
+    assert {delta.version for delta in await sample(served)} == {before}
     step(served.policy)
     await served.publish()
     assert all(parity.difference < pool.parity_bound for parity in pool.parities.values())
-    assert {delta.version for delta in await sample(served)} == {1}
+    assert {delta.version for delta in await sample(served)} == {before + 1}
     victim = pool.replicas[0]
     port = int(victim.url.rpartition(":")[2])
     (process,) = (
@@ -101,11 +103,19 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
         for one in psutil.Process().children(recursive=True)
         if str(port) in one.cmdline() and "serve" in one.cmdline()
     )
-    process.kill()
-    for index in range(4):
-        deltas = await sample(served, affinity=f"r{index}")
-        assert sum(len(delta.token_ids) for delta in deltas) == 48
-        assert {delta.version for delta in deltas} == {1}
+
+    async def kill_while_it_samples():
+        while victim.under_way < 2:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2.0)
+        process.kill()
+
+    answers = [sample(served, 192, affinity=f"r{index}", delivery="whole") for index in range(6)]
+    *deltas, _ = await asyncio.gather(*answers, kill_while_it_samples())
+    assert pool.moved >= 2
+    for one in deltas:
+        assert sum(len(delta.token_ids) for delta in one) == 192
+        assert {delta.version for delta in one} == {served.policy.version}
     await pool.wait_until_all_are_well(600.0)
     assert victim.parity is not None
     assert victim.parity.difference < pool.parity_bound
