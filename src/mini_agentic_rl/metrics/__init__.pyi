@@ -12,6 +12,7 @@ from .factory import make_logger as make_logger
 from .jsonl import JsonlLogger as JsonlLogger
 from .jsonl import read_metrics as read_metrics
 from .jsonl import rows_until as rows_until
+from .prometheus import PrometheusLogger as PrometheusLogger
 from .readable import counted as counted
 from .readable import duration as duration
 from .readable import every as every
