@@ -66,7 +66,7 @@ async def test_an_attempt_that_is_told_twice_to_have_ended_is_sent_once_and_late
         (span,) = (await store.query_spans(rollout_id, limit=1)).items
         attempt = await store.get_latest_attempt(rollout_id)
         await store.update_attempt(rollout_id, attempt.attempt_id, metadata={"told": "again"})
-        await store.add_span(span.model_copy(update={"span_id": "ab" * 8, "name": "late"}))
+        await store.add_span(span.model_copy(update={"span_id": "ab" * 8, "name": "late", "attributes": {}}))
         await asyncio.to_thread(collector.wait_for, 2)
         exporter.close()
     roots = [span for span in collector.spans if not span.parent_span_id]
