@@ -9,7 +9,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as re
 
 from exporter.recorded import ANSWER, ASKED, CALLING, TOLD, call, tracers, two_calls
 from mini_agentic_rl.exporter import AttemptFacts, attempt_trace
-from mini_agentic_rl.exporter.conventions import Content
+from mini_agentic_rl.exporter.conventions import ExportedContent
 from mini_agentic_rl.exporter.parts import LONGEST_TEXT, input_messages, output_messages
 from mini_agentic_rl.semconv import GenAiAttributes
 from mini_agentic_rl.store import InMemoryLightningStore
@@ -20,7 +20,7 @@ REGISTRY = {value for name, value in vars(registry).items() if name.startswith("
 OUTDATED = {"gen_ai.system", "gen_ai.prompt", "gen_ai.completion", "gen_ai.usage.prompt_tokens"}
 
 
-async def trace_of(tracer=None, content=Content(), **how):  # noqa: B008
+async def trace_of(tracer=None, content=ExportedContent(), **how):  # noqa: B008
     store = InMemoryLightningStore()
     rollout_id = await two_calls(store, tracer, **how)
     attempt = await store.get_latest_attempt(rollout_id)
@@ -121,7 +121,7 @@ async def test_a_tool_that_the_agent_traced_is_not_told_twice():
             ("openai.chat.completion", recorded([*ASKED, CALLING, TOLD], ANSWER)),
         )
     ]
-    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), spans, Content())
+    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), spans, ExportedContent())
     (tool,) = named(found, "execute_tool calculate")
     assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"expression": "6 * 7"}
     assert tool.attributes["gen_ai.tool.call.result"] == "42"
@@ -159,7 +159,8 @@ async def test_a_failed_attempt_says_why():
 
 async def test_neither_token_ids_nor_words_go_along_unless_they_are_asked_for():
     usual, silent, whole = [
-        await trace_of(content=content) for content in (Content(), Content(messages=False), Content(tokens=True))
+        await trace_of(content=content)
+        for content in (ExportedContent(), ExportedContent(messages=False), ExportedContent(tokens=True))
     ]
     ids = ("prompt_token_ids", "response_token_ids", "response_logprobs")
     assert not [name for span in usual for name in span.attributes if name.endswith(ids)]
@@ -205,7 +206,7 @@ async def test_a_call_that_a_tracer_of_openai_recorded_loses_the_names_of_before
             "gen_ai.completion.0.finish_reason": "stop",
         },
     )
-    _, (_, found) = attempt_trace(AttemptFacts("ro", "at", agent="a"), [span], Content())
+    _, (_, found) = attempt_trace(AttemptFacts("ro", "at", agent="a"), [span], ExportedContent())
     assert found.name == "chat gpt-5"
     assert found.attributes["gen_ai.provider.name"] == "openai"
     assert (found.attributes["gen_ai.usage.input_tokens"], found.attributes["gen_ai.usage.output_tokens"]) == (4, 2)
@@ -240,7 +241,7 @@ async def test_an_operation_that_names_its_agent_is_an_invocation_of_it():
         start_time=2,
         end_time=3,
     )
-    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), [inner, span], Content())
+    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), [inner, span], ExportedContent())
     (planner,), (chat,) = named(found, "invoke_agent planner"), named(found, "chat policy")
     assert planner.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert chat.parent_id == planner.span_id
@@ -251,10 +252,10 @@ async def test_the_ids_of_a_trace_do_not_change_when_it_is_made_again():
     rollout_id = await two_calls(store, DummyTracer())
     spans = await store.query_spans(rollout_id)
     facts = AttemptFacts(rollout_id, spans[0].attempt_id, agent="a")
-    place, first = attempt_trace(facts, spans, Content())
-    again, second = attempt_trace(facts, spans, Content())
+    place, first = attempt_trace(facts, spans, ExportedContent())
+    again, second = attempt_trace(facts, spans, ExportedContent())
     assert (place, [span.span_id for span in first]) == (again, [span.span_id for span in second])
-    _, late = attempt_trace(facts, spans[-1:], Content(), place)
+    _, late = attempt_trace(facts, spans[-1:], ExportedContent(), place)
     assert [(span.trace_id, span.parent_id) for span in late] == [(place.trace_id, place.root_id)]
 
 
@@ -296,6 +297,6 @@ async def test_messages_that_cannot_be_read_leave_the_call(caplog):
     (span,) = await store.query_spans(rollout.rollout_id)
     broken = span.model_copy(update={"attributes": {**span.attributes, "gen_ai.input.messages": "{"}})
     facts = AttemptFacts(rollout.rollout_id, rollout.attempt.attempt_id, agent="a")
-    _, (_, found) = attempt_trace(facts, [broken], Content())
+    _, (_, found) = attempt_trace(facts, [broken], ExportedContent())
     assert found.attributes["gen_ai.input.messages"] == "[]"
     assert found.attributes["gen_ai.usage.output_tokens"] == 3

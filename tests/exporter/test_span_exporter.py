@@ -14,8 +14,8 @@ from exporter.collector import Collector, facts
 from exporter.recorded import two_calls
 from mini_agentic_rl import LitAgent, Trainer, emit_reward
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.exporter import ExportingStore, ExportSettings, Receiver, SpanExporter, exported, receiver_of
-from mini_agentic_rl.exporter.conventions import Content
+from mini_agentic_rl.exporter import ExportingStore, Receiver, SpanExporter, TraceExportSettings, exported, receiver_of
+from mini_agentic_rl.exporter.conventions import ExportedContent
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient
 from mini_agentic_rl.tracer import DummyTracer
 
@@ -35,7 +35,7 @@ def _heard(caplog):
 
 def exporter_to(url, **how):
     receiver = Receiver(f"{url}/v1/traces", timeout=how.pop("timeout", 5.0))
-    return SpanExporter(receiver, content=Content(), resource={"service.name": "tests"}, **how)
+    return SpanExporter(receiver, content=ExportedContent(), resource={"service.name": "tests"}, **how)
 
 
 async def test_an_attempt_is_sent_when_it_ends_and_not_before(caplog):
@@ -198,14 +198,14 @@ def test_a_trainer_exports_what_its_runners_do(how, monkeypatch, caplog):
 
 def test_a_store_elsewhere_is_told_to_export_itself(caplog):
     client = LightningStoreClient("http://127.0.0.1:4747")
-    with exported(client, ExportSettings(otlp="http://localhost:6006")) as store:
+    with exported(client, TraceExportSettings(otlp="http://localhost:6006")) as store:
         assert store is client
     assert "agl store --otlp http://localhost:6006" in caplog.text
 
 
 def test_without_an_address_nothing_is_exported():
     store = InMemoryLightningStore()
-    with exported(store, ExportSettings()) as same:
+    with exported(store, TraceExportSettings()) as same:
         assert same is store
 
 
@@ -214,23 +214,26 @@ def test_the_standard_variables_say_where_and_how(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic%20cGs6c2s=,x-project = mine,odd")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3000")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
-    found = receiver_of(ExportSettings())
+    found = receiver_of(TraceExportSettings())
     assert found.url == "https://host:4318/otel/v1/traces"
     assert found.headers == {"authorization": "Basic cGs6c2s=", "x-project": "mine"}
     assert (found.timeout, found.gzip) == (3.0, True)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://other/traces")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2.5")
-    assert (receiver_of(ExportSettings()).url, receiver_of(ExportSettings()).timeout) == ("http://other/traces", 2.5)
-    assert receiver_of(ExportSettings(otlp="http://mine:6006")).url == "http://mine:6006/v1/traces"
+    assert (receiver_of(TraceExportSettings()).url, receiver_of(TraceExportSettings()).timeout) == (
+        "http://other/traces",
+        2.5,
+    )
+    assert receiver_of(TraceExportSettings(otlp="http://mine:6006")).url == "http://mine:6006/v1/traces"
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    assert receiver_of(ExportSettings()) is None
-    assert receiver_of(ExportSettings(otlp="http://mine/v1/traces")).url == "http://mine/v1/traces"
+    assert receiver_of(TraceExportSettings()) is None
+    assert receiver_of(TraceExportSettings(otlp="http://mine/v1/traces")).url == "http://mine/v1/traces"
 
 
 async def test_what_is_compressed_arrives():
     with Collector() as collector:
         receiver = Receiver(f"{collector.url}/v1/traces", headers={"x-key": "secret"}, gzip=True)
-        exporter = SpanExporter(receiver, content=Content(), resource={})
+        exporter = SpanExporter(receiver, content=ExportedContent(), resource={})
         await two_calls(ExportingStore(InMemoryLightningStore(), exporter))
         exporter.close()
     assert len(collector.spans) == 7
@@ -240,7 +243,7 @@ async def test_what_is_compressed_arrives():
 @pytest.mark.parametrize("address", ["localhost:6006", "grpc://host", "http://", "http://host:99999", "6006"])
 def test_what_is_no_address_is_told_with_the_setting(address):
     with pytest.raises(UserError, match=r"otlp: .*is no address"):
-        receiver_of(ExportSettings(otlp=address))
+        receiver_of(TraceExportSettings(otlp=address))
 
 
 def test_keys_in_an_address_are_not_shown():

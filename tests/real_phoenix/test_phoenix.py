@@ -18,7 +18,7 @@ import pytest
 
 from exporter.recorded import two_calls
 from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.exporter import ExportSettings, exported
+from mini_agentic_rl.exporter import TraceExportSettings, exported
 from mini_agentic_rl.store import InMemoryLightningStore
 
 PYTHON = os.environ.get("PHOENIX_PYTHON", "")
@@ -89,7 +89,7 @@ def shown(phoenix):
 
     async def record():
         store = InMemoryLightningStore()
-        with exported(store, ExportSettings(otlp=phoenix), agent="calculating") as through:
+        with exported(store, TraceExportSettings(otlp=phoenix), agent="calculating") as through:
             return await two_calls(through)
 
     rollout_id = asyncio.run(record())

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
-from ..exporter import ExportSettings
+from ..exporter import TraceExportSettings
 from ..gateway import AddressSettings, ServerSettings
 from ..redaction import without_secrets
 from ..store import LightningStore, StoreLimits
@@ -24,7 +24,7 @@ Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-class ServeStoreSettings(StoreLimits, AddressSettings, ExportSettings):
+class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
     """Settings of `store`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {**StoreLimits.defaults, "port": 4747}
@@ -38,7 +38,7 @@ class ServeStoreSettings(StoreLimits, AddressSettings, ExportSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
         "What it keeps the rollouts in": ("backend", "path", "url"),
-        "Traces for other tools": tuple(ExportSettings.model_fields),
+        "Traces for other tools": tuple(TraceExportSettings.model_fields),
         "Limits of requests": tuple(StoreLimits.model_fields),
     }
 
@@ -72,7 +72,7 @@ def serve(settings: ServeStoreSettings) -> None:
 
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
     store = open_store(spec)
-    export = ExportSettings(**{name: getattr(settings, name) for name in ExportSettings.model_fields})
+    export = TraceExportSettings(**{name: getattr(settings, name) for name in TraceExportSettings.model_fields})
     with exported(store, export, agent="agent") as shared:
         _serve(settings, store, shared, spec)
     typer.echo("stopped")

@@ -5,5 +5,5 @@ from .exporting_store import ExportingStore as ExportingStore
 from .exporting_store import exported as exported
 from .receiver import Receiver as Receiver
 from .receiver import receiver_of as receiver_of
-from .settings import ExportSettings as ExportSettings
+from .settings import TraceExportSettings as TraceExportSettings
 from .span_exporter import SpanExporter as SpanExporter

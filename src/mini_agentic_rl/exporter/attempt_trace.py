@@ -18,7 +18,7 @@ from ..emitter import find_reward_spans, get_reward_value, get_rewards_from_span
 from ..semconv import GenAiAttributes as Gen
 from ..semconv import LightningResourceAttributes, LightningSpanAttributes
 from ..types import Attributes, Event, Link, Span, SpanContext, TraceStatus
-from .conventions import PROVIDER, Call, Content, described, is_call, is_tool, read_call
+from .conventions import PROVIDER, ExportedContent, SpokenCall, described, is_call, is_tool, read_call
 from .parts import as_json, cut, input_messages, message_parts, output_messages, tool_arguments
 
 INFERRED: Final = "agentlightning.inferred"
@@ -69,7 +69,7 @@ class ExportedSpan:
 
 
 @dataclass(frozen=True)
-class Place:
+class TracePlace:
     """The trace of an attempt, and its root."""
 
     trace_id: str
@@ -77,8 +77,8 @@ class Place:
 
 
 def attempt_trace(
-    facts: AttemptFacts, spans: Sequence[Span], content: Content, place: Place | None = None
-) -> tuple[Place, list[ExportedSpan]]:
+    facts: AttemptFacts, spans: Sequence[Span], content: ExportedContent, place: TracePlace | None = None
+) -> tuple[TracePlace, list[ExportedSpan]]:
     """Return where the trace of an attempt is, and its spans, the root first.
 
     Args:
@@ -92,7 +92,7 @@ def attempt_trace(
     others = sorted((span for span in spans if span is not root), key=lambda span: span.start_time or 0.0)
     calls = {span.span_id: read_call(span) for span in others if is_call(span)}
     tools = {str(tool.get("name") or _function(tool).get("name")) for call in calls.values() for tool in call.tools}
-    found = _Attempt(facts, known, Hierarchy(spans, repair=True), content)
+    found = _AttemptSpans(facts, known, Hierarchy(spans, repair=True), content)
     below = [found.exported(span, calls.get(span.span_id), tools) for span in others]
     if not any(is_tool(span, tools) for span in others):
         below += found.tool_runs([span for span in others if span.span_id in calls], calls)
@@ -103,13 +103,13 @@ def attempt_trace(
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _AttemptSpans:
     facts: AttemptFacts
-    place: Place
+    place: TracePlace
     hierarchy: Hierarchy
-    content: Content
+    content: ExportedContent
 
-    def exported(self, span: Span, call: Call | None, tools: set[str]) -> ExportedSpan:
+    def exported(self, span: Span, call: SpokenCall | None, tools: set[str]) -> ExportedSpan:
         name, attributes = described(span, call, tools, self.content)
         start = span.start_time or span.end_time or 0.0
         status = span.status
@@ -129,7 +129,7 @@ class _Attempt:
             links=[*span.links, *self._elsewhere(span)],
         )
 
-    def tool_runs(self, spans: Sequence[Span], calls: Mapping[str, Call]) -> list[ExportedSpan]:
+    def tool_runs(self, spans: Sequence[Span], calls: Mapping[str, SpokenCall]) -> list[ExportedSpan]:
         """Return spans of the tools that calls asked for and later calls were told the results of."""
         results: dict[str, tuple[float, Any]] = {}
         for span in reversed(spans):  # the first call that was told stays
@@ -184,12 +184,12 @@ class _Attempt:
 
 def _root(
     facts: AttemptFacts,
-    place: Place,
+    place: TracePlace,
     root: Span | None,
     spans: Sequence[Span],
     below: Sequence[ExportedSpan],
-    calls: Sequence[Call],
-    content: Content,
+    calls: Sequence[SpokenCall],
+    content: ExportedContent,
 ) -> ExportedSpan:
     attributes: Attributes = {
         Gen.OPERATION: Gen.INVOKE_AGENT,
@@ -246,10 +246,10 @@ def _evaluations(span: Span) -> list[Event]:
     ]
 
 
-def _place(facts: AttemptFacts, root: Span | None) -> Place:
+def _place(facts: AttemptFacts, root: Span | None) -> TracePlace:
     if root is not None:
-        return Place(root.trace_id, root.span_id)
-    return Place(_digest(facts, "trace", 16), _digest(facts, "root", 8))
+        return TracePlace(root.trace_id, root.span_id)
+    return TracePlace(_digest(facts, "trace", 16), _digest(facts, "root", 8))
 
 
 def _digest(facts: AttemptFacts, text: str, size: int) -> str:

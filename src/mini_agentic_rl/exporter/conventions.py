@@ -64,7 +64,7 @@ _CONTENT: Final = (
 
 
 @dataclass(frozen=True)
-class Content:
+class ExportedContent:
     """Parts of spans that are left out unless they are asked for."""
 
     messages: bool = True
@@ -74,7 +74,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Call:
+class SpokenCall:
     """The messages of one LLM call, of the chat API."""
 
     asked: Sequence[Mapping[str, Any]]
@@ -98,7 +98,7 @@ def is_tool(span: Span, tools: Collection[str]) -> bool:
     return bool(named) or (span.name == AGL_OPERATION and span.attributes.get(_OPERATION_NAME) in tools)
 
 
-def read_call(span: Span) -> Call:
+def read_call(span: Span) -> SpokenCall:
     """Return the messages of a call, from whichever attributes its recorder keeps them in."""
     facts = span.attributes
     if Stored.INPUT_MESSAGES in facts or Stored.OUTPUT_MESSAGES in facts:
@@ -106,15 +106,17 @@ def read_call(span: Span) -> Call:
             read_messages(facts.get(key))
             for key in (Stored.INPUT_MESSAGES, Stored.OUTPUT_MESSAGES, Gen.TOOL_DEFINITIONS)
         )
-        return Call(asked, answered, tools)
+        return SpokenCall(asked, answered, tools)
     messages, tools = openai_messages(span, ())
     split = len(messages)
     while split and messages[split - 1].get("role") == "assistant":
         split -= 1
-    return Call(messages[:split], messages[split:], tools)
+    return SpokenCall(messages[:split], messages[split:], tools)
 
 
-def described(span: Span, call: Call | None, tools: Collection[str], content: Content) -> tuple[str, Attributes]:
+def described(
+    span: Span, call: SpokenCall | None, tools: Collection[str], content: ExportedContent
+) -> tuple[str, Attributes]:
     """Return the name of the exported span, and its attributes.
 
     Args:
@@ -136,7 +138,7 @@ def described(span: Span, call: Call | None, tools: Collection[str], content: Co
     return operation or span.name, facts
 
 
-def _chat(span: Span, call: Call, facts: Attributes, content: Content) -> tuple[str, Attributes]:
+def _chat(span: Span, call: SpokenCall, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
     model = str(facts.get(Gen.REQUEST_MODEL) or facts.get(Gen.RESPONSE_MODEL) or "")
     reasons = facts.get(Gen.FINISH_REASONS) or [
         span.attributes.get(f"gen_ai.completion.{number}.finish_reason", "stop") for number in range(len(call.answered))
@@ -161,7 +163,7 @@ def _definition(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", **function} if isinstance(function, Mapping) else dict(tool)
 
 
-def _tool(span: Span, facts: Attributes, content: Content) -> tuple[str, Attributes]:
+def _tool(span: Span, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
     name = str(facts.get(Gen.TOOL_NAME) or span.attributes.get(_OPERATION_NAME) or span.name)
     found = {Gen.OPERATION: Gen.EXECUTE_TOOL, Gen.TOOL_NAME: name, Gen.TOOL_TYPE: "function"}
     if content.messages:
@@ -186,7 +188,7 @@ def _text(value: Any) -> str:
     return cut(value if isinstance(value, str) else as_json(value))
 
 
-def _plain(attributes: Attributes, content: Content) -> Attributes:
+def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
     """Return the attributes that go along as they are, or under another name."""
     found: Attributes = {}
     for name, value in attributes.items():

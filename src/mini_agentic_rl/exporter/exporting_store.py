@@ -14,9 +14,9 @@ from ..semconv import LightningResourceAttributes
 from ..store import ForwardingStore, LightningStore, LightningStoreCapabilities, LightningStoreClient, forward_methods
 from ..types import Attempt, Span
 from .attempt_trace import AttemptFacts
-from .conventions import PROVIDER, Content
+from .conventions import PROVIDER, ExportedContent
 from .receiver import receiver_of
-from .settings import ExportSettings
+from .settings import TraceExportSettings
 from .span_exporter import SpanExporter
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def _same(store: LightningStore) -> LightningStore:
 
 @contextmanager
 def exported(
-    store: LightningStore, settings: ExportSettings, *, agent: str = "agent", run: Path | None = None
+    store: LightningStore, settings: TraceExportSettings, *, agent: str = "agent", run: Path | None = None
 ) -> Iterator[LightningStore]:
     """Yield the store, with an exporter behind it where the settings or the environment ask for one.
 
@@ -116,7 +116,7 @@ def exported(
         return
     exporter = SpanExporter(
         receiver,
-        content=Content(messages=settings.otlp_messages, tokens=settings.otlp_tokens),
+        content=ExportedContent(messages=settings.otlp_messages, tokens=settings.otlp_tokens),
         resource=_resource(run),
         agent=agent,
         version=_version(),

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..errors import UserError
 from ..redaction import without_secrets
-from .settings import ExportSettings
+from .settings import TraceExportSettings
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _MILLISECONDS_FROM: Final = 1000.0
 
 @dataclass(frozen=True)
 class Receiver:
-    """Where spans are sent, and how."""
+    """An address that spans are sent to, and the way to send them."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Receiver:
         return without_secrets(self.url)
 
 
-def receiver_of(settings: ExportSettings) -> Receiver | None:
+def receiver_of(settings: TraceExportSettings) -> Receiver | None:
     """Return where spans go; None where nothing names an address, or the environment switches the export off.
 
     Raises:

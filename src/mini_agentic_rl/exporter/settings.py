@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import Settings
 
 
-class ExportSettings(Settings):
+class TraceExportSettings(Settings):
     """Spans that are sent to other tools."""
 
     otlp: str | None = None

@@ -24,8 +24,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from ..metrics import counted
 from ..redaction import without_secrets
 from ..types import Span
-from .attempt_trace import AttemptFacts, Place, attempt_trace
-from .conventions import Content, is_token_fact
+from .attempt_trace import AttemptFacts, TracePlace, attempt_trace
+from .conventions import ExportedContent, is_token_fact
 from .otlp_message import export_request, proto_span
 from .receiver import Receiver
 
@@ -81,7 +81,7 @@ class SpanExporter:
         self,
         receiver: Receiver,
         *,
-        content: Content,
+        content: ExportedContent,
         resource: Mapping[str, Any],
         agent: str = "agent",
         version: str = "",
@@ -98,7 +98,7 @@ class SpanExporter:
         self._open: dict[_Key, _Batch] = {}
         self._ready: deque[_Batch] = deque()
         self._waiting = [0, 0]  # spans and characters
-        self._ended: OrderedDict[_Key, Place | None] = OrderedDict()
+        self._ended: OrderedDict[_Key, TracePlace | None] = OrderedDict()
         self._changed = threading.Condition()
         self._deadline: float | None = None
         self._warned_of_room = self._is_away = False

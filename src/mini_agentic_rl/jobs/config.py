@@ -13,7 +13,7 @@ from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
 from ..execution import RaySettings
-from ..exporter import ExportSettings
+from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
@@ -234,7 +234,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     sampling: SamplerSettings = SamplerSettings()
     limits: RolloutLimits = RolloutLimits()
     ray: RaySettings = RaySettings()
-    export: ExportSettings = ExportSettings()
+    export: TraceExportSettings = TraceExportSettings()
     run: RunSettings = RunSettings()
 
     @field_validator("loop", mode="wrap")

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings, UseSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..exporter import ExportSettings
+from ..exporter import TraceExportSettings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
@@ -126,7 +126,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     load: AdaptedModelSettings = AdaptedModelSettings()
     tasks: TaskSettings = TaskSettings()
     rollouts: RolloutSettings = RolloutSettings()
-    export: ExportSettings = ExportSettings()
+    export: TraceExportSettings = TraceExportSettings()
 
 
 class CompareSettings(JsonSettings):

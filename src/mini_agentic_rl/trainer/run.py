@@ -20,7 +20,7 @@ from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
 from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
-from ..exporter import ExportSettings, exported
+from ..exporter import TraceExportSettings, exported
 from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
@@ -121,8 +121,8 @@ class Run:
     cancels_leftovers: bool = False
     """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
     closes_store: bool = False
-    export: ExportSettings = field(default_factory=ExportSettings)
-    """Where the spans go besides the store."""
+    export: TraceExportSettings = field(default_factory=TraceExportSettings)
+    """Receiver of the spans besides the store."""
     folder: Path | None = None
 
     def execute(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
-from ..exporter import ExportSettings
+from ..exporter import TraceExportSettings
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..one_writer import one_writer
@@ -92,7 +92,7 @@ class Trainer:
         resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
             with; of a finished one the results are restored.
         overwrite: replace the run in `output_dir`.
-        otlp: address that gets the spans besides the store, or `ExportSettings`; None takes OpenTelemetry's variables.
+        otlp: address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables.
         n_workers, max_tasks, triplet_exporter: older names of `n_runners`, `max_rollouts` and `adapter`.
         daemon: taken, and of no effect: processes that are started always end with this one.
 
@@ -128,7 +128,7 @@ class Trainer:
         logger: MetricsLogger | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        otlp: str | ExportSettings | None = None,
+        otlp: str | TraceExportSettings | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
         triplet_exporter: Component[TraceAdapter[Any]] | None = None,
@@ -160,7 +160,7 @@ class Trainer:
         self.resume = resume or again
         self.overwrite = overwrite and not again
         self.port = port
-        self.export = otlp if isinstance(otlp, ExportSettings) else ExportSettings(otlp=otlp)
+        self.export = otlp if isinstance(otlp, TraceExportSettings) else TraceExportSettings(otlp=otlp)
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
         self.adapter: TraceAdapter[Any] = build(
             "adapter",
