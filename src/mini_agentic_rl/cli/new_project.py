@@ -24,4 +24,4 @@ def add_new_command(app: typer.Typer) -> None:
 
         for path in new_job(settings):
             typer.echo(f"wrote {path}")
-        typer.echo(f"next: cd {shlex.quote(str(settings.folder))} && mini-agentic-rl train --config train.yaml")
+        typer.echo(f"next: cd {shlex.quote(str(settings.project))} && mini-agentic-rl train --config train.yaml")

@@ -34,7 +34,7 @@ _COUNTS: Final = {2: "two", 3: "three", 4: "four"}
 class NewSettings(Settings):
     """The settings of `new`."""
 
-    folder: Path = Field(default=Path("my-agent"), json_schema_extra={"argument": True})
+    project: Path = Field(default=Path("my-agent"), json_schema_extra={"argument": True})
     """Folder to write; it is made if it is not there, and has to be empty."""
 
 
@@ -44,11 +44,11 @@ def new_job(settings: NewSettings) -> list[Path]:
     Raises:
         UserError: the folder holds something, or cannot be written.
     """
-    folder = settings.folder
+    folder = settings.project
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "holds something already" if folder.is_dir() else "is a file"
-            raise UserError(f"{folder} {what}: name a new folder, or an empty one", setting="folder")
+            raise UserError(f"{folder} {what}: name a new folder, or an empty one", setting="project")
         written = []
         for name, text in _files(folder.resolve().name).items():
             path = folder / name
@@ -56,7 +56,7 @@ def new_job(settings: NewSettings) -> list[Path]:
             path.write_text(text, encoding="utf-8")
             written.append(path)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}", setting="folder") from error
+        raise UserError(f"{folder} cannot be written: {error.strerror}", setting="project") from error
     return written
 
 
