@@ -73,7 +73,10 @@ class EndedSessions:
     async def _look_at(self, offset: int) -> bool:
         """Note those of a page; return True if it is the last."""
         page = await self._book.store.query_rollouts(
-            status_in=["preparing", "running"], sort_by="start_time", sort_order="desc", limit=_PAGE, offset=offset
+            status_in=["running"],
+            sort_order="desc",
+            limit=_PAGE,
+            offset=offset,  # before its first call it is not
         )
         for rollout in page:
             record = read_record(rollout)
