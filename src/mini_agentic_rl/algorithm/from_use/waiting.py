@@ -7,8 +7,10 @@ are ready takes no time for those that are not, however many there are.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from .baselines import Baselines
@@ -25,16 +27,12 @@ class Heading:
     owner: str
     judged_at: float
     """End of its rollout, seconds since the epoch."""
-    keys: frozenset[str]
-    """Groups of rewards that stand by themselves."""
+    lessons: Mapping[str, int]
+    """Number of its lessons in each group that it is compared within."""
     comparisons: frozenset[str]
+    """Those of the groups that are comparisons; the others are keys."""
     oldest_version: int
     """Version that answered the oldest call."""
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """All that it is compared within."""
-        return self.keys | self.comparisons
 
 
 class WaitingSessions:
@@ -50,6 +48,7 @@ class WaitingSessions:
         self._to_read: list[tuple[float, str]] = []
         self._headings: dict[str, Heading] = {}
         self._members: dict[str, dict[str, None]] = {}
+        self._lessons: Counter[str] = Counter()
         self._ready: dict[str, None] = {}
         self._by_time: list[tuple[float, str]] = []
         self._by_age: list[tuple[int, str]] = []
@@ -97,7 +96,7 @@ class WaitingSessions:
         heading = Heading(
             owner=session.record.owner,
             judged_at=judged_at,
-            keys=frozenset(lesson.group for lesson in lessons if lesson.comparison is None),
+            lessons=Counter(lesson.group for lesson in lessons),
             comparisons=frozenset(lesson.group for lesson in lessons if lesson.comparison is not None),
             oldest_version=min((call.version for lesson in lessons for call in lesson.records), default=0),
         )
@@ -106,14 +105,15 @@ class WaitingSessions:
             return False
         self.forget(rollout_id)
         self._headings[rollout_id] = heading
-        for group in heading.groups:
+        for group in heading.lessons:
             self._members.setdefault(group, {})[rollout_id] = None
+        self._lessons.update(heading.lessons)
         heapq.heappush(self._by_age, (heading.oldest_version, rollout_id))
         if heading.comparisons:
             self._new_comparisons |= heading.comparisons - self._sought
             until = max(lesson.judged_at for lesson in lessons if lesson.comparison is not None) + GRACE_SECONDS
             heapq.heappush(self._alone_until, (until, rollout_id))
-        self.reconsider(heading.groups)
+        self.reconsider(heading.lessons)
         return True
 
     def forget(self, rollout_id: str) -> None:
@@ -123,24 +123,25 @@ class WaitingSessions:
         heading = self._headings.pop(rollout_id, None)
         if heading is None:
             return
-        for group in heading.groups:
+        self._lessons.subtract(heading.lessons)
+        for group in heading.lessons:
             members = self._members[group]
             del members[rollout_id]
             if not members:
-                del self._members[group]
-        self.reconsider(heading.groups)
+                del self._members[group], self._lessons[group]
+        self.reconsider(heading.lessons)
 
     def reconsider(self, groups: Collection[str]) -> bool:
         """Look again at which sessions of these groups are ready; return True if that has changed.
 
-        A group of more than two changes nothing for those that were in it.
+        Whoever joins or leaves a group of three or more changes nothing for the others.
         """
         changed = False
         for group in groups:
             members = self._members.get(group, {})
             for rollout_id in [*members] if len(members) <= 2 else [next(reversed(members))]:
                 heading = self._headings[rollout_id]
-                ready = all(self._is_complete(each, comparison=each in heading.comparisons) for each in heading.groups)
+                ready = all(self._is_complete(each, comparison=each in heading.comparisons) for each in heading.lessons)
                 if ready != (rollout_id in self._ready):
                     changed = True
                     if ready:
@@ -157,11 +158,11 @@ class WaitingSessions:
                 break
             found[rollout_id] = None
             heading = self._headings[rollout_id]
-            for group in heading.comparisons:
-                found |= self._members[group]
-            for group in heading.keys:
-                if self._baselines.expected(group, []) is None:
-                    found |= dict.fromkeys(list(self._members[group])[:2])
+            for group in heading.lessons:
+                if group in heading.comparisons:
+                    found |= self._members[group]
+                elif self._baselines.expected(group, []) is None:
+                    found |= dict.fromkeys(islice(self._members[group], 2))
         return list(found)
 
     def overdue(self, version: int, max_age: int, now: float) -> list[str]:
@@ -176,7 +177,7 @@ class WaitingSessions:
         while self.all_read and self._alone_until and self._alone_until[0][0] < now:
             _, rollout_id = heapq.heappop(self._alone_until)
             heading = self._headings.get(rollout_id)
-            if heading is not None and any(len(self._members[group]) < 2 for group in heading.comparisons):
+            if heading is not None and any(self._lessons[group] < 2 for group in heading.comparisons):
                 found[rollout_id] = None
         for rollout_id in list(found):
             for group in self._headings[rollout_id].comparisons:
@@ -186,7 +187,7 @@ class WaitingSessions:
     def seek_the_others(self) -> None:
         """Have the sessions of an owner read again where one of them is alone in a comparison, once for each: what it
         is compared with may have been judged, and read, before."""
-        alone = {group for group in self._new_comparisons if len(self._members.get(group, ())) == 1}
+        alone = {group for group in self._new_comparisons if self._lessons.get(group) == 1}
         owners = {self._headings[rollout_id].owner for group in alone for rollout_id in self._members[group]}
         self._new_comparisons.clear()
         if len(self._sought) > _MOST_SOUGHT:
@@ -201,5 +202,5 @@ class WaitingSessions:
 
     def _is_complete(self, group: str, *, comparison: bool) -> bool:
         """Return True if a session of a group has something beside it, or before it."""
-        several = len(self._members[group]) > 1
+        several = self._lessons[group] > 1
         return several or (not comparison and self._baselines.expected(group, []) is not None)
