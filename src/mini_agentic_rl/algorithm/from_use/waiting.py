@@ -22,7 +22,7 @@ _MOST_SOUGHT: Final = 65_536
 
 @dataclass(frozen=True)
 class Heading:
-    """What is kept of a session that waits."""
+    """A session that waits, in short."""
 
     owner: str
     judged_at: float
