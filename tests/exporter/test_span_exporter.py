@@ -129,6 +129,20 @@ async def test_a_slow_receiver_costs_a_run_spans_and_no_time(caplog):
     assert f"{exporter.counts.dropped} spans were not exported" in caplog.text
 
 
+async def test_a_receiver_that_never_answers_holds_the_end_of_a_run_up_for_a_bounded_time(caplog):
+    collector = Collector(delay=300)
+    exporter = exporter_to(collector.url, timeout=300.0)
+    for _ in range(2):
+        await two_calls(ExportingStore(InMemoryLightningStore(), exporter), DummyTracer())
+    begin = time.monotonic()
+    await asyncio.to_thread(exporter.close, 0.2)
+    assert time.monotonic() - begin < 60
+    assert (exporter.counts.sent, exporter.counts.dropped) == (0, 10)
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"10 spans were not exported to {collector.url}/v1/traces, beside 0 that arrived"
+    ]
+
+
 async def test_large_spans_that_wait_take_bounded_memory():
     exporter = exporter_to("http://127.0.0.1:9", timeout=0.5, most_characters=10_000)
     store = ExportingStore(InMemoryLightningStore(), exporter)
