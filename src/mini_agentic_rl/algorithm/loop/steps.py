@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ...processors import CoreWatch
 from ..peak_memory import peak_memory_bytes
 from .groups import Group, group_metrics
 from .idle_steps import LostSteps
@@ -122,6 +123,7 @@ class StepWork:
         self._run = run
         self._before = (run.served.sampler.sampled_tokens, run.policy.counters().computed_tokens)
         self._prompts = run.served.prompts()
+        self._cores = CoreWatch()
         self._started = self._sampled = time.perf_counter()
         self._tokens = 0
 
@@ -148,7 +150,10 @@ class StepWork:
         drift = {
             f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in run.served.prompts().items()
         }
+        use = self._cores.use()
         return drift | {
+            "machine/cores": use.cores,
+            "machine/cores_free": use.free,
             "tokens_per_second": tokens / max(1e-9, spent),
             "sampling/computed_tokens": float(computed),
             "seconds/sampling": sampling,

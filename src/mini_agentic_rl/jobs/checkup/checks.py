@@ -1,0 +1,25 @@
+"""What one check of the installation or of the computer has found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+CheckState = Literal["ok", "note", "fault"]
+"""A fault keeps something from working; a note is worth knowing."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check."""
+
+    name: str
+    state: CheckState
+    found: str
+    """What is there."""
+    advice: str = ""
+    """What to do about it; empty where nothing is to be done."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)

@@ -1,0 +1,91 @@
+"""Settings that suit a computer, and the minutes that `make train` takes on it, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ...metrics import number
+from .speed import Speed
+
+_GB: Final = 10**9
+_SMALL_CARD: Final = 6 * _GB
+_LONG_STEP: Final = 180.0
+"""Seconds of a step of `make train` above which fewer tasks a step show sooner whether it learns."""
+
+
+@dataclass(frozen=True)
+class RecommendedOption:
+    """A setting of `train`, and why."""
+
+    setting: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What follows from the checks."""
+
+    options: Sequence[RecommendedOption]
+    train_minutes: float | None
+    """Of `make train`, without the installation; None where the speed was not measured."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"options": [asdict(one) for one in self.options], "train_minutes": self.train_minutes}
+
+
+def recommend(
+    speed: Speed | None, *, memory: int, cores: float, card_memory: int | None, planned_peak: int
+) -> Recommendation:
+    """Return settings for a computer.
+
+    Args:
+        memory: bytes that are free.
+        cores: those that are free for this process.
+        card_memory: bytes of the card; None without one.
+        planned_peak: bytes that the default settings of `train` are planned to take.
+    """
+    options = []
+    if speed is not None:
+        options.append(RecommendedOption("dtype", speed.dtype, "the fastest here, and what `auto` takes"))
+    if card_memory is not None and card_memory <= _SMALL_CARD:
+        options.append(RecommendedOption("preset", "4gb", "chooses what fits into the card's memory"))
+    elif card_memory is None and memory < planned_peak:
+        fits = f"{memory / _GB:.1f} GB are free and {planned_peak / _GB:.1f} GB are planned"
+        options.append(RecommendedOption("preset", "4gb", f"{fits}; it chooses what takes less"))
+    if card_memory is None and cores < 1.5:
+        why = "with one core free a second thread only waits"
+        options.append(RecommendedOption("OMP_NUM_THREADS", "1", why))
+    minutes = None
+    if speed is not None:
+        step = STEP.seconds(speed)
+        minutes = (START_SECONDS + IMITATION.seconds(speed) + MEASUREMENTS.seconds(speed) + STEPS * step) / 60
+        if step > _LONG_STEP:
+            tasks = max(4, round(TASKS * _LONG_STEP / step))
+            why = f"a step of {TASKS} would take {number(step)} s"
+            options.append(RecommendedOption("tasks_per_step", str(tasks), why))
+    return Recommendation(options, minutes)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Tokens of a part of `make train`, as a recorded run had them."""
+
+    sampled: float = 0.0
+    learned: float = 0.0
+
+    def seconds(self, speed: Speed) -> float:
+        return self.sampled / (SAMPLING_SHARE * speed.sampled) + self.learned / speed.learned
+
+
+STEPS: Final = 12
+TASKS: Final = 12
+START_SECONDS: Final = 15.0
+SAMPLING_SHARE: Final = 0.6
+"""Share of the speed test's rate that a step reaches, whose batches are not full at their ends, and wait for agents."""
+IMITATION: Final = _Work(learned=400_000)
+MEASUREMENTS: Final = _Work(sampled=60_000)
+STEP: Final = _Work(sampled=9_000, learned=8_000)
