@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
-from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config import JsonSettings, Settings
+from ..config import JsonSettings, Settings, restated
 from ..jobs import ServeSettings, TrainConfig
 from ..metrics import counted, finding_text, number
 from ..visible_text import visible_line
@@ -21,6 +20,7 @@ from .dashboard import DashboardSettings
 from .options import MEASURE, settings_command, with_options
 from .store_server import ServeStoreSettings
 from .tables import show
+from .watch import WatchSettings
 
 if TYPE_CHECKING:
     from ..dashboard import Examined
@@ -35,8 +35,12 @@ class DoctorSettings(JsonSettings):
     helps: ClassVar[Mapping[str, str]] = {"json_output": "Print what was found as JSON."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Doctor": ("run", "speed_test"), "Output": ("json_output",)}
 
-    run: Path | None = Field(default=None, json_schema_extra={"argument": True})
-    """Folder of a run, which may still be going on; without one the installation and the computer are checked."""
+    run: Path | None = restated(
+        WatchSettings,
+        "run",
+        None,
+        "Folder of a run, which may still be going on; without one the installation and the computer are checked.",
+    )
     speed_test: bool = True
     """Measure for ten seconds how fast this computer samples and learns, where no run is named."""
 

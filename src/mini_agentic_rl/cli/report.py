@@ -11,20 +11,20 @@ from typing import Any, ClassVar, Literal
 import typer
 from pydantic import Field
 
-from ..config import Settings
+from ..config import Settings, restated
 from ..errors import UserError
 from ..metrics import read_metrics
 from .options import MEASURE, settings_command
+from .watch import WatchSettings
 
 
 class ReportSettings(Settings):
     """Settings of `report`."""
 
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Report": ("run", "form", "output")}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Report": ("run", "file_format", "output")}
 
-    run: Path = Field(json_schema_extra={"argument": True})
-    """Folder of a run, finished or not."""
-    form: Literal["png", "svg", "pdf", "html"] = Field(default="png", json_schema_extra={"option": "--format"})
+    run: Path = restated(WatchSettings, "run", ..., "Folder of a run, finished or not.")
+    file_format: Literal["png", "svg", "pdf", "html"] = Field(default="png", json_schema_extra={"option": "--format"})
     """Kind of file: `png`, `svg` and `pdf` are pictures of the curves by matplotlib (the extra `plots`), `html` is the
     report with accuracies, curves, transcripts and settings."""
     output: Path | None = None
@@ -47,14 +47,14 @@ async def _write(settings: ReportSettings) -> Path:
         facts: dict[str, Any] = source.facts()
         rows, measured = read_metrics(source.folder.metrics_path), facts.get("intervals") or []
         output = settings.output
-        if settings.form == "html":
+        if settings.file_format == "html":
             target = output or source.folder.report_path
         else:
-            target = output or source.folder.curves_paths[settings.form]
+            target = output or source.folder.curves_paths[settings.file_format]
         with _writing(target):
-            if settings.form == "html":
+            if settings.file_format == "html":
                 return report_again(source.folder, measured, await transcripts_of(source), target)
-            return draw_curves(rows, target, form=settings.form, title=facts["name"], measured=measured)
+            return draw_curves(rows, target, form=settings.file_format, title=facts["name"], measured=measured)
     finally:
         await close_sources(sources)
 

@@ -17,8 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..config import Settings
+from ..config import Settings, restated
 from ..errors import UserError
+from ..jobs import LearnSettings
 from ..metrics import (
     ConsoleLogger,
     finding_text,
@@ -49,10 +50,8 @@ class WatchSettings(Settings):
 
     run: Path = Field(json_schema_extra={"argument": True})
     """Folder of a run, as `train` names it by --output-dir."""
-    once: bool = False
-    """Show how it stands, and end."""
-    poll_seconds: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """Seconds between two looks."""
+    once: bool = restated(LearnSettings, "once", False, "Show how it stands, and end.")
+    poll_seconds: float = restated(LearnSettings, "poll_seconds", 2.0, "Seconds between two looks.")
 
 
 @dataclass(frozen=True)

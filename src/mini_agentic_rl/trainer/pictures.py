@@ -43,7 +43,9 @@ def draw_curves(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPackageError("a picture of the curves", "matplotlib", extra="plots", setting="form") from error
+        raise MissingPackageError(
+            "a picture of the curves", "matplotlib", extra="plots", setting="file_format"
+        ) from error
     families = {name: series for name, series in series_by_family(rows).items() if _points(series)}
     lines = max(1, math.ceil(len(families) / _COLUMNS))
     columns = max(1, min(_COLUMNS, len(families)))

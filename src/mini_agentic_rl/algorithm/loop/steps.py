@@ -13,6 +13,7 @@ from .idle_steps import LostSteps
 from .objective import Objective
 from .replay import remember, replayed_groups
 from .sampling import SampledStep, sample_groups
+from .seen_tokens import record_seen
 from .step_tasks import StepTasks
 from .training_run import TrainingRun
 
@@ -44,6 +45,7 @@ class ExactSteps:
     async def step(self) -> dict[str, float]:
         """See `Steps.step`."""
         run = self._run
+        await record_seen(run.store, self._objective.take_seen())
         work = StepWork(run)
         tasks = self._step_tasks.of_step(run.dataset, run.progress)
         await run.served.publish()
@@ -74,7 +76,8 @@ class ExactSteps:
         return metrics | work.learnt() | {"seconds/tail": found.tail_seconds}
 
     async def close(self) -> None:
-        """Do nothing: all is learnt."""
+        """Record what the learner saw of the last step: all is learnt."""
+        await record_seen(self._run.store, self._objective.take_seen())
 
 
 def count_rollouts(run: TrainingRun, found: SampledStep, lost: LostSteps) -> None:

@@ -51,7 +51,7 @@ def cut_answers(view: RunView) -> Finding | None:
         "fault" if often else "watch",
         "Answers are cut off",
         f"{percent(share, 0)} of the rollouts of the last {counted(len(found), 'step')} ended at a bound of their "
-        "length, before they said what they would have said",
+        "length, before the answer was complete",
         "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
         "`mask_truncated` does not train what was cut",
         view.examples(one for one in view.rollouts if one.cut),

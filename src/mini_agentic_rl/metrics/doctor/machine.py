@@ -10,7 +10,7 @@ from .view import RunView, mean
 
 _MISMATCH: Final = 0.05
 """Nats a token: bfloat16 gives about 0.01 where both sides compute the same."""
-_RISEN: Final = 3.0
+_RISEN: Final = 2.0
 _NOTICED: Final = 0.02
 _TAIL: Final = 0.4
 _SHORT: Final = 2.0
