@@ -16,6 +16,29 @@ _LONG_STEP: Final = 180.0
 
 
 @dataclass(frozen=True)
+class _Work:
+    """Tokens of a part of `make train`, as a recorded run had them."""
+
+    sampled: float = 0.0
+    learned: float = 0.0
+
+    def seconds(self, speed: Speed) -> float:
+        return self.sampled / (_SAMPLING_SHARE * speed.sampled) + self.learned / (_LEARNING_SHARE * speed.learned)
+
+
+_STEPS: Final = 12
+_TASKS: Final = 12
+_START_SECONDS: Final = 15.0
+_SAMPLING_SHARE: Final = 0.6
+"""Share of the speed test's rate that a run reaches: its batches run empty at their ends, and wait for agents."""
+_LEARNING_SHARE: Final = 0.5
+"""The same of learning: its chunks are cut where the tree forks, and steps are taken between them."""
+_IMITATION: Final = _Work(learned=240_000)
+_MEASUREMENTS: Final = _Work(sampled=43_000)
+_STEP: Final = _Work(sampled=6_000, learned=1_800)
+
+
+@dataclass(frozen=True)
 class RecommendedOption:
     """A setting of `train`, and why."""
 
@@ -61,31 +84,10 @@ def recommend(
         options.append(RecommendedOption("OMP_NUM_THREADS", "1", why))
     minutes = None
     if speed is not None:
-        step = STEP.seconds(speed)
-        minutes = (START_SECONDS + IMITATION.seconds(speed) + MEASUREMENTS.seconds(speed) + STEPS * step) / 60
+        step = _STEP.seconds(speed)
+        minutes = (_START_SECONDS + _IMITATION.seconds(speed) + _MEASUREMENTS.seconds(speed) + _STEPS * step) / 60
         if step > _LONG_STEP:
-            tasks = max(4, round(TASKS * _LONG_STEP / step))
-            why = f"a step of {TASKS} would take {number(step)} s"
+            tasks = max(4, round(_TASKS * _LONG_STEP / step))
+            why = f"a step of {_TASKS} would take {number(step)} s"
             options.append(RecommendedOption("tasks_per_step", str(tasks), why))
     return Recommendation(options, minutes)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Tokens of a part of `make train`, as a recorded run had them."""
-
-    sampled: float = 0.0
-    learned: float = 0.0
-
-    def seconds(self, speed: Speed) -> float:
-        return self.sampled / (SAMPLING_SHARE * speed.sampled) + self.learned / speed.learned
-
-
-STEPS: Final = 12
-TASKS: Final = 12
-START_SECONDS: Final = 15.0
-SAMPLING_SHARE: Final = 0.6
-"""Share of the speed test's rate that a step reaches, whose batches are not full at their ends, and wait for agents."""
-IMITATION: Final = _Work(learned=400_000)
-MEASUREMENTS: Final = _Work(sampled=60_000)
-STEP: Final = _Work(sampled=9_000, learned=8_000)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from ..readable import counted, number, percent
-from .finding import Finding
+from .finding import Finding, Level
 from .view import Measured, RunView, mean
 
 IdleCause = Literal["solved", "unsolved", "constant", "alike"]
@@ -37,8 +37,10 @@ IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
 
 _EXACT: Final = 1e-9
 _FEW_GROUPS: Final = 8
-_MOST: Final = 0.5
-"""Share of groups without a signal from which on most of the sampling is in vain."""
+_MOST: Final = 2 / 3
+"""Share of groups without a signal from which on most of the sampling is in vain; towards its end a run that has learnt
+its tasks comes near it."""
+_NEARLY_ALL: Final = 0.85
 _NEAR: Final = 0.1
 """Share of the range from 0 to 1 within which rewards count as all alike."""
 _UNREWARDED: Final = 0.1
@@ -68,7 +70,7 @@ def equal_rewards(view: RunView) -> Finding | None:
     """Find that the rollouts of most groups earned the same, so that nothing follows from comparing them."""
     found = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
     groups, signals = sum(row[0] for row in found), sum(row[1] for row in found)
-    if groups < _FEW_GROUPS or signals > (1 - _MOST) * groups:
+    if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
         return None
     reward, spread = mean(row[2] for row in found), mean(row[3] for row in found)
     cause = idle_cause(reward, spread)
@@ -80,7 +82,8 @@ def equal_rewards(view: RunView) -> Finding | None:
         f"in {groups - signals:.0f} of {groups:.0f} groups of the last {counted(len(found), 'step')} all rollouts "
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
     )
-    return Finding("equal_rewards", "fault", "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
+    level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
+    return Finding("equal_rewards", level, "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
 
 
 def no_reward(view: RunView) -> Finding | None:
