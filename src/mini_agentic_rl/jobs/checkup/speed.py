@@ -21,11 +21,13 @@ from ...policy import (
     resolve_device,
     resolve_dtype,
 )
-from ...tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from ...tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest, TokenTree, pack
 
 _ROLLOUTS: Final = 32
 _PROMPT: Final = 160
 _ANSWER: Final = 40
+_LONGEST: Final = 256
+_PATIENCE: Final = 300.0
 _SHAPE: Final[dict[str, Any]] = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -86,27 +88,56 @@ def _random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.devic
 
 def _sampling_rate(policy: Policy, seconds: float) -> float:
     """Return tokens a second while `_ROLLOUTS` are sampled at once; their prompts differ, but for the beginning."""
-    draw = np.random.default_rng(0)
-    vocabulary = policy.model.base.config.vocab_size
-    system = draw.integers(0, vocabulary, _PROMPT // 2).tolist()
-    running = []
-    for number in range(_ROLLOUTS):
-        prompt = (*system, *draw.integers(0, vocabulary, _PROMPT // 2).tolist())
-        # No token ends it: what is measured is a full batch.
-        sampling = SamplingParams(max_tokens=4096, seed=number)
-        running.append(policy.engine.submit(TokenRequest(prompt, sampling), lambda delta: None))
+    load = _Load(policy)
     try:
         _wait_for(lambda: policy.engine.sampled_tokens >= 4 * _ROLLOUTS)  # prompts are read, and what is lazy is made
         before, started = policy.engine.sampled_tokens, time.perf_counter()
         time.sleep(seconds)
         return (policy.engine.sampled_tokens - before) / (time.perf_counter() - started)
     finally:
-        for one in running:
-            policy.engine.cancel(one)
+        load.end()
+
+
+class _Load:
+    """Keeps `_ROLLOUTS` requests running: where one ends the next begins."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._engine = policy.engine
+        self._draw = np.random.default_rng(0)
+        self._vocabulary = policy.model.base.config.vocab_size
+        self._system = self._draw.integers(0, self._vocabulary, _PROMPT // 2).tolist()
+        self._running: dict[int, Any] = {}
+        self._ended = False
+        for number in range(_ROLLOUTS):
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        prompt = (*self._system, *self._draw.integers(0, self._vocabulary, _PROMPT // 2).tolist())
+
+        def on_delta(delta: TokenDelta) -> None:
+            if delta.finish_reason in ("stop", "length") and not self._ended:
+                self._begin(number)
+
+        request = TokenRequest(prompt, SamplingParams(max_tokens=_LONGEST, seed=number))
+        self._running[number] = self._engine.submit(request, on_delta)
+
+    def end(self) -> None:
+        """Cancel them."""
+        self._ended = True
+        for one in self._running.values():
+            self._engine.cancel(one)
 
 
 def _wait_for(ready: Callable[[], bool]) -> None:
+    """Wait until something is so.
+
+    Raises:
+        TimeoutError: it is not after `_PATIENCE`.
+    """
+    end = time.monotonic() + _PATIENCE
     while not ready():
+        if time.monotonic() > end:
+            raise TimeoutError(f"the model has sampled next to nothing in {_PATIENCE:.0f} s")
         time.sleep(0.01)
 
 
