@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, AnyReward, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, Trainer
 from mini_agentic_rl.adapter import spans_to_records
@@ -69,7 +69,7 @@ def trained(tmp_path_factory):
     torch.manual_seed(0)
     store = InMemoryLightningStore()
     own = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=4)
-    Trainer(algorithm=own, store=store, hooks=[CountLetters()], n_runners=4).fit(Letters(), TASKS)
+    Trainer(algorithm=own, store=store, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
     return store
 
 
