@@ -58,7 +58,7 @@ def test_a_pass_tells_the_log_probability_and_entropy_of_each_term_however_it_is
 
 
 async def test_a_store_that_takes_no_span_stops_no_run(caplog):
-    seen = SeenCall(record(rollout_id="gone", attempt_id="gone"), 3, np.zeros(4), np.zeros(4))
+    seen = SeenCall(record(rollout_id="gone", attempt_id="gone"), 3, np.zeros(4, np.float32), np.zeros(4, np.float32))
     await record_seen(InMemoryLightningStore(), [seen])
     assert "not recorded" in caplog.text
 

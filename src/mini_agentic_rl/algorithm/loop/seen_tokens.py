@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ...semconv import AGL_LEARNER, LearnerSpanAttributes
 from ...store import LightningStore
 from ...tokens import CompletionRecord
 from ...types import Span
-from ..losses.base import Floats
 
 logger = logging.getLogger(__name__)
+
+Numbers = npt.NDArray[np.float32]
 
 _DIGITS = 4
 
@@ -34,9 +36,9 @@ class SeenCall:
     record: CompletionRecord
     version: int
     """Policy version of the learner's weights."""
-    logprobs_N: Floats
+    logprobs_N: Numbers
     """Log-probabilities of its trained tokens [N]."""
-    entropy_N: Floats
+    entropy_N: Numbers
     """Entropies of the distributions that they were drawn from [N]."""
 
 
@@ -78,5 +80,5 @@ def _span(rollout_id: str, attempt_id: str, number: int, calls: Sequence[SeenCal
     )
 
 
-def _rounded(each: Sequence[Floats]) -> list[float]:
+def _rounded(each: Sequence[Numbers]) -> list[float]:
     return [round(value, _DIGITS) for values_N in each for value in values_N.tolist()]
