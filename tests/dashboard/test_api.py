@@ -37,6 +37,15 @@ def test_curves_hold_the_numbers_of_the_metrics_by_rl_step(shown, run_folder):
     assert [step for step, _ in expected] == [1, 2]
 
 
+def test_every_metric_of_a_run_stands_in_the_doctors_table(run_folder):
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    names = {name for row in rows for name in row} - {"time", "phase", "step"}
+    known = {name for name in names if f"`{name}`" in page or name.startswith("drift/forked")}
+    assert len(names) > 30
+    assert names - known == set()
+
+
 def test_the_doctor_looks_at_metrics_and_rollouts_and_at_a_store_alone(shown, serve, tmp_path):
     found = shown.get("letters/doctor")
     assert (found["steps"], found["rollouts"]) == (2, 16)
