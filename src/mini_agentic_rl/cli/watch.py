@@ -56,7 +56,7 @@ class WatchSettings(Settings):
 
 @dataclass(frozen=True)
 class Glance:
-    """How a run stands."""
+    """A run as it stands at one moment."""
 
     state: str
     """`finished`, `running`, or `interrupted`."""

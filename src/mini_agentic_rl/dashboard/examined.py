@@ -24,7 +24,7 @@ _ENDED: Final = ("succeeded", "failed")
 
 @dataclass(frozen=True)
 class Examined:
-    """What the doctor has looked at, and what it found."""
+    """A run that the doctor has looked at, and the faults that it found."""
 
     name: str
     view: RunView

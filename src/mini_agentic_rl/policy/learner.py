@@ -107,7 +107,7 @@ Loss = Callable[[LossInputs], LossOutputs]
 
 
 class SeenTerms:
-    """What a pass found at each term of a pack; NaN where it has not computed it.
+    """Numbers that a pass found at each term of a pack; NaN where it has not computed them.
 
     Args:
         count: number of the pack's terms.

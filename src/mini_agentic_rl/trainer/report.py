@@ -117,7 +117,7 @@ def _interval_bar(row: Mapping[str, Any]) -> str:
 
 
 def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
-    """What the doctor finds; nothing of a run without a step of reinforcement learning."""
+    """The findings of the doctor; nothing of a run without a step of reinforcement learning."""
     view = RunView.of_rows(rows, eval_size=eval_size if isinstance(eval_size, int) else None)
     if not view.steps:
         return ""

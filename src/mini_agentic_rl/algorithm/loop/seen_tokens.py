@@ -31,7 +31,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class SeenCall:
-    """What the learner saw of one LLM call."""
+    """One LLM call as the learner saw it."""
 
     record: CompletionRecord
     version: int

@@ -1,4 +1,4 @@
-"""What one check of the installation or of the computer has found."""
+"""The result of one check of the installation or of the computer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Check:
     name: str
     state: CheckState
     found: str
-    """What is there."""
+    """The state of things in words."""
     advice: str = ""
-    """What to do about it; empty where nothing is to be done."""
+    """Advice on it; empty where nothing is to be done."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -49,7 +49,7 @@ class RecommendedOption:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What follows from the checks."""
+    """Settings that follow from the checks."""
 
     options: Sequence[RecommendedOption]
     train_minutes: float | None

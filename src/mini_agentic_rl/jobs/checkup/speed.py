@@ -43,7 +43,7 @@ _SHAPE: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Speed:
-    """What the test measured."""
+    """Rates that the test measured."""
 
     model: str
     dtype: str

@@ -1,4 +1,4 @@
-"""What a rule of the doctor has found."""
+"""A fault that a rule of the doctor has found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
     seen: str
     """The figures that show it."""
     advice: str
-    """What to change, with the names of settings in backticks."""
+    """Advice on the change that helps, with the names of settings in backticks."""
     rollouts: tuple[str, ...] = ()
     """Ids of some rollouts that show it."""
     adapter: str = ""

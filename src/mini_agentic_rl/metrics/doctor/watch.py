@@ -38,5 +38,5 @@ class RunWatch:
 
     @property
     def view(self) -> RunView:
-        """What is kept."""
+        """The part of the run that is kept."""
         return RunView([*self._first, *self._last], list(self._measured))
