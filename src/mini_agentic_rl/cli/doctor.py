@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..config import JsonSettings, Settings, restated
 from ..jobs import ServeSettings, TrainConfig
-from ..metrics import counted, finding_text, number
+from ..metrics import WINDOW, counted, finding_text, number
 from ..visible_text import visible_line
 from .dashboard import DashboardSettings
 from .options import MEASURE, settings_command, with_options
@@ -93,10 +93,12 @@ def show_examined(console: Console, found: Examined, path: str) -> None:
             console.print(
                 Text(f"see for example: agl rollouts show {visible_line(first)} --store {path}", "dim"), soft_wrap=True
             )
-    if found.findings:
-        console.print()
-    verdict = "nothing is wrong" if not found.findings else "nothing is wrong with the rest"
-    console.print(Text(f"{verdict}: {', '.join(found.healthy)}", "dim"), soft_wrap=True)
+    console.print()
+    if 0 < len(view.steps) < WINDOW:
+        console.print(f"a rule sees best over {WINDOW} steps: look again when there are more", style="dim")
+    verdict = "no other fault was found" if found.findings else "no fault was found"
+    rules = f"{verdict} (rules: {', '.join(found.healthy)})"
+    console.print(Text(rules, "dim"), soft_wrap=True)
 
 
 def _checked(settings: DoctorSettings) -> int:

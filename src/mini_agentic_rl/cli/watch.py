@@ -147,7 +147,8 @@ def _page(glance: Glance) -> RenderableType:
     if measured:
         parts.append(_measurements(measured))
     steps = [(step_label(_numbers(row), int(row.get("step", 0))), _numbers(row)) for row in glance.rows]
-    shown = [(label, held_out(row) or row) for label, row in steps if "accuracy" not in row][-_SHOWN_STEPS:]
+    measured_apart = [one for one in steps if not any(name.endswith("accuracy") for name in one[1])]
+    shown = [(label, held_out(row) or row) for label, row in measured_apart][-_SHOWN_STEPS:]
     if shown:
         parts.append(steps_table(shown))
     parts += [finding_text(finding) for finding in glance.examined.findings]

@@ -8,12 +8,13 @@ None; `rules.py` lists them all. The live view, the report, the dashboard and th
 from .finding import Finding
 from .rewards import IDLE, IdleCause, idle_cause
 from .rules import RULES, diagnose
-from .view import Measured, RolloutFacts, RunView, StepNumbers
+from .view import WINDOW, Measured, RolloutFacts, RunView, StepNumbers
 from .watch import RunWatch
 
 __all__ = [
     "IDLE",
     "RULES",
+    "WINDOW",
     "Finding",
     "IdleCause",
     "Measured",
