@@ -127,6 +127,8 @@ def show_checkup(console: Console, found: Mapping[str, Any]) -> None:
         console.print(table)
         console.print()
     speed, recommended = found["speed"], found["recommendation"]
+    shared = any(check["name"] == "Other work" and check["state"] != "ok" for check in found["hardware"])
+    beside = ", beside the other work; look again when that has ended" if shared else ""
     if speed is not None:
         console.print(
             f"Speed of {speed['model']} ({speed['dtype']}, {counted(speed['threads'], 'thread')}): "
@@ -136,7 +138,7 @@ def show_checkup(console: Console, found: Mapping[str, Any]) -> None:
         )
         console.print(
             f"`make train`, or `mini-agentic-rl train`, takes about {number(round(recommended['train_minutes']))} "
-            "minutes here",
+            f"minutes here{beside}",
             highlight=False,
             soft_wrap=True,
         )
