@@ -164,11 +164,10 @@ class SpanExporter:
             self._waiting = [0, 0]
         if self.counts.dropped:
             logger.warning(
-                "%s of %s exported to %s; %s could not be",
-                counted(self.counts.sent, "span was", "spans were"),
-                f"{self.counts.sent + self.counts.dropped:,}",
+                "%s not exported to %s, beside %s that arrived",
+                counted(self.counts.dropped, "span was", "spans were"),
                 self.receiver.shown,
-                f"{self.counts.dropped:,}",
+                f"{self.counts.sent:,}",
             )
         elif self.counts.sent:
             logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.receiver.shown)
