@@ -201,10 +201,10 @@ class TestSlurm:
         tool(bins, "srun", SRUN)
         tool(bins, "torchrun", TORCHRUN)
         tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
-        script = ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run"), "--shard"]
+        script = ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run"), "--resume"]
         slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-3]"}
         found = run_script(tmp_path, script, tmp_path, 3, LEARNERS="2", RANKS="4", **slurm)
-        assert found["algorithm"]["words"][-1] == "--shard"
+        assert found["algorithm"]["words"][-1] == "--resume"
         asked = get_args_parser().parse_args((tmp_path / "told.torchrun").read_text().splitlines())
         assert (asked.nnodes, asked.nproc_per_node, asked.node_rank) == ("2", "4", 0)
         assert (asked.master_addr, asked.training_script, asked.module) == ("node1", "mini_agentic_rl", True)

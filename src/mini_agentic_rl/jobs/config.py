@@ -147,7 +147,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.cache_mib",
             "engine.cuda_graphs",
             "ranks.rank_timeout",
-            "ranks.shard",
             "engine.sampler_device",
             "loop.gateway_port",
             "loop.gateway_host",
