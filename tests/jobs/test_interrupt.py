@@ -52,7 +52,7 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(
     options = [
         *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
-        *("--max-new-tokens", "24", "--checkpoint-every", "100", "--max-staleness", staleness),
+        *("--max-new-tokens", "24", "--checkpoint-every", "100", "--max-staleness", staleness, "--max-samples", "40"),
     ]
     with WarmProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 3")

@@ -24,7 +24,7 @@ from warm import WarmProcess, run_warm
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
-TINY = ("--max-new-tokens", "8", "--cache-mib", "64")
+TINY = ("--max-new-tokens", "8", "--cache-mib", "64", "--max-samples", "8")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_pat
     told = run(
         *("train", "--agent", "sql", "--model", model, *TINY, "--json"),
         *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
-        *("--sft-examples", "2", "--max-samples", "4", "--output-dir", tmp_path / "run"),
+        *("--sft-examples", "2", "--output-dir", tmp_path / "run"),
     )
     assert json.loads(told)["steps"] == 1
     used = json.loads((tmp_path / "run" / "config.json").read_text())
