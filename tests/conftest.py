@@ -40,17 +40,26 @@ def pytest_collection_finish():
 
 
 _LONG = (
-    *("test_project.py", "torture/test_hosts.py", "torture/test_failing_writes.py", "recipes/test_sql_training.py"),
-    *(
-        "jobs/test_interrupt.py",
-        "benchmarks/test_step_benchmarks.py",
-        "samplers/test_pool.py",
-        "invariant/test_ranks.py",
-    ),
-    *("examples/test_examples.py", "jobs/test_bad_input.py", "rl_training_tool/test_processes.py"),
-    *("torture/test_full_disk.py", "torture/test_grammars.py", "torture/test_large_bodies.py"),
-    *("policy/test_ranks_that_go.py", "execution/test_client_server_strategy.py", "algorithm/test_learning.py"),
-    *("algorithm/test_ppo_learning.py", "algorithm/test_trl_backend.py", "post_training/test_sft.py"),
+    "test_project.py",
+    "torture/test_hosts.py",
+    "torture/test_failing_writes.py",
+    "recipes/test_sql_training.py",
+    "jobs/test_interrupt.py",
+    "benchmarks/test_step_benchmarks.py",
+    "samplers/test_pool.py",
+    "invariant/test_ranks.py",
+    "examples/test_examples.py",
+    "jobs/test_bad_input.py",
+    "rl_training_tool/test_processes.py",
+    "torture/test_full_disk.py",
+    "torture/test_grammars.py",
+    "torture/test_large_bodies.py",
+    "policy/test_ranks_that_go.py",
+    "execution/test_client_server_strategy.py",
+    "algorithm/test_learning.py",
+    "algorithm/test_ppo_learning.py",
+    "algorithm/test_trl_backend.py",
+    "post_training/test_sft.py",
 )
 """Files that take longest. They are begun first, so that no worker is left alone with one at the end."""
 
