@@ -1,8 +1,9 @@
-"""Run a benchmark that measures its sides in processes of their own; here those that run Python are forked from this
-one, which has imported the engine: `python in_forks.py BENCHMARK options...`."""
+"""Run a benchmark that measures in processes of their own; here those that run Python are forked from this one, which
+has imported the engine: `python in_forks.py BENCHMARK options...`."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
 import signal
@@ -62,6 +63,8 @@ def main() -> None:
     del sys.argv[0]
     sys.path.insert(0, str(BENCHMARKS))
     subprocess.Popen = Forked  # type: ignore[misc]  # what `subprocess.run` starts, too
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     runpy.run_path(str(BENCHMARKS / sys.argv[0]), run_name="__main__")
 
 
