@@ -3,6 +3,7 @@ has imported the engine: `python in_forks.py BENCHMARK options...`."""
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -33,6 +34,7 @@ class Forked(subprocess.Popen[Any]):
 def _become(words: Sequence[str], environment: Mapping[str, str] | None, before: set[str]) -> None:
     """In the fork: run what was to be run, with its own input and output, and end."""
     status = 1
+    atexit._clear()  # the folders that the other process will remove are its own
     try:
         for name in set(os.listdir("/dev/fd")) - before - {"0", "1", "2"}:  # the other process waits until one closes
             try:
