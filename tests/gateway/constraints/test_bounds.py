@@ -22,6 +22,7 @@ from mini_agentic_rl.gateway.constraints.rules import MAX_SCHEMA_SIZE
 from mini_agentic_rl.gateway.limits import GrammarLimits
 from mini_agentic_rl.http import BadRequestError, OverloadedError
 from mini_agentic_rl.tokens import ConstraintError
+from processes import all_have_ended
 
 from ..samples import CALCULATOR
 from .test_grammars import END, TOKENIZER, json_schema, rule_of, strict
@@ -183,7 +184,7 @@ asyncio.run(small(max_grammar_seconds=60, max_grammar_mib=2048).compile(form(pat
             await until(compiles)
         finally:
             server.kill()
-        await until(lambda: not any(process.is_running() for process in family))
+        assert all_have_ended(family, 120)
 
 
 @pytest.mark.parametrize(
