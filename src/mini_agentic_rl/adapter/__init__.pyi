@@ -1,6 +1,8 @@
 from .base import Adapter as Adapter
 from .base import OtelTraceAdapter as OtelTraceAdapter
 from .base import TraceAdapter as TraceAdapter
+from .hierarchy import Hierarchy as Hierarchy
+from .instrumented import openai_messages as openai_messages
 from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
 from .messages import parsed_messages as parsed_messages

@@ -24,6 +24,7 @@ from .comparisons import show_comparison
 from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
 from .model_commands import add_model_commands
+from .new_project import add_new_command
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
@@ -64,6 +65,7 @@ def _train(settings: TrainConfig) -> None:
 
 
 add_sweep_command(app)
+add_new_command(app)
 add_post_training_commands(app)
 
 

@@ -9,9 +9,11 @@ from .console import shared_console as shared_console
 from .factory import LoggerName as LoggerName
 from .factory import check_loggers as check_loggers
 from .factory import make_logger as make_logger
+from .guarded import GuardedLogger as GuardedLogger
 from .jsonl import JsonlLogger as JsonlLogger
 from .jsonl import read_metrics as read_metrics
 from .jsonl import rows_until as rows_until
+from .prometheus import PrometheusLogger as PrometheusLogger
 from .readable import counted as counted
 from .readable import duration as duration
 from .readable import every as every

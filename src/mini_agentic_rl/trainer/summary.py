@@ -107,6 +107,27 @@ def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any
     return right[: count - min(half, len(wrong))] + wrong[:half]
 
 
+def transcript_rows(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
+    """Return the conversations of `transcripts` as rows of a table, each in one text."""
+    return [
+        {
+            "rollout": row["title"],
+            "reward": row["reward"],
+            "expected": row["note"],
+            "conversation": "\n\n".join(map(_spoken, row["messages"])),
+        }
+        for row in transcripts(evaluation, count)
+    ]
+
+
+def _spoken(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    said = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+    calls = message.get("tool_calls")
+    called = f"\n{json.dumps(calls, ensure_ascii=False)}" if calls else ""
+    return f"[{message.get('role')}] {said}{called}"
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what computes."""
     found = {"python": platform.python_version()}
