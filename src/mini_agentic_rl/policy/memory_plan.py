@@ -178,7 +178,8 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
         parts.append(MemoryPart("holes in the heap", holes, "learning"))
         parts.insert(0, MemoryPart("process", _PROCESS_BYTES, "always"))
-        if is_packed(settings.dtype) and settings.quantization == "none":
+        # In C++ a processor samples from the weights themselves.
+        if is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     if settings.samples_elsewhere:
@@ -312,8 +313,9 @@ def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
 
 
 def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
-    block = min(shape.vocab, VOCAB_BLOCK)
-    return settings.head_rows * block * (3 * 4 + settings.dtype.itemsize)
+    logits = settings.head_rows * min(shape.vocab, VOCAB_BLOCK)
+    # C++ writes the exponentials over the logits.
+    return logits * settings.dtype.itemsize if settings.compiled else logits * (3 * 4 + settings.dtype.itemsize)
 
 
 def _tree(work: PlannedWork) -> TokenTree:

@@ -28,8 +28,8 @@ from ...private_files import make_private_folder
 
 logger = logging.getLogger(__name__)
 
-_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "draws.cpp")
-_HEADERS: Final = ("product.h", "softmax.h")
+_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "linears.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
+_HEADERS: Final = ("product.h", "softmax.h", "dots.h")
 # The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
 _FLAGS: Final = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),

@@ -121,6 +121,13 @@ void pack_rows(const bf16* x, At at, int64_t n, int64_t size, pair* out) {
 
 __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 
+__m512 load(const bf16* x) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+void store(bf16* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x)); }
+
 // Round rows of float32 twice over: as rows of an A, and packed as a B. n is a multiple of 16, odd rows end with a 0.
 void round_rows(const float* x, int64_t ld, int64_t rows, int64_t n, bf16* as_a, pair* as_b) {
     for (int64_t r = 0; r < rows; r += 2)
