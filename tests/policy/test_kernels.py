@@ -88,7 +88,8 @@ def _adapted(outputs: int, inputs: int, rank: int, bias: bool) -> kernels.Adapte
 
 @needs_them
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 33, 130])
-def test_few_rows_times_weights_as_they_lie_are_the_products_of_each_layer(rows):
+    shapes = [(72, 8, False), (12, 3, True), (4, 0, True), (8, 17, False)]
+    layers = [_adapted(outputs, 96, rank, bias) for outputs, rank, bias in shapes]
     torch.manual_seed(0)
     layers = [
         _adapted(72, 96, 8, False),
