@@ -88,15 +88,10 @@ def _adapted(outputs: int, inputs: int, rank: int, bias: bool) -> kernels.Adapte
 
 @needs_them
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 33, 130])
+def test_few_rows_times_weights_as_they_lie_are_the_products_of_each_layer(rows):
+    torch.manual_seed(0)
     shapes = [(72, 8, False), (12, 3, True), (4, 0, True), (8, 17, False)]
     layers = [_adapted(outputs, 96, rank, bias) for outputs, rank, bias in shapes]
-    torch.manual_seed(0)
-    layers = [
-        _adapted(72, 96, 8, False),
-        _adapted(12, 96, 3, True),
-        _adapted(4, 96, 0, True),
-        _adapted(8, 96, 17, False),
-    ]
     assert all(kernels.FewRows.takes(layer.weight_NK) for layer in layers)
     few = kernels.FewRows(layers)
     # Rows that lie apart, as those of one layer's outputs among others'.
