@@ -85,12 +85,10 @@ class _LoraLinear(torch.autograd.Function):
         grad_TN = grad.reshape(-1, grad.shape[-1])
         grad_x: Tensor | None = None
         if ctx.compiled:
-            grad_TN, rank = grad_TN.contiguous(), len(a_RK)
+            grad_TN = grad_TN.contiguous()
             if ctx.needs_input_grad[0]:
                 grad_x = grad_TN @ weight_NK
-            low_grad_TR = kernels.add_adapted_back(grad_TN, a_RK, b_NR, ctx.scale, grad_x)
-            grad_a_RK = kernels.outer_product(low_grad_TR, x_TK, ctx.scale)[:rank]
-            grad_b_NR = kernels.outer_product(low_TR, grad_TN, ctx.scale)[:rank].T
+            grad_a_RK, grad_b_NR = kernels.adapted_gradients(x_TK, a_RK, b_NR, ctx.scale, low_TR, grad_TN, grad_x)
             return None if grad_x is None else grad_x.view(ctx.shape), None, None, grad_a_RK, grad_b_NR, None
         # Contiguous, because BLAS is slow on a matrix whose short side lies across memory.
         low_grad_TR = grad_TN @ b_NR.T.contiguous().to(grad.dtype).T

@@ -1,6 +1,6 @@
 """Attention, norms, gates, rotations and draws in C++ for processors that multiply bfloat16, compiled at first use."""
 
-from .adapters import add_adapted, add_adapted_back, can_adapt, outer_product
+from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import usable
 from .draws import can_draw, draw_tokens
 from .head import HeadSums
@@ -15,12 +15,11 @@ __all__ = [
     "HeadSums",
     "PagedReads",
     "TreeReads",
+    "adapted_gradients",
     "add_adapted",
-    "add_adapted_back",
     "can_adapt",
     "can_draw",
     "draw_tokens",
-    "outer_product",
     "paged_attention",
     "rms_norm",
     "rotated",

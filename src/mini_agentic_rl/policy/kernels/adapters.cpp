@@ -6,19 +6,61 @@
 
 namespace {
 
-// A matrix of the adapter in float32, [rank, size], either as it lies or transposed.
-struct Matrix {
-    const float* data;
-    int64_t rank, size;
-    bool transposed;
-    float at(int64_t r, int64_t i) const {
-        return r >= rank ? 0 : transposed ? data[i * rank + r] : data[r * size + i];
-    }
+// y = W x + scale B A x, with the gradients of A and B.
+struct Adapter {
+    const float *a, *b;  // [rank, inputs], [outputs, rank]
+    int64_t rank, inputs, outputs;  // sizes are multiples of 32
+    float scale;
+    int64_t filled() const { return rounded(rank, 4); }  // ranks are filled up by zeros
 };
 
-pair both(float even, float odd) {
-    const __m512 two = _mm512_castps128_ps512(_mm_set_ps(0, 0, odd, even));
-    return static_cast<pair>(_mm256_extract_epi32(to_bf16(two), 0));
+// The first `n` of 32 float32 numbers times `scale`, rounded, and zeros behind them.
+__m512i rounded_pairs(const float* x, int64_t n, float scale) {
+    const __m512 factor = _mm512_set1_ps(scale);
+    const __m512 low = _mm512_mul_ps(_mm512_maskz_loadu_ps(between(0, 0, n), x), factor);
+    const __m512 high = _mm512_mul_ps(_mm512_maskz_loadu_ps(between(LANES, 0, n), x + LANES), factor);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(low)), to_bf16(high), 1);
+}
+
+__m256i halves(__m512i pairs, int shift) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, shift)); }
+
+// Hand `put` the pairs (2p, 2p + 1) of a matrix's ranks for 16 places: put(p, place, pairs).
+template <typename Put>
+void each_pair(const float* matrix, bool transposed, int64_t rank, int64_t size, float scale, Put put) {
+    const int64_t pairs = rounded(rank, 4) / 2;
+    for (int64_t i = 0; i < size; i += LANES) {
+        if (!transposed) {
+            for (int64_t p = 0; p < pairs; ++p) {
+                const __mmask16 first = 2 * p < rank ? 0xffff : 0, second = 2 * p + 1 < rank ? 0xffff : 0;
+                const __m512 factor = _mm512_set1_ps(scale);
+                const __m512 even = _mm512_maskz_loadu_ps(first, matrix + 2 * p * size + i);
+                const __m512 odd = _mm512_maskz_loadu_ps(second, matrix + (2 * p + 1) * size + i);
+                put(p, i, interleaved(to_bf16(_mm512_mul_ps(even, factor)), to_bf16(_mm512_mul_ps(odd, factor))));
+            }
+            continue;
+        }
+        for (int64_t r = 0; r < rank; r += 2 * LANES) {
+            __m512i x[LANES];
+            for (int lane = 0; lane < LANES; ++lane)
+                x[lane] = rounded_pairs(matrix + (i + lane) * rank + r, rank - r, scale);
+            turn(x);
+            for (int64_t p = r / 2; p < std::min(pairs, r / 2 + LANES); ++p) put(p, i, x[p - r / 2]);
+        }
+    }
+}
+
+// A matrix as rows that others are multiplied with, [filled, size], and packed as a B, [filled / 2][size].
+void as_rows(const float* matrix, bool transposed, int64_t rank, int64_t size, bf16* out) {
+    each_pair(matrix, transposed, rank, size, 1, [&](int64_t p, int64_t i, __m512i pairs) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * p * size + i), halves(pairs, 0));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (2 * p + 1) * size + i), halves(pairs, 16));
+    });
+}
+
+void as_pairs(const float* matrix, bool transposed, int64_t rank, int64_t size, float scale, pair* out) {
+    each_pair(matrix, transposed, rank, size, scale, [&](int64_t p, int64_t i, __m512i pairs) {
+        _mm512_storeu_si512(out + p * size + i, pairs);
+    });
 }
 
 // y += low b for up to four rows and V times 16 columns.
@@ -65,60 +107,89 @@ void outer_columns(const pair* low, int64_t pairs, const bf16* x, int64_t tokens
             _mm512_storeu_ps(out + n * size + v * LANES, _mm512_mul_ps(sum[n][v], _mm512_set1_ps(scale)));
 }
 
+// Low numbers [tokens, filled] as pairs of tokens, [filled][tokens / 2].
+void turn_low(const bf16* low, int64_t filled, int64_t tokens, pair* out) {
+    const int64_t pairs = (tokens + 1) / 2;
+    for (int64_t p = 0; p < pairs; ++p)
+        for (int64_t r = 0; r < filled; ++r) {
+            const pair odd = 2 * p + 1 < tokens ? low[(2 * p + 1) * filled + r] : 0;
+            out[r * pairs + p] = low[2 * p * filled + r] | odd << 16;
+        }
+}
+
+// Four rows: low = x down', rounded, and then y += low up, unless y is null.
+void adapt_rows(const bf16* x, int64_t rows, int64_t inputs, const bf16* down, int64_t filled, const pair* up,
+                int64_t outputs, bf16* low, bf16* y) {
+    for (int64_t r = 0; r < filled; r += 4) {
+        alignas(32) std::uint64_t each[4];
+        const __m512 found = sums_of(rows, x, inputs, down + r * inputs, inputs);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(each), to_bf16(found));
+        for (int64_t i = 0; i < rows; ++i) std::memcpy(low + i * filled + r, each + i, sizeof *each);
+    }
+    int64_t d = 0;
+    for (; y && d + 64 <= outputs; d += 64) add_columns<4>(low, rows, filled / 2, up + d, outputs, y + d);
+    for (; y && d < outputs; d += 32) add_columns<2>(low, rows, filled / 2, up + d, outputs, y + d);
+}
+
+// Columns d..d + 31 of out [filled, size] = scale low' x.
+void outer(const pair* low, int64_t filled, const bf16* x, int64_t tokens, int64_t size, int64_t d, float scale,
+           float* out) {
+    const int64_t pairs = (tokens + 1) / 2;
+    int64_t r = 0;
+    for (; r + 8 <= filled; r += 8)
+        outer_columns<8>(low + r * pairs, pairs, x + d, tokens, size, scale, out + r * size + d);
+    for (; r < filled; r += 4)
+        outer_columns<4>(low + r * pairs, pairs, x + d, tokens, size, scale, out + r * size + d);
+}
+
 }  // namespace
 
 extern "C" {
 
-// low = x down', rounded, and then y += scale low up, unless y is null. Ranks are filled up to a multiple of 4 by zeros: low is
-// [tokens, rank]. Sizes are multiples of 32.
-void adapt(const bf16* x, int64_t tokens, const Matrix* down, const Matrix* up, float scale, bf16* low, bf16* y) {
-    const int64_t rank = rounded(down->rank, 4), pairs = rank / 2, inputs = down->size, size = up->size;
-    bf16* a = scratch<bf16>(0, rank * inputs);
-    pair* b = scratch<pair>(1, pairs * size);
+// y [tokens, outputs] += scale B A x; low [tokens, filled] is A x. Each thread rounds the matrices for itself, which
+// costs less than waiting for another.
+void adapt(const Adapter* in, const bf16* x, int64_t tokens, bf16* low, bf16* y) {
+    const int64_t filled = in->filled();
 #pragma omp parallel
     {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < inputs; ++i)
-            for (int64_t r = 0; r < rank; ++r) a[r * inputs + i] = static_cast<bf16>(both(down->at(r, i), 0));
+        bf16* down = scratch<bf16>(0, filled * in->inputs);
+        pair* up = scratch<pair>(1, filled / 2 * in->outputs);
+        as_rows(in->a, false, in->rank, in->inputs, down);
+        as_pairs(in->b, true, in->rank, in->outputs, in->scale, up);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < size; ++i)
-            for (int64_t p = 0; p < pairs; ++p)
-                b[p * size + i] = both(scale * up->at(2 * p, i), scale * up->at(2 * p + 1, i));
-#pragma omp for schedule(static)
-        for (int64_t first = 0; first < tokens; first += 4) {
-            const int64_t rows = std::min<int64_t>(4, tokens - first);
-            for (int64_t r = 0; r < rank; r += 4) {
-                alignas(32) std::uint64_t each[4];
-                const __m512 found = sums_of(rows, x + first * inputs, inputs, a + r * inputs, inputs);
-                _mm256_store_si256(reinterpret_cast<__m256i*>(each), to_bf16(found));
-                for (int64_t i = 0; i < rows; ++i) std::memcpy(low + (first + i) * rank + r, each + i, sizeof *each);
-            }
-            int64_t d = 0;
-            for (; y && d + 64 <= size; d += 64)
-                add_columns<4>(low + first * rank, rows, pairs, b + d, size, y + first * size + d);
-            for (; y && d < size; d += 32)
-                add_columns<2>(low + first * rank, rows, pairs, b + d, size, y + first * size + d);
-        }
+        for (int64_t t = 0; t < tokens; t += 4)
+            adapt_rows(x + t * in->inputs, std::min<int64_t>(4, tokens - t), in->inputs, down, filled, up, in->outputs,
+                       low + t * filled, y + t * in->outputs);
     }
 }
 
-// out[rank, size] = scale low' x, low being [tokens, rank] with a rank that is a multiple of 4.
-void outer_product(const bf16* low, int64_t rank, const bf16* x, int64_t tokens, int64_t size, float scale,
-                   float* out) {
-    const int64_t pairs = (tokens + 1) / 2;
-    pair* turned = scratch<pair>(2, rank * pairs);
-    for (int64_t p = 0; p < pairs; ++p)
-        for (int64_t r = 0; r < rank; ++r) {
-            const pair odd = 2 * p + 1 < tokens ? low[(2 * p + 1) * rank + r] : 0;
-            turned[r * pairs + p] = low[2 * p * rank + r] | odd << 16;
+// grad_x [tokens, inputs] += the adapter's part, unless it is null; gradients of A [filled, inputs] and of B, turned,
+// [filled, outputs].
+void adapt_back(const Adapter* in, const bf16* x, const bf16* low, const bf16* grad, int64_t tokens, bf16* grad_x,
+                float* grad_a, float* grad_b) {
+    const int64_t filled = in->filled(), inputs = in->inputs, outputs = in->outputs, pairs = (tokens + 1) / 2;
+    bf16* low_grad = scratch<bf16>(2, tokens * filled);
+#pragma omp parallel
+    {
+        bf16* down = scratch<bf16>(0, filled * outputs);
+        pair* up = scratch<pair>(1, filled / 2 * inputs);
+        as_rows(in->b, true, in->rank, outputs, down);
+        as_pairs(in->a, false, in->rank, inputs, in->scale, up);
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < tokens; t += 4)
+            adapt_rows(grad + t * outputs, std::min<int64_t>(4, tokens - t), outputs, down, filled, up, inputs,
+                       low_grad + t * filled, grad_x ? grad_x + t * inputs : nullptr);
+        pair* of_inputs = scratch<pair>(3, filled * pairs);
+        pair* of_outputs = scratch<pair>(4, filled * pairs);
+        turn_low(low_grad, filled, tokens, of_inputs);
+        turn_low(low, filled, tokens, of_outputs);
+#pragma omp for schedule(static)
+        for (int64_t d = 0; d < inputs + outputs; d += 32) {
+            if (d < inputs)
+                outer(of_inputs, filled, x, tokens, inputs, d, in->scale, grad_a);
+            else
+                outer(of_outputs, filled, grad, tokens, outputs, d - inputs, in->scale, grad_b);
         }
-#pragma omp parallel for schedule(static)
-    for (int64_t d = 0; d < size; d += 32) {
-        int64_t r = 0;
-        for (; r + 8 <= rank; r += 8)
-            outer_columns<8>(turned + r * pairs, pairs, x + d, tokens, size, scale, out + r * size + d);
-        for (; r < rank; r += 4)
-            outer_columns<4>(turned + r * pairs, pairs, x + d, tokens, size, scale, out + r * size + d);
     }
 }
 

@@ -6,7 +6,7 @@ added to a layer's outputs takes one pass over its inputs and one over its outpu
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -17,12 +17,16 @@ _SIZES, _RANKS = 32, 4
 """Numbers of inputs and outputs are multiples of these, and ranks are filled up to such multiples."""
 
 
-class _Matrix(Structure):
-    _fields_ = [("data", c_void_p), ("rank", c_int64), ("size", c_int64), ("transposed", c_bool)]
+class _Adapter(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("a", "b")),
+        *((name, c_int64) for name in ("rank", "inputs", "outputs")),
+        ("scale", c_float),
+    ]
 
 
-_ADAPT = Kernel("adapt", c_void_p, c_int64, *[POINTER(_Matrix)] * 2, c_float, *[c_void_p] * 2)
-_OUTER = Kernel("outer_product", c_void_p, c_int64, c_void_p, *[c_int64] * 2, c_float, c_void_p)
+_ADAPT = Kernel("adapt", POINTER(_Adapter), c_void_p, c_int64, *[c_void_p] * 2)
+_ADAPT_BACK = Kernel("adapt_back", POINTER(_Adapter), *[c_void_p] * 3, c_int64, *[c_void_p] * 3)
 
 
 def can_adapt(x: Tensor, a_RK: Tensor, b_NR: Tensor) -> bool:
@@ -34,27 +38,25 @@ def can_adapt(x: Tensor, a_RK: Tensor, b_NR: Tensor) -> bool:
 
 def add_adapted(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -> Tensor:
     """Add `scale` B A x to `y_TN` in place; return A x, its columns filled up with zeros."""
-    down, up = _Matrix(a_RK.data_ptr(), *a_RK.shape, False), _Matrix(b_NR.data_ptr(), *reversed(b_NR.shape), True)
-    return _adapt(x_TK, down, up, scale, y_TN)
-
-
-def add_adapted_back(grad_TN: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, grad_TK: Tensor | None) -> Tensor:
-    """Add the adapter's part to the gradient of the input, in place, where that is asked for; return the gradient of
-    A x over `scale`."""
-    down, up = _Matrix(b_NR.data_ptr(), *reversed(b_NR.shape), True), _Matrix(a_RK.data_ptr(), *a_RK.shape, False)
-    return _adapt(grad_TN, down, up, scale, grad_TK)
-
-
-def outer_product(low_TR: Tensor, x_TK: Tensor, scale: float) -> Tensor:
-    """Return `scale` low' x [R, K] in float32."""
-    (tokens, rank), size = low_TR.shape, x_TK.shape[1]
-    out_RK = torch.empty(rank, size)
-    _OUTER(low_TR.data_ptr(), rank, x_TK.data_ptr(), tokens, size, scale, out_RK.data_ptr())
-    return out_RK
-
-
-def _adapt(x: Tensor, down: _Matrix, up: _Matrix, scale: float, y: Tensor | None) -> Tensor:
-    low_TR = x.new_empty(len(x), -(-down.rank // _RANKS) * _RANKS)
-    y_address = None if y is None else y.data_ptr()
-    _ADAPT(x.data_ptr(), len(x), byref(down), byref(up), scale, low_TR.data_ptr(), y_address)
+    low_TR = x_TK.new_empty(len(x_TK), -(-len(a_RK) // _RANKS) * _RANKS)
+    adapter = _Adapter(a_RK.data_ptr(), b_NR.data_ptr(), *a_RK.shape, len(b_NR), scale)
+    _ADAPT(byref(adapter), x_TK.data_ptr(), len(x_TK), low_TR.data_ptr(), y_TN.data_ptr())
     return low_TR
+
+
+def adapted_gradients(
+    x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, low_TR: Tensor, grad_TN: Tensor, grad_TK: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of A and B, and add the adapter's part to that of the input in place, where it is given.
+
+    Args:
+        low_TR: what `add_adapted` returned.
+    """
+    (rank, inputs), outputs, filled = a_RK.shape, len(b_NR), low_TR.shape[1]
+    grad_a_RK, grad_b_RN = torch.empty(filled, inputs), torch.empty(filled, outputs)
+    adapter = _Adapter(a_RK.data_ptr(), b_NR.data_ptr(), rank, inputs, outputs, scale)
+    _ADAPT_BACK(
+        *(byref(adapter), x_TK.data_ptr(), low_TR.data_ptr(), grad_TN.data_ptr(), len(x_TK)),
+        *(None if grad_TK is None else grad_TK.data_ptr(), grad_a_RK.data_ptr(), grad_b_RN.data_ptr()),
+    )
+    return grad_a_RK[:rank], grad_b_RN[:rank].T
