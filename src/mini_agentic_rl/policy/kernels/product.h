@@ -81,6 +81,11 @@ void product(int64_t m, int64_t n, int64_t pairs, const bf16* a, int64_t lda, co
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
+// Begin to load a row: rows that lie apart in memory are not foreseen by the processor.
+inline void fetch(const bf16* row, int64_t size) {
+    for (int64_t d = 0; d < size; d += 2 * LANES) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
+}
+
 // Turn 16 rows of 16 lanes into columns.
 inline void turn(__m512i r[16]) {
     __m512i t[16];
@@ -119,6 +124,7 @@ void pack_transposed(const bf16* x, At at, int64_t n, int64_t size, pair* out, i
     for (int64_t i = 0; i < ld; i += LANES) {
         const bf16* rows[LANES];
         for (int64_t lane = 0; lane < LANES; ++lane) rows[lane] = i + lane < n ? x + at(i + lane) : nullptr;
+        for (int64_t next = i + LANES; next < std::min(i + 2 * LANES, n); ++next) fetch(x + at(next), size);
         for (int64_t d = 0; d < size; d += 2 * LANES) {
             __m512i r[LANES];
 #pragma GCC unroll 16
@@ -142,6 +148,7 @@ void pack_rows(const bf16* x, At at, int64_t n, int64_t size, pair* out) {
     for (int64_t i = 0; i < n; i += 2) {
         const bf16* even = x + at(i);
         const bf16* odd = i + 1 < n ? x + at(i + 1) : nullptr;
+        for (int64_t next = i + 8; next < std::min(i + 10, n); ++next) fetch(x + at(next), size);
         for (int64_t d = 0; d < size; d += LANES) {
             const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d));
             const __m256i b =

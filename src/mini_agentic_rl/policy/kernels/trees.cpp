@@ -45,6 +45,7 @@ struct BlockRows {
             const int64_t own = block.first_own - block.context;  // from a key's place to its token
             const auto seen = [&](int64_t j) -> __mmask16 {
                 const __mmask16 of_context = between(j, 0, block.context);
+                if (of_context == 0xffff) return of_context;
                 const __mmask16 before = between(j, block.context, std::min(n, row + 1 - own));
                 const __m512i end = _mm512_maskz_loadu_epi32(before, in.end + own + j);
                 const __m512i here = _mm512_set1_epi32(static_cast<int>(row));
