@@ -48,7 +48,7 @@ def rotated(x_HTD: Tensor, cosines_TD: Tensor, sines_TD: Tensor) -> Tensor:
 
 
 def _norm(x_TM: Tensor, weight_M: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    y_TM, scales_T = torch.empty_like(x_TM), torch.empty(len(x_TM))
+    y_TM, scales_T = torch.empty_like(x_TM), torch.empty(x_TM.shape[0])
     _NORM(x_TM.data_ptr(), weight_M.data_ptr(), *x_TM.shape, epsilon, y_TM.data_ptr(), scales_T.data_ptr())
     return y_TM, scales_T
 

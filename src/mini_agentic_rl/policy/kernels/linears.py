@@ -73,7 +73,7 @@ class FewRows:
 
     def __call__(self, x_TK: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs [T, N] of each layer for an input [T, K] whose rows may lie apart."""
-        rows = len(x_TK)
+        rows = x_TK.shape[0]
         outputs = tuple(x_TK.new_empty(rows, size) for size in self._sizes)
         for place, y_TN in zip(self._layers, outputs, strict=True):
             place.out = y_TN.data_ptr()
