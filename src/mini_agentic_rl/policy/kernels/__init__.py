@@ -1,4 +1,5 @@
-"""Attention, norms, gates, rotations and draws in C++ for processors that multiply bfloat16, compiled at first use."""
+"""What a CPU that multiplies bfloat16 computes in C++, compiled at first use: attention, norms, gates and rotations,
+adapters, products of a decode step, the softmax of the head, and draws."""
 
 from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import usable

@@ -133,7 +133,7 @@ def _built(compiler: str) -> Path:
     target = folder / f"kernels-{digest.hexdigest()[:16]}.so"
     if target.exists():
         return target
-    logger.info("compiling for this processor, once (about four seconds)")
+    logger.info("compiling for this processor, once (a few seconds)")
     make_private_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]
