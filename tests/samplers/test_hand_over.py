@@ -162,7 +162,11 @@ async def test_answers_that_are_left_no_longer_slow_the_others(clock, hand_over)
     assert await got(inboxes[0]) == (4,)
 
 
-async def test_streams_at_once_carry_every_token_in_fewer_events():
+async def test_streams_at_once_carry_every_token_in_fewer_events(monkeypatch):
+    # Further apart than a loaded machine takes for a few steps of the engine; nobody waits for a pulse at the end.
+    monkeypatch.setattr("mini_agentic_rl.samplers.hand_over._APART_SECONDS", 1.0)
+    monkeypatch.setattr("mini_agentic_rl.samplers.hand_over._LONGEST_SECONDS", 5.0)
+
     async def ids_of(client, number):
         """Ids, log-probabilities and events of one stream."""
         ids, logprobs, events = [], [], 0

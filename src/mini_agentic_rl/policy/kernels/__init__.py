@@ -2,7 +2,7 @@
 adapters, products of a decode step, the softmax of the head, and draws."""
 
 from .adapters import adapted_gradients, add_adapted, can_adapt
-from .compiled import usable
+from .compiled import Unused, usable, why_unused
 from .draws import can_draw, draw_tokens
 from .head import HeadSums
 from .layers import rms_norm, rotated, silu_product
@@ -16,6 +16,7 @@ __all__ = [
     "HeadSums",
     "PagedReads",
     "TreeReads",
+    "Unused",
     "adapted_gradients",
     "add_adapted",
     "can_adapt",
@@ -27,4 +28,5 @@ __all__ = [
     "silu_product",
     "tree_attention",
     "usable",
+    "why_unused",
 ]
