@@ -80,7 +80,7 @@ test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
 # Traces in a real Phoenix, which is started from an environment of its own and asked over its API.
 test-traces: export PHOENIX_PYTHON = $(abspath $(VENV_PHOENIX))/bin/python
 test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX)
-	$(BIN)/python -m pytest -n 0 tests/exporter tests/real_phoenix $(ARGS)
+	$(BIN)/python -m pytest -n 0 tests/exporter $(ARGS)
 
 # Each tracking service for real and offline, in an environment that has all of them.
 test-loggers: $(INSTALLED_LOGGERS)

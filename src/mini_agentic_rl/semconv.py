@@ -18,6 +18,9 @@ AGL_REWARD: Final = "agentlightning.reward"
 this package gave its span this name."""
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
+AGL_LEARNER: Final = "agentlightning.learner"
+"""Name of the span that says what the learner saw of a rollout's tokens, before its update."""
+
 FAILURE_REASON: Final = "agentlightning.failure.reason"
 """Attribute of an exception span: the reason why the attempt failed or was stopped."""
 ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
@@ -80,6 +83,22 @@ class LinkPydanticModel(BaseModel):
     """Name of an attribute, or `span_id`, or `trace_id`."""
     value_match: str
     """Its value, as text."""
+
+
+class LearnerSpanAttributes:
+    """Attributes of the span of a learner: one item for each LLM call that it learnt from, and of all their trained
+    tokens, those of the first call first, a number each."""
+
+    VERSION: Final = "agentlightning.learner.version"
+    """Policy version of its weights."""
+    SPAN_IDS: Final = "agentlightning.learner.span_ids"
+    """Ids of the spans of the calls."""
+    LENGTHS: Final = "agentlightning.learner.lengths"
+    """Numbers of their trained tokens: those that were sampled and not forced."""
+    LOGPROBS: Final = "agentlightning.learner.logprobs"
+    """Log-probabilities of the tokens."""
+    ENTROPIES: Final = "agentlightning.learner.entropies"
+    """Entropies (nats) of the distributions that they were drawn from."""
 
 
 class CompletionSpanAttributes:

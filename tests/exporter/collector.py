@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,15 +21,18 @@ class Collector:
     Args:
         statuses: answers to the first requests; later ones get 200.
         rejects: how many spans of each request it says that it did not take.
-        delay: seconds until it answers.
+        held: it answers nothing until `answering` is set.
     """
 
-    def __init__(self, statuses: Sequence[int] = (), rejects: int = 0, delay: float = 0.0) -> None:
+    def __init__(self, statuses: Sequence[int] = (), rejects: int = 0, held: bool = False) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self._statuses = list(statuses)
         self._came = threading.Condition()
+        self.answering = threading.Event()
+        if not held:
+            self.answering.set()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,7 +40,7 @@ class Collector:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 if self.headers.get("content-encoding") == "gzip":
                     body = gzip.decompress(body)
-                time.sleep(delay)
+                collector.answering.wait()
                 answer = ExportTraceServiceResponse()
                 with collector._came:
                     status = collector._statuses.pop(0) if collector._statuses else 200

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from pathlib import Path
 
@@ -125,8 +124,8 @@ def test_a_service_that_breaks_in_the_middle_stops_no_run(tmp_path, monkeypatch,
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     logger = make_logger(["jsonl", "mlflow"], tmp_path)
     logger.log({"reward": 0.5}, step=1)
-    os.remove(tmp_path / "mlflow.db")
-    (tmp_path / "mlflow.db").mkdir()
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("drop table metrics")
     for step in range(2, 9):
         logger.log({"reward": 0.5}, step=step)
     logger.close()

@@ -12,6 +12,7 @@ from .records import spans_to_records as spans_to_records
 from .selection import Selection as Selection
 from .selection import TraceToTokenTree as TraceToTokenTree
 from .selection import TrainedCalls as TrainedCalls
+from .tool_use import tool_calls as tool_calls
 from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
 from .triplet import RewardMatchPolicy as RewardMatchPolicy
 from .triplet import TracerTraceToTriplet as TracerTraceToTriplet

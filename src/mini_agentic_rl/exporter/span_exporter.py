@@ -101,7 +101,7 @@ class SpanExporter:
         self._ended: OrderedDict[_Key, TracePlace | None] = OrderedDict()
         self._changed = threading.Condition()
         self._deadline: float | None = None
-        self._warned_of_room = self._is_away = False
+        self._warned_of_room = self._is_away = self._is_over = False
         self._refusals: set[str] = set()
         self._client = httpx.Client(timeout=receiver.timeout, verify=receiver.verify)
         self._thread = threading.Thread(target=self._work, name="span-exporter", daemon=True)
@@ -158,17 +158,17 @@ class SpanExporter:
             self._open.clear()
             self._changed.notify()
         self._thread.join(seconds + 1.0)
+        self._is_over = True
         self._client.close()
         with self._changed:
             self._drop(self._waiting[0])
             self._waiting = [0, 0]
         if self.counts.dropped:
             logger.warning(
-                "%s of %s exported to %s; %s could not be",
-                counted(self.counts.sent, "span was", "spans were"),
-                f"{self.counts.sent + self.counts.dropped:,}",
+                "%s not exported to %s, beside %s that arrived",
+                counted(self.counts.dropped, "span was", "spans were"),
                 self.receiver.shown,
-                f"{self.counts.dropped:,}",
+                f"{self.counts.sent:,}",
             )
         elif self.counts.sent:
             logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.receiver.shown)
@@ -244,7 +244,9 @@ class SpanExporter:
                 response = self._client.post(self.receiver.url, content=body, headers=headers)
             except (httpx.HTTPError, OSError) as error:
                 reason, again = f"{type(error).__name__}: {error}", True
-            except Exception as error:  # of a header or an address that httpx does not take
+            except Exception as error:  # of a header that httpx does not take, or of its end below us
+                if self._is_over:
+                    return False
                 reason, again = f"{type(error).__name__}: {error}", False
             else:
                 if response.is_success:

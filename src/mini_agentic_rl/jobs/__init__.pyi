@@ -1,4 +1,5 @@
 from .checks import check_model as check_model
+from .checkup import checkup as checkup
 from .compare import compare_job as compare_job
 from .config import PPO as PPO
 from .config import SqlTrainConfig as SqlTrainConfig

@@ -14,6 +14,7 @@ import importlib
 import json
 import netrc
 import os
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -161,7 +162,7 @@ class WandbLogger(_RunService):
         self._run.log({_STEP: self._last_step, name: table})
 
     def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
-        made = load("wandb").Artifact(f"{self._run.id}-{name}", type="model")
+        made = load("wandb").Artifact(_artifact_name(self._run.id, name), type="model")
         for file in files:
             made.add_file(str(file), name=file.name)
         self._run.log_artifact(made)
@@ -239,7 +240,7 @@ class TrackioLogger(_RunService):
         self._run.log({name: load("trackio").Table(columns=columns, data=rows)}, step=self._last_step)
 
     def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
-        made = load("trackio").Artifact(f"{self._run.name}-{name}", type="model")
+        made = load("trackio").Artifact(_artifact_name(self._run.name, name), type="model")
         for file in files:
             made.add_file(str(file), name=file.name)
         self._run.log_artifact(made)
@@ -326,6 +327,11 @@ def _hosts(file: Path) -> set[str]:
         return set(netrc.netrc(file).hosts)
     except (OSError, netrc.NetrcParseError):
         return set()
+
+
+def _artifact_name(run: str, name: str) -> str:
+    """Return a name of the characters that the services take."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{run}-{name}")
 
 
 def _cell(value: Any) -> Any:

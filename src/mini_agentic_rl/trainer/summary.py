@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..adapter import TraceToMessages
@@ -57,6 +58,27 @@ def write_results(
             transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
         )
     return summary
+
+
+def report_again(
+    folder: RunFolder, measured: Sequence[Mapping[str, Any]], conversations: Sequence[Mapping[str, Any]], path: Path
+) -> Path:
+    """Write the report of a run from its folder, whether or not it has ended, and return its path.
+
+    Args:
+        measured: its accuracies so far: `name`, `accuracy` and `count`.
+        conversations: what the report shows as transcripts.
+
+    Raises:
+        OSError: the file cannot be written.
+        UserError: a file of the run is damaged.
+    """
+    summary = folder.read_summary()
+    if not summary:
+        rows = [accuracy_row(row["name"], round(row["accuracy"] * row["count"]), row["count"]) for row in measured]
+        summary = {"accuracy": rows, "checks": check_rows(read_answers(folder.evaluations_path))}
+    metrics = read_metrics(folder.metrics_path)
+    return write_report(folder, summary=summary, metrics_rows=metrics, transcripts=conversations, path=path)
 
 
 def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:

@@ -1,4 +1,4 @@
-"""Traces in a real Phoenix, started here and asked over its own API; `make test-traces` runs this in an environment.
+"""Traces in a real Phoenix, started here and asked over its own API: `make test-traces`.
 
 PHOENIX_PYTHON is a Python that has `arize-phoenix`. Its models of the conventions' JSON schemas check the messages.
 """
