@@ -1,5 +1,5 @@
-"""What a CPU that multiplies bfloat16 computes in C++, compiled at first use: attention, norms, gates and rotations,
-adapters, products of a decode step, the softmax of the head, and draws."""
+"""The C++ of CPUs that multiply bfloat16, compiled at first use: attention, norms, gates and rotations, adapters,
+products of a decode step, the softmax of the head, and draws."""
 
 from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import Unused, usable, why_unused
