@@ -28,7 +28,7 @@ _ADD_TILE = Kernel("add_tile_of_head", ctypes.POINTER(_Tile))
 
 @dataclass(frozen=True)
 class HeadSums:
-    """What is known of the softmax of R rows of logits, of which it has seen some blocks (frozen_head.py)."""
+    """Sums of the softmax of R rows of logits, of which it has seen some blocks (frozen_head.py)."""
 
     top_R: Tensor
     top_token_R: Tensor

@@ -128,13 +128,13 @@ class PagedReads:
 @dataclass(frozen=True)
 class _Frozen:
     arguments: _Paged
-    """What is the same for all layers; the rest is filled in at each."""
+    """Arguments that are the same for all layers; the others are filled in at each."""
     items: np.ndarray
     part_first: np.ndarray
     """For each row, and behind the last one: where its parts begin in `parts`."""
     parts: np.ndarray
     kept: tuple[Any, ...]
-    """What `arguments` has the addresses of, beside what the reads themselves keep."""
+    """Memory that `arguments` has the addresses of, beside that which the reads themselves keep."""
 
 
 def paged_attention(
