@@ -11,6 +11,7 @@ VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
 VENV_DASHBOARD ?= .venv-dashboard
+VENV_DOCS ?= .venv-docs
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 ARGS ?=
 
@@ -24,6 +25,7 @@ INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 INSTALLED_DASHBOARD := $(VENV_DASHBOARD)/.installed
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
 SDK_TESTS := tests/agents_sdk
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
@@ -32,7 +34,7 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets e
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
 .PHONY: train test test-embedded test-agents test-dashboard test-tau2 test-ray test-vllm test-oldest torture sanitize \
-  audit dashboard dashboard-pictures lint format install clean
+  audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -80,6 +82,22 @@ dashboard:
 # Pictures of docs/dashboard.md, of the run whose folder RUN names.
 dashboard-pictures: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
 	DASHBOARD_CHROMIUM="$(CHROMIUM)" $(VENV_DASHBOARD)/bin/python docs/pictures/dashboard.py $(BIN)/mini-agentic-rl $(RUN)
+
+# The site, in build/site: pages gathered into build/pages, and built with every broken link an error. Needs no network.
+docs: export PYTHONPATH = dev
+docs: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m documentation llms
+	$(VENV_DOCS)/bin/python -m documentation build/pages
+	$(VENV_DOCS)/bin/python -m mkdocs build --strict $(ARGS)
+
+docs-serve: export PYTHONPATH = dev
+docs-serve: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m documentation build/pages
+	$(VENV_DOCS)/bin/python -m mkdocs serve $(ARGS)
+
+# The notebooks in a kernel of Jupyter's, at the size of a test; `make test` runs their cells without one.
+test-notebooks: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m pytest -n 0 tests/pages/test_notebooks.py $(ARGS)
 
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
@@ -161,8 +179,13 @@ $(INSTALLED_DASHBOARD):
 	$(VENV_DASHBOARD)/bin/python -m pip install --quiet playwright
 	touch $@
 
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs,test]'
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
