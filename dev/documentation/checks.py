@@ -1,4 +1,4 @@
-"""Links: each leads to a file that is there, and to a heading of it. Chinese pages: they say what the English ones say."""
+"""Links lead to files that are there and to their headings; Chinese pages say what the English ones say."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def differences(page: str) -> Iterator[str]:
         strict=True,
     ):
         if left != right:
-            first = next((pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]), (len(left), len(right)))
+            first = next(
+                (pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]), (len(left), len(right))
+            )
             yield f"{page}: {what} differ from {english}: {first[0]!r} there, {first[1]!r} here"
 
 

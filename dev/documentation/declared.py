@@ -35,7 +35,7 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Each setting is declared once, on the class of the thing that it sets; this page is made from the declarations.",
+        "Each setting is declared once, on the class of what it sets; this page is made from the declarations.",
         "From Python a setting is given by its name (`MiniGRPO(learning_rate=1e-4)`) or in its group",
         "(`learner=LearnerSettings(…)`); on the command line it is an option",
         "([all of them](command-line.md)), and in a file of `--config` a line.",
@@ -62,7 +62,7 @@ def commands_page() -> str:
         "# Command line",
         "",
         "Every command and every option, made from the declarations of the settings. [Commands](../commands.md) tells",
-        "what they are for. `agl` is a shorter name for `mini-agentic-rl`. Each command has `--help` and `--debug` too.",
+        "what they are for. `agl` is short for `mini-agentic-rl`. Each command has `--help` and `--debug` too.",
     ]
     for name, command in _commands("mini-agentic-rl", get_command(app)):
         lines += ["", f"## {name}", "", _first(command.help)]

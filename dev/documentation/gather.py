@@ -1,4 +1,4 @@
-"""The folder that mkdocs builds: every page, links as they have to be there, pictures, generated pages, and llms.txt."""
+"""The folder that mkdocs builds: every page with its links as they are there, pictures, generated pages, llms.txt."""
 
 from __future__ import annotations
 

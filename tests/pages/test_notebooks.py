@@ -1,4 +1,4 @@
-"""notebooks/: each runs from its first cell to its last at the size of a test, inside of an event loop as in Jupyter."""
+"""notebooks/: each runs from its first cell to its last at the size of a test, in an event loop as in Jupyter."""
 
 from __future__ import annotations
 

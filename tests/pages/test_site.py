@@ -43,7 +43,7 @@ def test_an_anchor_is_the_one_that_github_makes(heading, anchor):
 
 
 def test_a_link_to_a_heading_is_seen_and_code_is_left_alone():
-    text = "# One\n\n## One\n\n[a](b.md#c) `[x](y.md)`\n\n```text\n# no heading\n[x](z.md)\n```\n<img src=\"p.svg\">\n"
+    text = '# One\n\n## One\n\n[a](b.md#c) `[x](y.md)`\n\n```text\n# no heading\n[x](z.md)\n```\n<img src="p.svg">\n'
     assert anchors(text) == {"one", "one-1"}
     assert list(links(text)) == [(5, "b.md#c"), (11, "p.svg")]
     changed = with_links(text, lambda target: f"to/{target}")
@@ -81,7 +81,9 @@ def test_the_page_of_settings_has_each_setting_of_a_training_with_its_help():
         row = re.search(rf"^\| `{setting.path[-1]}` \|.*$", page, re.MULTILINE)
         assert row, name
     field = GRPOSettings.model_fields["samples_per_prompt"]
-    assert f"| `samples_per_prompt` | `int` | `{field.default}` | {' '.join((field.description or '').split())} |" in page
+    assert (
+        f"| `samples_per_prompt` | `int` | `{field.default}` | {' '.join((field.description or '').split())} |" in page
+    )
 
 
 def test_the_page_of_commands_has_each_option_of_a_training_and_every_command():

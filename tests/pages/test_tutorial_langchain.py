@@ -24,7 +24,9 @@ def follow(folder) -> None:
     few = {"max_new_tokens=64": "max_new_tokens=6"}
     names |= TRIED.run(few | {"problems[:4]": "problems[:1]"}, given=names).names
     sizes = {"examples=32": "examples=2", "total_steps=15": "total_steps=1, tasks_per_step=1, samples_per_prompt=2"}
-    names |= TRAINED.run(few | sizes | {"eval_size=100": "eval_size=2", "n_runners=64": "n_runners=4"}, given=names).names
+    names |= TRAINED.run(
+        few | sizes | {"eval_size=100": "eval_size=2", "n_runners=64": "n_runners=4"}, given=names
+    ).names
     summary = json.loads((folder / "outputs/langchain/summary.json").read_text())
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
     port, printed = free_port(), []

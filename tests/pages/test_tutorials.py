@@ -145,7 +145,9 @@ def test_the_store_of_several_machines_is_looked_into(here):
         await server.start()
         try:
             address = {"localhost:4747": f"127.0.0.1:{port}"}
-            shown = [await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl w", "agl r")]
+            shown = [
+                await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl w", "agl r")
+            ]
         finally:
             await server.stop()
             await store.close()
