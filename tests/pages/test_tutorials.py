@@ -69,12 +69,16 @@ def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here):
     for block in (AGENT, MAILS, PAID):
         names |= block.run(given=names).names
     train, held_out = names["train"], names["held_out"]
-    assert (len(train), len(held_out)) == (24, 15)
+    assert (len(train), len(held_out)) == (24, 14)
     assert not {task["mail"] for task in train} & {task["mail"] for task in held_out}
-    assert [names["reward"](said, {"team": "billing"}) for said in ("billing", "delivery", "a team")] == [1.0, 0.2, 0.0]
+    assert [names["reward"](said, {"team": "billing"}) for said in ("billing", "it is billing", "a team")] == [
+        1.0,
+        0.2,
+        0.0,
+    ]
     names |= TRAINED.run({"total_steps=15": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
     summary = told(here / "outputs/router")
-    assert [(row["name"], row["count"]) for row in summary["accuracy"]] == [("before", 15), ("after RL", 15)]
+    assert [(row["name"], row["count"]) for row in summary["accuracy"]] == [("before", 14), ("after RL", 14)]
     port, printed = free_port(), []
 
     def read():
