@@ -52,4 +52,6 @@ def _entry(name: str) -> list[str]:
     module, qualified = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if not module.startswith("mini_agentic_rl.") or not qualified:
         return [f"```text\n{name} = {value}\n```"]
+    if "<locals>" in qualified:  # made by a function, and kept under its public name
+        qualified = name
     return [f"::: {module}.{qualified}", "    options:", "      show_root_heading: false"]

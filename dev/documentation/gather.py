@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def gather(folder: Path) -> None:
             path, _ = resolved(page, target)
             if path not in places:
                 _copy(path, folder / on_the_site("docs/index.md", f"../{path}", places | {"docs/index.md": "index.md"}))
+        # The site has a switch between languages; a page of one language cannot link to one of another there.
+        text = re.sub(r"^\[[^\]]*\]\(README[^)]*\)\n\n", "", text, flags=re.MULTILINE)
         changed = with_links(text, lambda target, page=page: on_the_site(page, target, places))
         _write(folder / place, changed)
     for name, text in generated_pages().items():
