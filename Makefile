@@ -12,6 +12,8 @@ VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
 VENV_DASHBOARD ?= .venv-dashboard
 VENV_DOCS ?= .venv-docs
+VENV_PHOENIX ?= .venv-phoenix
+VENV_LOGGERS ?= .venv-loggers
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 ARGS ?=
 
@@ -26,6 +28,8 @@ INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 INSTALLED_DASHBOARD := $(VENV_DASHBOARD)/.installed
 INSTALLED_DOCS := $(VENV_DOCS)/.installed
+INSTALLED_PHOENIX := $(VENV_PHOENIX)/.installed
+INSTALLED_LOGGERS := $(VENV_LOGGERS)/.installed
 SDK_TESTS := tests/agents_sdk
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
@@ -33,8 +37,8 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-dashboard test-tau2 test-ray test-vllm test-oldest torture sanitize \
-  audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
+.PHONY: train test test-embedded test-agents test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm test-oldest torture \
+  sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -75,6 +79,15 @@ test-dashboard: export DASHBOARD_CHROMIUM = $(CHROMIUM)
 test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
 	$(BIN)/python -m pytest -n 0 tests/dashboard $(ARGS)
 
+# Traces in a real Phoenix, which is started from an environment of its own and asked over its API.
+test-traces: export PHOENIX_PYTHON = $(abspath $(VENV_PHOENIX))/bin/python
+test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX)
+	$(BIN)/python -m pytest -n 0 tests/exporter $(ARGS)
+
+# Each tracking service for real and offline, in an environment that has all of them.
+test-loggers: $(INSTALLED_LOGGERS)
+	$(VENV_LOGGERS)/bin/python -m pytest -n 0 tests/metrics tests/real_loggers $(ARGS)
+
 # What the package ships of the dashboard is built here (Node 20.19 or later) and committed: no install builds anything.
 dashboard:
 	cd frontend/dashboard && npm ci && npm run build
@@ -111,10 +124,11 @@ test-oldest: $(INSTALLED_OLDEST)
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
 # Licences of all that is installed, and known vulnerabilities, for which pip-audit asks a service on the network. Both
-# are looked at whatever the other finds; what could not be checked is said, and is a failure too.
-audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT)
-	$(BIN)/python dev/licences.py; licences=$$?; \
-	$(BIN)/python dev/vulnerabilities.py $(VENV_AUDIT)/bin/pip-audit $(ARGS) && exit $$licences
+# are looked at whatever the other finds, and the last line says what came of it: all checked and nothing found (status
+# 0), something found (1), or not everything could be checked (3). make itself ends with 2 for each of the last two.
+audit: $(INSTALLED_DEV)
+	-test -e $(INSTALLED_AUDIT) || $(MAKE) $(INSTALLED_AUDIT)
+	$(BIN)/python dev/audit.py $(VENV_AUDIT)/bin/pip-audit $(ARGS)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -184,8 +198,19 @@ $(INSTALLED_DOCS): pyproject.toml constraints.txt
 	$(VENV_DOCS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs,test]'
 	touch $@
 
+$(INSTALLED_PHOENIX):
+	test -x $(VENV_PHOENIX)/bin/python || $(PYTHON) -m venv $(VENV_PHOENIX)
+	$(VENV_PHOENIX)/bin/python -m pip install --quiet --no-compile arize-phoenix
+	touch $@
+
+$(INSTALLED_LOGGERS): pyproject.toml constraints.txt
+	test -x $(VENV_LOGGERS)/bin/python || $(PYTHON) -m venv $(VENV_LOGGERS)
+	$(VENV_LOGGERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[loggers,test]'
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) \
+	  $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Check the licences of all installed packages against those that Apache-2.0 may stand beside; `make audit` runs it.
+"""Check the licences of all installed packages against those that Apache-2.0 may stand beside; a part of `audit.py`.
 
 The names are SPDX's. pyproject.toml holds the lists, under `tool.licences`:
 
@@ -10,7 +10,6 @@ The names are SPDX's. pyproject.toml holds the lists, under `tool.licences`:
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -67,7 +66,3 @@ def main() -> int:
     excepted = len(names & {name.lower() for name in lists["excepted"]})
     print("\n".join(found) or f"licences: {len(names)} packages checked, all allowed ({excepted} as exceptions)")
     return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

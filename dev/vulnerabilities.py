@@ -1,20 +1,17 @@
-"""Ask for known vulnerabilities of all installed packages, and tell what could not be asked; `make audit` runs it.
-
-    python dev/vulnerabilities.py PIP_AUDIT [options of pip-audit, such as --vulnerability-service osv]
+"""Ask for known vulnerabilities of all installed packages, and tell what could not be asked; a part of `audit.py`.
 
 Run by the Python whose packages are meant. pip-audit asks a service on the network: each package by its public version
 (2.6.0 for torch 2.6.0+cpu), and this package itself not at all, since no index has it. The service is asked about one
 package first: where it does not answer, no others are sent.
 
-The exit status is 0 if all were asked about and nothing is known, 1 if something is known, 2 if nothing is known of
-those that were asked about and there are others.
+The status is 0 if all were asked about and nothing is known, 1 if something is known, 3 if nothing is known of those
+that were asked about and there are others.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
@@ -37,7 +34,10 @@ def ask(pip_audit: str, packages: Mapping[str, str], options: Sequence[str]) -> 
         wanted.write_text("".join(f"{name}=={version}\n" for name, version in packages.items()), encoding="utf-8")
         form = ["--format", "json", "--progress-spinner", "off", "--no-deps", "--disable-pip"]
         command = [pip_audit, *form, *options, "--requirement", str(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            return [], dict.fromkeys(packages, f"{pip_audit} cannot be run: {error.strerror}; it is not installed here")
     try:
         rows = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
@@ -65,15 +65,11 @@ def main(pip_audit: str, *options: str) -> int:
     known, left = ask(pip_audit, probe, options)
     if left:
         why = left[_NEEDED_BY_ALL]
-        print(f"vulnerabilities: NOT CHECKED, none of {len(packages)} packages; no service answers ({why})")
-        return 2
+        print(f"vulnerabilities: NOT CHECKED, none of {len(packages)} packages; nothing answers ({why})")
+        return 3
     known, left = ask(pip_audit, packages, options)
     print("\n".join([*known, f"vulnerabilities: {len(packages) - len(left)} packages asked about, {len(known)} known"]))
     if left:
         print(f"NOT CHECKED, {len(left)} packages:")
         print("\n".join(f"  {name} {packages[name]}: {why}" for name, why in left.items()))
-    return 1 if known else 2 if left else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    return 1 if known else 3 if left else 0

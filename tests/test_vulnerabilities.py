@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-CHECK = runpy.run_path(str(Path(__file__).parent.parent / "dev" / "vulnerabilities.py"))
+DEV = Path(__file__).parent.parent / "dev"
+CHECK = runpy.run_path(str(DEV / "vulnerabilities.py"))
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in for pip-audit is a script with a first line")
 
 
@@ -49,10 +50,10 @@ HOLE = {"numpy": [{"id": "GHSA-1", "fix_versions": ["9.9"], "aliases": [], "desc
     [
         (knows({}, {}), 0, "0 known"),
         (knows(HOLE, {}), 1, "GHSA-1, mended in 9.9"),
-        (knows({}, {"numpy": "not found"}), 2, "NOT CHECKED, 1 packages:"),
+        (knows({}, {"numpy": "not found"}), 3, "NOT CHECKED, 1 packages:"),
         (knows(HOLE, {"torch": "not found"}), 1, "NOT CHECKED, 1 packages:"),
-        (knows({}, {"pip": "not found"}), 2, "NOT CHECKED, none of"),
-        ("raise SystemExit('no route to host')", 2, "no service answers (no route to host)"),
+        (knows({}, {"pip": "not found"}), 3, "NOT CHECKED, none of"),
+        ("raise SystemExit('no route to host')", 3, "nothing answers (no route to host)"),
     ],
 )
 def test_the_exit_status_says_what_was_found_and_whether_all_was_asked(
@@ -60,6 +61,42 @@ def test_the_exit_status_says_what_was_found_and_whether_all_was_asked(
 ) -> None:
     assert CHECK["main"](pip_audit(tmp_path, answers)) == status
     assert told in capsys.readouterr().out
+
+
+def test_a_program_that_is_not_there_is_named_and_nothing_counts_as_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert CHECK["main"](str(tmp_path / "pip-audit")) == 3
+    assert "NOT CHECKED, none of" in (told := capsys.readouterr().out)
+    assert "not installed here" in told
+
+
+@pytest.mark.parametrize(
+    ("licence", "known", "status", "verdict"),
+    [
+        (0, 0, 0, "nothing found"),
+        (1, 0, 1, "something was found"),
+        (0, 3, 3, "NOT EVERYTHING"),
+        (1, 3, 1, "something"),
+    ],
+)
+def test_the_last_line_of_the_audit_is_its_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    licence: int,
+    known: int,
+    status: int,
+    verdict: str,
+) -> None:
+    monkeypatch.syspath_prepend(str(DEV))
+    audit = runpy.run_path(str(DEV / "audit.py"))
+    monkeypatch.setattr(audit["licences"], "main", lambda: licence)
+    monkeypatch.setattr(audit["vulnerabilities"], "main", lambda *_: known)
+    assert audit["main"]("pip-audit", "--vulnerability-service", "osv") == status
+    assert verdict in capsys.readouterr().out.splitlines()[-1]
+    with pytest.raises(SystemExit):
+        audit["main"]("--help")
+    assert "not everything could be checked" in capsys.readouterr().out
 
 
 def test_packages_are_asked_about_by_the_versions_that_an_index_has() -> None:

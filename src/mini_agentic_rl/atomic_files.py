@@ -105,7 +105,16 @@ def give_usual_modes(path: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """Write a text file; one that is private, for this user alone.
+    """Write a text file in UTF-8; one that is private, for this user alone.
+
+    Raises:
+        OSError: it cannot be written; an earlier file is untouched.
+    """
+    write_bytes(path, text.encode(), private=private)
+
+
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file; one that is private, for this user alone.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
@@ -113,8 +122,8 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
     # Others may be writing the same file: each then appears whole, and the last one stays.
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
-        with open(partial, "w", encoding="utf-8", opener=private_opener if private else None) as file:
-            file.write(text)
+        with open(partial, "wb", opener=private_opener if private else None) as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except BaseException:

@@ -64,6 +64,22 @@ class DeadlineProcess:
         self._process: subprocess.Popen[str] | None = None
         self._ending: weakref.finalize[Any, Any] | None = None
 
+    @property
+    def is_up(self) -> bool:
+        """True if the next question need not start the process."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, unless it is up.
+
+        Raises:
+            NotReadyError: it does not come up.
+        """
+        with self._lock:
+            if not self.is_up:
+                self._start()
+
     def ask(self, question: Any, limit: float) -> Any:
         """Return the answer to a question, after at most `limit` seconds from its turn on and the process being up.
 
@@ -74,7 +90,7 @@ class DeadlineProcess:
         """
         line = json.dumps(question)
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if not self.is_up:
                 self._start()
             return self._exchange(line, limit)
 

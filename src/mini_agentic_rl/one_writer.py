@@ -25,6 +25,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from .errors import UserError
 from .private_files import make_private_folder
 
@@ -82,6 +84,20 @@ def one_writer(folder: Path, *, beside: bool = False, setting: str = "output_dir
         with contextlib.suppress(ValueError):  # a generator may be closed in another context than it began in
             _held.reset(token)
         _release(path, descriptor)
+
+
+def is_written(folder: Path) -> bool:
+    """Return True if a process writes a folder, as far as its lock file tells to one that only looks.
+
+    Of a process on this computer that has died it is not written; one on another computer is believed.
+    """
+    try:
+        found = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
+        return found["host"] != socket.gethostname() or bool(psutil.pid_exists(int(found["pid"])))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):  # it has just begun
+        return True
 
 
 def _acquired(path: Path) -> int:

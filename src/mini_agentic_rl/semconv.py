@@ -18,6 +18,9 @@ AGL_REWARD: Final = "agentlightning.reward"
 this package gave its span this name."""
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
+AGL_LEARNER: Final = "agentlightning.learner"
+"""Name of the span that says what the learner saw of a rollout's tokens, before its update."""
+
 FAILURE_REASON: Final = "agentlightning.failure.reason"
 """Attribute of an exception span: the reason why the attempt failed or was stopped."""
 ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
@@ -82,6 +85,22 @@ class LinkPydanticModel(BaseModel):
     """Its value, as text."""
 
 
+class LearnerSpanAttributes:
+    """Attributes of the span of a learner: one item for each LLM call that it learnt from, and of all their trained
+    tokens, those of the first call first, a number each."""
+
+    VERSION: Final = "agentlightning.learner.version"
+    """Policy version of its weights."""
+    SPAN_IDS: Final = "agentlightning.learner.span_ids"
+    """Ids of the spans of the calls."""
+    LENGTHS: Final = "agentlightning.learner.lengths"
+    """Numbers of their trained tokens: those that were sampled and not forced."""
+    LOGPROBS: Final = "agentlightning.learner.logprobs"
+    """Log-probabilities of the tokens."""
+    ENTROPIES: Final = "agentlightning.learner.entropies"
+    """Entropies (nats) of the distributions that they were drawn from."""
+
+
 class CompletionSpanAttributes:
     """Attributes of the span of one LLM call: OpenTelemetry's GenAI names, then the tokens."""
 
@@ -113,3 +132,41 @@ class CompletionSpanAttributes:
     CHOICE_INDEX: Final = "choice_index"
     UNTRAINABLE: Final = "agentlightning.untrainable"
     """Reason why the call cannot be trained: what its model's server did not report."""
+
+
+class GenAiAttributes:
+    """Names of OpenTelemetry's conventions for generative AI, under which spans are exported to other tools."""
+
+    OPERATION: Final = "gen_ai.operation.name"
+    PROVIDER: Final = "gen_ai.provider.name"
+    CONVERSATION: Final = "gen_ai.conversation.id"
+    AGENT_NAME: Final = "gen_ai.agent.name"
+    REQUEST_MODEL: Final = "gen_ai.request.model"
+    REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+    REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+    REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+    REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+    REQUEST_SEED: Final = "gen_ai.request.seed"
+    REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
+    REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+    RESPONSE_ID: Final = "gen_ai.response.id"
+    RESPONSE_MODEL: Final = "gen_ai.response.model"
+    FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+    INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+    INPUT_MESSAGES: Final = "gen_ai.input.messages"
+    OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+    TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+    TOOL_NAME: Final = "gen_ai.tool.name"
+    TOOL_TYPE: Final = "gen_ai.tool.type"
+    TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+    TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+    TOOL_RESULT: Final = "gen_ai.tool.call.result"
+    EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+    EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+
+    EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
+    """Name of the event that carries one number of a reward."""
+    CHAT: Final = "chat"
+    INVOKE_AGENT: Final = "invoke_agent"
+    EXECUTE_TOOL: Final = "execute_tool"

@@ -37,6 +37,37 @@ def test_curves_hold_the_numbers_of_the_metrics_by_rl_step(shown, run_folder):
     assert [step for step, _ in expected] == [1, 2]
 
 
+def test_every_metric_of_a_run_stands_in_the_doctors_table(run_folder):
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    names = {name for row in rows for name in row} - {"time", "phase", "step"}
+    known = {name for name in names if f"`{name}`" in page or name.startswith("drift/forked")}
+    assert len(names) > 30
+    assert names - known == set()
+
+
+def test_the_doctor_looks_at_metrics_and_rollouts_and_at_a_store_alone(shown, serve, tmp_path):
+    found = shown.get("letters/doctor")
+    assert (found["steps"], found["rollouts"]) == (2, 16)
+    names = {one["rule"] for one in found["findings"]} | set(found["healthy"])
+    assert {"equal_rewards", "no_reward", "slow_tail"} <= names
+    asked = {"messages": [{"role": "user", "content": "q"}], "reply": {"role": "assistant", "content": "a"}}
+
+    async def fill():
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        for number in range(20):
+            place = {"step": number // 10, "group": f"{number // 10}/{number // 2 % 5}"}
+            await add_rollout(store, input="q", reward=0.0, metadata=place, **asked)
+        lost = await add_rollout(store, input="q", **asked)
+        others = [await add_rollout(store, input="q", **asked) for _ in range(9)]
+        return store, [lost, *others]
+
+    store, lost = asyncio.run(fill())
+    found = serve(store_source(store)).get("store/doctor")
+    assert {"no_reward"} <= {one["rule"] for one in found["findings"]}
+    assert set(found["findings"][0]["rollouts"]) <= set(lost)
+
+
 def test_curves_grow_with_the_file_and_begin_anew_when_it_is_cut_off(tmp_path, serve):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 3, "lo')

@@ -29,7 +29,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(900),
 ]
-VIEWS = ["#/", "#/run/letters/rollouts", "#/run/letters/groups", "#/run/letters/workers", "#/run/letters/resources"]
+VIEWS = ["#/", *(f"#/run/letters/{name}" for name in ("doctor", "rollouts", "groups", "workers", "resources"))]
 
 
 def start(root, do, **job):
@@ -63,7 +63,8 @@ def test_every_view_shows_what_it_is_about(shown):
         f"#/run/letters/group?group={group}": ["advantage", "compared with", "tokens in the tree"],
         one: ["Conversation", "user", "assistant", "Rewards"],
         f"{one}?tab=tokens": ["<|im_start|>", "sampled"],
-        f"{one}?tab=tokens&color=entropy": ["No run records the entropy"],
+        f"{one}?tab=tokens&color=entropy": ["entropy", "any of many"],
+        "#/run/letters/doctor": ["Why is nothing learnt?", "Looked at 2 steps", "Nothing was found by"],
         f"{one}?tab=spans": ["openai.chat.completion"],
         f"{one}?tab=facts": ["Attempts", "Metadata"],
         "#/run/letters/workers": ["runner-0"],
@@ -81,7 +82,7 @@ def test_hostile_transcripts_are_shown_as_text_and_the_page_lives(shown):
     found = result(start(shown.root, "hostile", rollouts=rollouts))
     assert found.pop("hacked") is None
     for name, told in found.items():
-        assert (told["hacked"], told["foreign"], told["alive"]) == (None, 0, 5), name
+        assert (told["hacked"], told["foreign"], told["alive"]) == (None, 0, 6), name
         assert told["conversation"] > 0, name
     assert found["script"]["text"] == TEXTS["script"]
     assert found["closes everything"]["text"] == TEXTS["closes everything"]
@@ -91,7 +92,7 @@ def test_hostile_transcripts_are_shown_as_text_and_the_page_lives(shown):
 def test_a_rollout_is_reached_by_keyboard_and_its_tokens_tell_all(shown):
     found = result(start(shown.root, "keyboard"))
     assert "tab=tokens" in found["address"]
-    for part in ("log-probability", "policy version", "loss mask", "not recorded"):
+    for part in ("log-probability", "policy version", "loss mask", "entropy", "gap to the learner"):
         assert part in found["told"]
 
 

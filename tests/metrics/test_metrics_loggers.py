@@ -10,7 +10,7 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import TrainConfig, train_job
-from mini_agentic_rl.metrics import MetricsLogger, MultiLogger, check_loggers, make_logger, read_metrics
+from mini_agentic_rl.metrics import GuardedLogger, MetricsLogger, MultiLogger, check_loggers, make_logger, read_metrics
 from mini_agentic_rl.trainer import RunFolder, RunSettings, record_run
 
 
@@ -53,6 +53,82 @@ def test_a_logger_that_fails_to_close_does_not_keep_the_others_open():
     with pytest.raises(OSError, match="disk full"):
         MultiLogger([failing, sound]).close()
     assert sound.calls == [("close",)]
+
+
+class Failing(Recorder):
+    """Fails at every call, but for those that are made while it `works`."""
+
+    works = False
+
+    def log(self, metrics, *, step):
+        super().log(metrics, step=step)
+        if not self.works:
+            raise ConnectionError(f"https://user:secret@host is away since {step}\nand more")
+
+    def table(self, name, rows):
+        raise TypeError("no tables here")
+
+    def artifact(self, name, files):
+        raise OSError("no room")
+
+
+def test_a_service_that_fails_stops_no_run_and_is_told_once(caplog):
+    failing, sound = Failing(fail=True), Recorder()
+    logger = MultiLogger([GuardedLogger("wandb", failing), sound])
+    logger.log({"a": 1.0}, step=1)
+    logger.table("transcripts", [{"conversation": "hello"}])
+    logger.artifact("adapter", [])
+    failing.works = True
+    logger.log({"a": 1.0}, step=2)
+    logger.close()
+    assert [call[0] for call in sound.calls] == ["log", "log", "close"]
+    assert [record.message for record in caplog.records] == [
+        "the wandb logger fails (https://***@host is away since 1); the run goes on without what it missed"
+    ]
+
+
+def test_a_service_that_stays_away_is_left_alone_after_a_while_and_still_closed(caplog):
+    failing = Failing()
+    logger = GuardedLogger("wandb", failing)
+    for step in range(20):
+        logger.log({"a": 1.0}, step=step)
+    logger.close()
+    assert [call[0] for call in failing.calls] == ["log"] * 5 + ["close"]
+    assert "failed 5 times in a row and is left alone" in caplog.text
+
+
+def test_a_service_that_cannot_begin_is_left_out(tmp_path, monkeypatch, caplog):
+    def init(**how):
+        raise ConnectionError("nobody answers at https://api.wandb.ai?api_key=secret1\nmore")
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    with make_logger(["jsonl", "wandb"], tmp_path) as logger:
+        logger.log({"reward": 1.0}, step=1)
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
+    (told,) = caplog.messages
+    assert "the wandb logger could not begin (nobody answers" in told
+    assert "WANDB_MODE=offline" in told
+    assert "secret1" not in told
+
+
+def test_tensorboard_shows_a_table_as_it_is_and_where_an_artifact_is(tmp_path):
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
+    )
+    (tmp_path / "adapter.bin").write_bytes(b"1234")
+    with make_logger(["tensorboard"], tmp_path) as logger:
+        logger.log({"reward": 1.0}, step=7)
+        logger.table("transcripts", [{"reward": 1.0, "conversation": "a | b\n<script>"}, {"reward": None}])
+        logger.table("nothing", [])
+        logger.artifact("adapter", [tmp_path / "adapter.bin"])
+    found = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    (table,), (artifact,) = found.Tensors("transcripts"), found.Tensors("artifacts/adapter")
+    assert (table.step, artifact.step) == (7, 7)
+    lines = table.tensor_proto.string_val[0].decode().splitlines()
+    assert lines[2:] == ["| 1.0 | a \\| b<br>&lt;script> |", "|  |  |"]
+    assert "adapter.bin` (4 bytes)" in artifact.tensor_proto.string_val[0].decode()
 
 
 def test_loggers_are_made_by_name(tmp_path):

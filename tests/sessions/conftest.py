@@ -10,7 +10,7 @@ import pytest
 
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
 from mini_agentic_rl.policy import EngineSettings, LoraSettings
-from mini_agentic_rl.sessions import SessionSettings
+from mini_agentic_rl.sessions import Sessions, SessionSettings, UseFolder
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from tiny import tiny_model, tiny_tokenizer
 
@@ -37,3 +37,13 @@ def served() -> Iterator[ServedPolicy]:
 @pytest.fixture
 def gateway(served: ServedPolicy, file_store: LightningStore) -> MiniLLMServer:
     return served.serve(store=file_store, api_keys=KEYS, sessions=SessionSettings())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> UseFolder:
+    return UseFolder(tmp_path / "use")
+
+
+@pytest.fixture
+def alice(gateway: MiniLLMServer) -> Sessions:
+    return Sessions(gateway.endpoint, api_key="alice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,16 +19,6 @@ from mini_agentic_rl.store import LightningStore
 from rewards.servers import serving
 from sessions.conftest import TOKENIZER
 from tiny import tiny_model
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> UseFolder:
-    return UseFolder(tmp_path / "use")
-
-
-@pytest.fixture
-def alice(gateway: MiniLLMServer) -> Sessions:
-    return Sessions(gateway.endpoint, api_key="alice")
 
 
 def answers(gateway: MiniLLMServer, names: list[str], *, key: str = "k", **options: Any) -> dict[str, str]:

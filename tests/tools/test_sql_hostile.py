@@ -17,7 +17,7 @@ from mini_agentic_rl.datasets.sql import medical_database
 from mini_agentic_rl.tools.sql import QueryError, QueryLimits, SqlDatabase
 from mini_agentic_rl.tools.sql.database import GRACE
 
-LIMITS = QueryLimits(timeout_seconds=0.1, max_memory_mib=64, max_rows=50, max_result_bytes=20_000)
+LIMITS = QueryLimits(timeout_seconds=0.05, max_memory_mib=64, max_rows=50, max_result_bytes=20_000)
 SECRET = "the secret of another file"
 SLACK = 60.0
 """Seconds beyond a query's limit that a busy machine may add. Some of the queries would take days."""
@@ -117,7 +117,7 @@ def test_a_query_that_sqlite_cannot_stop_is_killed_with_its_process(place, monke
     monkeypatch.setattr("mini_agentic_rl.tools.sql.database.GRACE", 0.2)
     first = place.worker()
     first.suspend()  # as if it were busy in one endless instruction
-    with pytest.raises(QueryError, match=r"took longer than 0\.1 s"):
+    with pytest.raises(QueryError, match=r"took longer than 0\.05 s"):
         place.database.query("SELECT 1 FROM drug")
     assert not first.is_running()
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)

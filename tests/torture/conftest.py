@@ -1,7 +1,8 @@
 """What the attacks of this folder share: how many times each is tried, and the table of what held.
 
 `make test` tries a tenth of each attack; `make torture` tries the whole and prints the table of docs/reliability.md.
-TORTURE_SIZE sets the share, above 1 too.
+TORTURE_SIZE sets the share, above 1 too. Of attacks that take long, TORTURE_PART=2/3 makes the second third of the
+tries.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 import pytest
 
+if TYPE_CHECKING:
+    from .neighbours import Waits
+
 SIZE = float(os.environ.get("TORTURE_SIZE", "0.1"))
+PART, PARTS = (int(number) for number in os.environ.get("TORTURE_PART", "1/1").split("/"))
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -32,6 +40,9 @@ class Row:
 
     neighbour_s: float | None = None
     """The longest that another client waited for an answer meanwhile, in seconds; None where nobody asked."""
+
+    control_s: float | None = None
+    """The longest that it waited for a server with nothing else to do: the machine's part in such waits."""
 
     peak_mib: float | None = None
     """The most memory that the attacked process held more than before, in MiB; None where it was not watched."""
@@ -51,6 +62,10 @@ class Attack:
         """Return how many of `whole` tries this run makes, at least one."""
         return max(1, round(whole * SIZE))
 
+    def part(self, tries: Sequence[T]) -> Sequence[T]:
+        """Return those of the tries that this run makes where it makes a part of them; one at least."""
+        return tries[PART - 1 :: PARTS] or tries[:1]
+
     @contextmanager
     def attempt(self, what: object, *, limit_s: float | None = None) -> Iterator[None]:
         """Count one try; it holds if nothing is raised, and if it ends within `limit_s` where that is given."""
@@ -67,9 +82,19 @@ class Attack:
         finally:
             self.row.slowest_s = max(self.row.slowest_s, time.monotonic() - began)
 
-    def neighbour(self, seconds: float) -> None:
-        """Keep how long another client waited for its answer."""
-        self.row.neighbour_s = max(self.row.neighbour_s or 0.0, seconds)
+    def neighbour(self, waits: Waits, promised_s: float | None = None) -> None:
+        """Keep how long another client waited for its answers, which is to be what is promised.
+
+        Args:
+            waits: its longest waits.
+            promised_s: what it is promised, where that is not the same as everywhere.
+
+        Raises:
+            AssertionError: it waited longer.
+        """
+        self.row.neighbour_s = max(self.row.neighbour_s or 0.0, waits.neighbour_s)
+        self.row.control_s = max(self.row.control_s or 0.0, waits.control_s)
+        waits.check(promised_s)
 
     @contextmanager
     def memory_of(self, pid: int) -> Iterator[None]:
@@ -106,10 +131,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if not rows:
         return
-    terminalreporter.write_line("| attack | tried | held | slowest, s | neighbour waited, s | memory, MiB |")
-    terminalreporter.write_line("|---|---|---|---|---|---|")
+    terminalreporter.write_line(
+        "| attack | tried | held | slowest, s | neighbour waited, s | control, s | memory, MiB |"
+    )
+    terminalreporter.write_line("|---|---|---|---|---|---|---|")
     for row in rows:
-        neighbour = "" if row.neighbour_s is None else f"{row.neighbour_s:.2f}"
+        waits = ["" if waited is None else f"{waited:.2f}" for waited in (row.neighbour_s, row.control_s)]
         memory = "" if row.peak_mib is None else f"{row.peak_mib:.0f}"
-        cells = (row.name, row.tried, row.held, f"{row.slowest_s:.2f}", neighbour, memory)
+        cells = (row.name, row.tried, row.held, f"{row.slowest_s:.2f}", *waits, memory)
         terminalreporter.write_line("| " + " | ".join(map(str, cells)) + " |")

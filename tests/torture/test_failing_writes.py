@@ -73,7 +73,7 @@ def test_the_disk_of_a_training_fails_at_some_write(
     rng = random.Random(0)
     operations = training.operations(tmp_path / "unharmed")
     tries = attack.times(whole if SIZE >= 1 else whole // 16)
-    for number in range(tries):
+    for number in attack.part(range(tries)):
         # spread over the run, at random within each part
         at = 1 + int((number + rng.random()) * operations / tries)
         error, stays = FAULTS[number % len(FAULTS)]

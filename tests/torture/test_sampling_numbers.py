@@ -68,7 +68,7 @@ def test_extreme_numbers_give_answers_in_numbers_or_a_refusal(attack: Attack, mo
 
 def test_lists_that_cost_something_for_each_token(attack: Attack, model: Served) -> None:
     rng = random.Random(11)
-    with httpx.Client(timeout=120) as http, Neighbour(model.url, 0.05, body=question()) as neighbour:
+    with httpx.Client(timeout=120) as http, Neighbour(model.url, 0.05, bodies=[question()]) as neighbour:
         for number in range(attack.times(60)):
             many = rng.choice([1, 300, 301, 49_152])
             times, count = rng.choice([(1, 1), (500, 4), (600, 4), (1, 5), (1, 5000), (500, 5000), (500_000, 4)])

@@ -13,7 +13,7 @@ import pytest
 from mini_agentic_rl.tools.sql import QueryLimits, SqlDatabase
 
 from .conftest import Attack
-from .neighbours import LONGEST_WAIT_S, Neighbour, served
+from .neighbours import Neighbour, Waits, idle_server, served
 from .servers import LONG_SCORES
 
 SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
@@ -41,12 +41,13 @@ def test_honest_queries_beside_eight_slow_ones(attack: Attack, database: SqlData
     slow = [threading.Thread(target=ask_slowly) for _ in range(8)]
     for each in slow:
         each.start()
-    for number in range(attack.times(200)):
-        with attack.attempt(number, limit_s=LONGEST_WAIT_S):
-            began = time.monotonic()
-            assert database.query(QUICK).rows == (("thing 7",),)
-            attack.neighbour(time.monotonic() - began)
-        time.sleep(0.02)
+    with Neighbour(idle_server().url) as control:
+        for number in range(attack.times(200)):
+            with attack.attempt(number):
+                began = time.monotonic()
+                assert database.query(QUICK).rows == (("thing 7",),)
+                attack.neighbour(Waits(time.monotonic() - began, control.longest().control_s))
+            time.sleep(0.02)
     stop.set()
     for each in slow:
         each.join()
@@ -58,7 +59,7 @@ def test_a_text_to_score_beside_a_batch_of_long_ones(attack: Attack) -> None:
     long = {"prompt": "How many?", "response": "three " * TEXT_WORDS}
     with served(LONG_SCORES) as server, httpx.Client(timeout=600) as client:
         client.post(f"{server.url}/score", json=honest).raise_for_status()
-        with Neighbour(f"{server.url}/score", body=honest) as neighbour:
+        with Neighbour(f"{server.url}/score", bodies=[honest]) as neighbour:
             for number in range(attack.times(3)):
                 with attack.attempt(number):
                     answer = client.post(f"{server.url}/score/batch", json={"items": [long] * attack.times(256)})

@@ -1,6 +1,7 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { listen, setKey, useAnswer, useKeyWanted, useLive } from "./api";
+import { Doctor } from "./doctor";
 import { GroupPage, Groups } from "./group";
 import { RolloutPage } from "./rollout";
 import { Rollouts } from "./rollouts";
@@ -11,7 +12,7 @@ import { ResourcesView, Workers } from "./tables";
 import { visible } from "./text";
 import type { Run } from "./types";
 
-const VIEWS = ["rollouts", "groups", "workers", "resources"];
+const VIEWS = ["doctor", "rollouts", "groups", "workers", "resources"];
 
 function App() {
   const route = useRoute();
@@ -30,7 +31,7 @@ function App() {
       if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
       const first = run?.name ?? runs?.[0]?.name;
       const go: Record<string, string> = { h: address([]) };
-      if (first) Object.assign(go, { r: address(["run", first, "rollouts"]), g: address(["run", first, "groups"]), w: address(["run", first, "workers"]), v: address(["run", first, "resources"]) });
+      if (first) Object.assign(go, { d: address(["run", first, "doctor"]), r: address(["run", first, "rollouts"]), g: address(["run", first, "groups"]), w: address(["run", first, "workers"]), v: address(["run", first, "resources"]) });
       if (event.key in go) location.hash = go[event.key];
       else if (event.key === "/") {
         document.querySelector<HTMLInputElement>("input[type=search]")?.focus();
@@ -62,7 +63,7 @@ function App() {
       <main id="main" tabIndex={-1}>
         {keyWanted ? <KeyForm /> : error && !runs ? <p role="alert" class="pad">{error.message}</p> : !runs ? <p class="loading">Loading …</p> : <View runs={runs} run={run} theme={theme} />}
       </main>
-      <footer class="muted">Keys: <kbd>h</kbd> runs, <kbd>r</kbd> rollouts, <kbd>g</kbd> groups, <kbd>w</kbd> workers, <kbd>v</kbd> resources, <kbd>/</kbd> search, arrows in lists and tokens.</footer>
+      <footer class="muted">Keys: <kbd>h</kbd> runs, <kbd>d</kbd> doctor, <kbd>r</kbd> rollouts, <kbd>g</kbd> groups, <kbd>w</kbd> workers, <kbd>v</kbd> resources, <kbd>/</kbd> search, arrows in lists and tokens.</footer>
     </>
   );
 }
@@ -73,6 +74,7 @@ function View({ runs, run, theme }: { runs: Run[]; run: Run | null; theme: strin
   if (place === undefined || place === "main") return <Runs runs={runs} route={route} theme={theme} />;
   if (place === "run" && run === null) return <p role="alert" class="pad">There is no run {visible(name ?? "")} here.</p>;
   if (place === "run" && run) {
+    if (view === "doctor") return <Doctor key={run.name} run={run} />;
     if (view === "rollouts") return <Rollouts key={run.name} run={run} route={route} />;
     if (view === "rollout" && id) return <RolloutPage key={id} run={run} id={id} route={route} />;
     if (view === "groups") return <Groups key={run.name} run={run} />;

@@ -14,8 +14,8 @@ const COLOURS: Record<string, string> = {
   gap: "gap of sampler and learner",
 };
 const NOT_RECORDED: Record<string, string> = {
-  entropy: "No run records the entropy of single tokens; its mean of each step is among the curves.",
-  gap: "No run records the learner's log-probability of single tokens; the mean gap of each step is the curve “mismatch”.",
+  entropy: "The entropy of single tokens is recorded of what was learnt from, by runs of today. Of these tokens it is not; its mean of each step is among the curves.",
+  gap: "The learner's log-probability of single tokens is recorded of what was learnt from, by runs of today. Of these tokens it is not; the mean gap of each step is the curve “mismatch”.",
 };
 
 export function TokensView({ run, path, rollout, route }: { run: Run; path: string; rollout: Rollout; route: Route }) {
@@ -24,6 +24,7 @@ export function TokensView({ run, path, rollout, route }: { run: Run; path: stri
   const by = route.query.get("color") ?? "logprob";
   if (error) return <p role="alert">{error.message}</p>;
   if (!tokens) return <p class="loading">Loading …</p>;
+  const recorded = tokens.rows.some((row) => row.entropy.some((value) => value !== null));
   const advantage = group.data?.rollouts.find((one) => one.id === rollout.id)?.advantage ?? null;
   return (
     <>
@@ -31,12 +32,12 @@ export function TokensView({ run, path, rollout, route }: { run: Run; path: stri
         <label>
           Colour{" "}
           <select value={by} onChange={(event) => replaceQuery({ color: event.currentTarget.value })}>
-            {Object.entries(COLOURS).map(([name, title]) => <option key={name} value={name}>{title}{NOT_RECORDED[name] && " (not recorded)"}</option>)}
+            {Object.entries(COLOURS).map(([name, title]) => <option key={name} value={name}>{title}{NOT_RECORDED[name] && !recorded && " (not recorded)"}</option>)}
           </select>
         </label>
         <Legend by={by} />
       </div>
-      {NOT_RECORDED[by] && <p class="why">{NOT_RECORDED[by]}</p>}
+      {NOT_RECORDED[by] && !recorded && <p class="why">{NOT_RECORDED[by]}</p>}
       {by === "advantage" && <p class="muted">{advantage === null ? "This rollout has no group with rewards." : `Every trained token of this rollout: ${number(advantage)}. What the run trained with depends on its settings, and is not recorded.`}</p>}
       {!tokens.tokenizer && <p class="muted">The run's tokenizer is not on this computer: ids are shown for texts.</p>}
       {tokens.rows.length === 0 && <p class="muted">No tokens were recorded.</p>}
@@ -49,6 +50,8 @@ export function TokensView({ run, path, rollout, route }: { run: Run; path: stri
 function Legend({ by }: { by: string }) {
   if (by === "logprob") return <span class="legend"><span class="token surprise5">unlikely</span><span class="token surprise2" /><span class="token surprise0">certain</span></span>;
   if (by === "advantage") return <span class="legend"><span class="token worse">worse</span><span class="token better">better</span></span>;
+  if (by === "entropy") return <span class="legend"><span class="token surprise0">certain</span><span class="token surprise2" /><span class="token surprise5">any of many (3 nats)</span></span>;
+  if (by === "gap") return <span class="legend"><span class="token surprise0">alike</span><span class="token surprise2" /><span class="token surprise5">0.25 nats apart</span></span>;
   if (by === "mask") return <span class="legend"><span class="token trained">trained</span><span class="token forced">no choice</span><span class="token untrained">not trained</span></span>;
   return null;
 }
@@ -61,6 +64,8 @@ function Row({ row, title, by, advantage }: { row: TokenRow; title: string; by: 
     const i = place.get(position);
     if (i === undefined) return "given";
     if (by === "logprob") return "surprise" + Math.min(5, Math.floor(-row.logprob[i] / 1.2));
+    if (by === "entropy" && row.entropy[i] !== null) return "surprise" + Math.min(5, Math.floor(row.entropy[i]! / 0.6));
+    if (by === "gap" && row.learner[i] !== null) return "surprise" + Math.min(5, Math.floor(Math.abs(row.learner[i]! - row.logprob[i]) / 0.05));
     if (by === "version") return "version" + (versions.indexOf(row.version[i]) % 6);
     if (by === "mask") return row.trained[i] ? "trained" : row.forced[i] ? "forced" : "untrained";
     if (by === "advantage" && advantage !== null && row.trained[i]) return advantage > 0 ? "better" : advantage < 0 ? "worse" : "";
@@ -112,8 +117,8 @@ function Told({ row, position, at, advantage }: { row: TokenRow; position: numbe
         ["LLM call", String(row.call[at])],
         ["loss mask", row.trained[at] ? "1" : row.forced[at] ? "0: a constraint left no choice" : "0: its call is not trained"],
         ["advantage", row.trained[at] ? number(advantage) : "–"],
-        ["entropy", "not recorded"],
-        ["gap to the learner", "not recorded"],
+        ["entropy", row.entropy[at] === null ? "not recorded" : `${number(row.entropy[at])} nats`],
+        ["gap to the learner", row.learner[at] === null ? "not recorded" : number(row.learner[at]! - row.logprob[at])],
       );
   }
   return (

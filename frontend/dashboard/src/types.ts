@@ -112,6 +112,8 @@ export interface TokenRow {
   forced: boolean[];
   call: number[];
   temperature: number[];
+  learner: (number | null)[];
+  entropy: (number | null)[];
 }
 
 export interface Tokens {
@@ -150,4 +152,23 @@ export interface Group {
   deviation: number | null;
   why: string | null;
   tree: { nodes: TreeNode[]; tokens: number; unrolled: number; left_out: number };
+}
+
+export interface Finding {
+  rule: string;
+  level: "fault" | "watch";
+  title: string;
+  seen: string;
+  advice: string;
+  rollouts: string[];
+  adapter: string;
+  settings: string[];
+}
+
+export interface Diagnosis {
+  steps: number;
+  measurements: number;
+  rollouts: number;
+  findings: Finding[];
+  healthy: string[];
 }

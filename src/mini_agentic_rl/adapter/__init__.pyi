@@ -1,6 +1,8 @@
 from .base import Adapter as Adapter
 from .base import OtelTraceAdapter as OtelTraceAdapter
 from .base import TraceAdapter as TraceAdapter
+from .hierarchy import Hierarchy as Hierarchy
+from .instrumented import openai_messages as openai_messages
 from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
 from .messages import parsed_messages as parsed_messages
@@ -10,6 +12,7 @@ from .records import spans_to_records as spans_to_records
 from .selection import Selection as Selection
 from .selection import TraceToTokenTree as TraceToTokenTree
 from .selection import TrainedCalls as TrainedCalls
+from .tool_use import tool_calls as tool_calls
 from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
 from .triplet import RewardMatchPolicy as RewardMatchPolicy
 from .triplet import TracerTraceToTriplet as TracerTraceToTriplet

@@ -8,6 +8,7 @@ from .baseline import Baseline as Baseline
 from .baseline import FastAlgorithm as FastAlgorithm
 from .decorator import FunctionalAlgorithm as FunctionalAlgorithm
 from .decorator import algo as algo
+from .from_use import EndedSessions as EndedSessions
 from .from_use import UseLearner as UseLearner
 from .from_use import UseSettings as UseSettings
 from .from_use import judge_ended as judge_ended

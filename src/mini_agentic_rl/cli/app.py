@@ -23,9 +23,12 @@ from ..jobs import (
 from .comparisons import show_comparison
 from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
+from .doctor import add_doctor_command
 from .model_commands import add_model_commands
+from .new_project import add_new_command
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .post_training_commands import add_post_training_commands
+from .run_commands import add_run_commands
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
 from .tables import show, show_parity, show_plan, show_result
@@ -64,6 +67,7 @@ def _train(settings: TrainConfig) -> None:
 
 
 add_sweep_command(app)
+add_new_command(app)
 add_post_training_commands(app)
 
 
@@ -129,6 +133,8 @@ def chat(settings: ChatSettings) -> None:
     run_chat(settings)
 
 
+add_doctor_command(app)
+add_run_commands(app)
 add_model_commands(app)
 add_data_commands(app)
 add_store_commands(app)

@@ -217,7 +217,7 @@ def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool = Fals
     shown = _choices(annotation)
     if COMMAS in setting.field.metadata:  # what is between the commas is checked by the settings
         annotation, shown = list[str], shown or f"<{get_args(annotation)[0].__name__}>"
-    about = _QUOTED.sub(lambda quoted: _quoted_option(kind, quoted), setting.help)
+    about = with_options(kind, setting.help)
     if extra_of(setting.field).get("argument"):
         information: Any = typer.Argument(help=about, show_default=False)
         default = inspect.Parameter.empty if setting.field.is_required() else setting.default
@@ -236,6 +236,11 @@ def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool = Fals
         hidden=is_hidden,
     )
     return _keyword(name, setting.default, _option_type(name, annotation), information)
+
+
+def with_options(kind: type[Settings], text: str) -> str:
+    """Return a text in which the names of settings in backticks are the options of a command, where it has them."""
+    return _QUOTED.sub(lambda quoted: _quoted_option(kind, quoted), text)
 
 
 def _quoted_option(kind: type[Settings], quoted: re.Match[str]) -> str:

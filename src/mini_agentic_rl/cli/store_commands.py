@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 from pydantic import Field
-from rich.console import Console, Group
+from rich.console import Console
 
 from ..config import COMMAS, JsonSettings, LightningEnvVar, resolve_int_env_var, resolve_str_env_var, restated
 from ..errors import UserError
@@ -16,8 +16,9 @@ from ..gateway import ServerSettings
 from ..metrics import counted
 from ..types import Rollout, RolloutMode, RolloutStatus, Span
 from .options import STORE, settings_command
+from .rollout_page import told_rollout
 from .store_server import ServeStoreSettings
-from .tables import as_json, attempt_table, rollout_facts, rollout_table, show, span_table, worker_table
+from .tables import as_json, rollout_table, show, span_table, worker_table
 
 if TYPE_CHECKING:
     from ..store import LightningStore
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
+_SHOWN = 4000
+"""Characters of one message that are shown, where not all are asked for."""
 
 _STORE: Mapping[str, Sequence[str]] = {"Store": ("store", "api_key")}
 _OUTPUT: Mapping[str, Sequence[str]] = {"Output": ("json_output",)}
@@ -63,13 +66,22 @@ class RolloutShowSettings(StoreSettings):
     """Settings of `rollouts show`."""
 
     helps: ClassVar[Mapping[str, str]] = {
-        "json_output": "Print the rollout as JSON, with its attempts, its reward and the number of spans of each "
-        "attempt.",
+        "json_output": "Print the rollout as JSON, with its attempts, its reward, the number of spans of each attempt, "
+        "and its conversations.",
     }
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollout",), **_OUTPUT}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        **_STORE,
+        "Which": ("rollout",),
+        "Conversation": ("conversation", "full"),
+        **_OUTPUT,
+    }
 
     rollout: str = Field(json_schema_extra={"argument": True})
     """Id of the rollout, or a part of it that no other has."""
+    conversation: bool = True
+    """Show what was said, in all attempts."""
+    full: bool = False
+    """Show long messages whole, of which otherwise the beginning is shown."""
 
 
 class RolloutRetrySettings(StoreSettings):
@@ -81,12 +93,13 @@ class RolloutRetrySettings(StoreSettings):
     """Ids of failed rollouts, or parts of them; without any: every failed rollout not yet retried."""
 
 
-class SpanShowSettings(RolloutShowSettings):
+class SpanShowSettings(StoreSettings):
     """Settings of `spans show`."""
 
     helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the spans as a JSON list, with all their attributes."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollout", "attempt"), **_OUTPUT}
 
+    rollout: str = restated(RolloutShowSettings, "rollout", ...)
     attempt: str = "latest"
     """`latest`, `all`, the number of an attempt, or its id."""
 
@@ -114,23 +127,21 @@ def list_rollouts(settings: RolloutListSettings) -> None:
 
 @settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
 def show_rollout(settings: RolloutShowSettings) -> None:
-    """Show one rollout: its task, its attempts, its reward, and why it failed."""
+    """Show one rollout: its task, its attempts, its reward, why it failed, and what was said."""
 
-    async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], float | None]:
-        from ..emitter import find_final_reward
-
+    async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], list[Span]]:
         rollout = await _find(store, settings.rollout)
-        attempts, reward = [], None
+        attempts, spans = [], []
         for attempt in await store.query_attempts(rollout.rollout_id):
-            spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
-            attempts.append({**as_json(attempt), "spans": len(spans)})
-            reward = find_final_reward(list(spans))
-        return rollout, attempts, reward
+            found = list(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
+            attempts.append({**as_json(attempt), "spans": len(found)})
+            spans += found
+        return rollout, attempts, spans
 
-    rollout, attempts, reward = _ask(settings, look)
-    result = {**as_json(rollout), "attempts": attempts, "reward": reward}
-    tables = Group(rollout_facts(rollout, reward), attempt_table(attempts))
-    show(settings, result, lambda console: console.print(tables), ascii_only=True)
+    rollout, attempts, spans = _ask(settings, look)
+    shown = 10**9 if settings.full else _SHOWN
+    told = told_rollout(rollout, attempts, spans, shown=shown if settings.conversation else None)
+    show(settings, told.as_json(), told.print, ascii_only=True)
 
 
 @settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)

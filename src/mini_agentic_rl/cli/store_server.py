@@ -14,16 +14,17 @@ from pydantic import Field
 
 from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
+from ..exporter import TraceExportSettings
 from ..gateway import AddressSettings, ServerSettings
 from ..redaction import without_secrets
-from ..store import StoreLimits
+from ..store import LightningStore, StoreLimits
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-class ServeStoreSettings(StoreLimits, AddressSettings):
+class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
     """Settings of `store`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {**StoreLimits.defaults, "port": 4747}
@@ -37,6 +38,7 @@ class ServeStoreSettings(StoreLimits, AddressSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
         "What it keeps the rollouts in": ("backend", "path", "url"),
+        "Traces for other tools": tuple(TraceExportSettings.model_fields),
         "Limits of requests": tuple(StoreLimits.model_fields),
     }
 
@@ -65,15 +67,25 @@ def serve(settings: ServeStoreSettings) -> None:
     Raises:
         UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
     """
-    from ..dashboard import dashboard_pages, store_source
-    from ..store import LightningStoreServer, open_store
+    from ..exporter import exported
+    from ..store import open_store
 
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
-    api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     store = open_store(spec)
+    export = TraceExportSettings(**{name: getattr(settings, name) for name in TraceExportSettings.model_fields})
+    with exported(store, export, agent="agent") as shared:
+        _serve(settings, store, shared, spec)
+    typer.echo("stopped")
+
+
+def _serve(settings: ServeStoreSettings, store: LightningStore, shared: LightningStore, spec: str) -> None:
+    from ..dashboard import dashboard_pages, store_source
+    from ..store import LightningStoreServer
+
+    api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
     source = store_source(store)
     server = LightningStoreServer(
-        store,
+        shared,
         settings.host,
         settings.port,
         api_key=api_key,
@@ -96,7 +108,6 @@ def serve(settings: ServeStoreSettings) -> None:
             await server.close()
 
     asyncio.run(run())
-    typer.echo("stopped")
 
 
 def store_spec(backend: Backend | None, path: str | None, url: str | None) -> str:

@@ -160,14 +160,15 @@ def rollout_table(rollouts: Sequence[Rollout]) -> Table:
     return table
 
 
-def rollout_facts(rollout: Rollout, reward: float | None) -> Table:
-    """All of one rollout, a line for each fact."""
-    table = Table(title=rollout.rollout_id, show_header=False)
+def rollout_facts(rollout: Rollout, reward: float | None, components: Mapping[str, float] | None = None) -> Table:
+    """All of one rollout, a line for each fact; the components of its reward where it has several."""
+    parts = ", ".join(f"{visible_line(name)} {value:g}" for name, value in (components or {}).items())
+    table = Table(title=visible_line(rollout.rollout_id), show_header=False)
     config = {name: value for name, value in as_json(rollout.config).items() if value not in (None, [])}
     for name, value in (
         ("status", _status(rollout.status)),
         ("why", _text(_reason(_latest(rollout)))),
-        ("reward", "" if reward is None else f"{reward:g}"),
+        ("reward", "" if reward is None else f"{reward:g}" + (f" ({parts})" if len(components or {}) > 1 else "")),
         ("mode", rollout.mode or ""),
         ("task", _text(rollout.input)),
         ("resources", rollout.resources_id or ""),

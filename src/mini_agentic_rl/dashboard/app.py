@@ -3,6 +3,7 @@
     GET /                                                the page; its views are addresses behind the #
     GET /dashboard/api/runs                              the runs
     GET /dashboard/api/runs/RUN/curves                   the numbers of a run
+    GET /dashboard/api/runs/RUN/doctor                   what the doctor finds in it
     GET /dashboard/api/runs/RUN/rollouts                 a page of rollouts, filtered
     GET /dashboard/api/runs/RUN/rollouts/ID              a rollout; /tokens has its tokens
     GET /dashboard/api/runs/RUN/groups                   a page of groups; /view?group=GROUP is one
@@ -41,6 +42,7 @@ from ..redaction import without_secrets_within
 from ..types import trainable_agents_in
 from .assets import HEADERS, PATHS, asset_routes
 from .events import events_of
+from .examined import examine
 from .requests import limit_of, rollout_filter
 from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
@@ -89,6 +91,7 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
 
     views: Mapping[str, View] = {
         "curves": _curves,
+        "doctor": _doctor,
         "rollouts": _rollouts,
         "rollouts/{id}": _rollout,
         "rollouts/{id}/tokens": _tokens,
@@ -116,6 +119,10 @@ async def close_sources(sources: Sequence[ShownRun]) -> None:
 
 async def _curves(source: ShownRun, request: Request) -> Any:
     return {"rows": 0, "series": {}} if source.curves is None else await asyncio.to_thread(source.curves.view)
+
+
+async def _doctor(source: ShownRun, request: Request) -> Any:
+    return (await examine(source)).as_json()
 
 
 async def _rollouts(source: ShownRun, request: Request) -> Any:

@@ -11,6 +11,7 @@ import asyncio
 import heapq
 import resource
 import time
+from collections import deque
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -22,10 +23,12 @@ HEAD_BYTES: Final = 64 * 1024
 STALLED_SECONDS: Final = 60.0
 """An answer whose reader takes nothing of it for so long is given up."""
 _MOST: Final = 4096
-_AT_ONCE: Final = 64
-"""One connection in so many is closed when there are too many."""
-ACCEPTED_AT_ONCE: Final = 64
-"""Newcomers that are let in before those who are in have their turn: each takes a fraction of a millisecond."""
+_SOUGHT_AT_ONCE: Final = 64
+"""One connection in so many is looked out, when there are too many, to make room for this newcomer and the next ones:
+looking costs as much as there are."""
+ACCEPTED_AT_ONCE: Final = 16
+"""Newcomers that are let in before those who are in have their turn: with those that make room for them, each takes
+about a millisecond."""
 _SHARE: Final = 2
 """One descriptor in so many is for connections: files, stores and upstreams need some too."""
 
@@ -42,6 +45,8 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     most = _MOST
     ending: ClassVar[set[BoundedConnection]] = set()
     """Those of one server that were cut off, until they are gone."""
+    next_out: ClassVar[deque[BoundedConnection]] = deque()
+    """Those of one server that make room for newcomers, in order, if they still keep their request back then."""
     head_seconds = HEAD_SECONDS
     stalled_seconds = STALLED_SECONDS
 
@@ -110,17 +115,28 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         return (0, self._since) if self.cycle.more_body else None
 
     def _make_room(self) -> None:
-        """Close connections that have kept their request, or the rest of it, back for longest: several at once, since
-        looking for them costs as much as there are. This one is closed if all the others wait for an answer."""
+        """Close as many connections as there are too many, those first that have kept their request, or the rest of
+        it, back for longest. One at a time: each end is work, for which those who are answered wait. This one is closed
+        if all the others wait for an answer."""
+        sought = False
+        while len(self.connections) - len(self.ending) > self.most:
+            if self.next_out:
+                longest = self.next_out.popleft()
+                if longest in self.connections and longest._kept_back() is not None:
+                    longest._cut_off()
+            elif sought:
+                self._cut_off()
+                return
+            else:
+                self._seek()
+                sought = True
+
+    def _seek(self) -> None:
+        """Look out those that have kept their request back for longest."""
         open_ones = [each for each in self.connections if not each.transport.is_closing()]
-        if len(open_ones) <= self.most:
-            return
         kept = [(back, number) for number, each in enumerate(open_ones) if (back := each._kept_back()) is not None]
-        longest = heapq.nsmallest(max(1, self.most // _AT_ONCE), kept)
-        for _, number in longest:
-            open_ones[number]._cut_off()
-        if not longest:
-            self._cut_off()
+        longest = heapq.nsmallest(max(1, self.most // _SOUGHT_AT_ONCE), kept)
+        self.next_out.extend(open_ones[number] for _, number in longest)
 
     def _cut_off(self) -> None:
         if not self.transport.is_closing():

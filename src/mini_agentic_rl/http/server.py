@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -98,7 +99,7 @@ class ServerThread:
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), {"most": most, "ending": set()}),
+                http=type("Connection", (BoundedConnection,), {"most": most, "ending": set(), "next_out": deque()}),
                 ws="none",
                 lifespan="auto",
                 access_log=False,

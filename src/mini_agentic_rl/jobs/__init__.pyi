@@ -1,4 +1,5 @@
 from .checks import check_model as check_model
+from .checkup import checkup as checkup
 from .compare import compare_job as compare_job
 from .config import PPO as PPO
 from .config import SqlTrainConfig as SqlTrainConfig
@@ -9,6 +10,8 @@ from .data import convert_job as convert_job
 from .data import dataset_job as dataset_job
 from .evaluate import eval_job as eval_job
 from .learn import learn_job as learn_job
+from .new_project import NewSettings as NewSettings
+from .new_project import new_job as new_job
 from .parity import parity_job as parity_job
 from .plan import plan_job as plan_job
 from .serve import accepted_keys as accepted_keys

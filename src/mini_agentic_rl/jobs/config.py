@@ -13,6 +13,7 @@ from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
 from ..execution import RaySettings
+from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
@@ -96,6 +97,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.checkpoint_every",
             "run.console",
             "run.loggers",
+            "run.metrics_port",
+            "run.metrics_host",
+            "export.*",
             "run.resume",
             "run.overwrite",
             "json_output",
@@ -230,6 +234,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     sampling: SamplerSettings = SamplerSettings()
     limits: RolloutLimits = RolloutLimits()
     ray: RaySettings = RaySettings()
+    export: TraceExportSettings = TraceExportSettings()
     run: RunSettings = RunSettings()
 
     @field_validator("loop", mode="wrap")

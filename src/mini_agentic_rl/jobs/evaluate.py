@@ -42,9 +42,14 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         load_options=load.model_dump(exclude={"model"}),
     )
     with ConsoleLogger() as logger:
-        Trainer(algorithm=algorithm, hooks=recipe.hooks, n_runners=settings.n_runners, logger=logger).fit(
-            recipe.agent, None, val_dataset=tasks
+        trainer = Trainer(
+            algorithm=algorithm,
+            hooks=recipe.hooks,
+            n_runners=settings.n_runners,
+            logger=logger,
+            otlp=settings.export,
         )
+        trainer.fit(recipe.agent, None, val_dataset=tasks)
     if algorithm.evaluation is None:
         raise UserError("the evaluation was stopped before it ended")
     answers = answer_rows(algorithm.evaluation)

@@ -7,13 +7,13 @@ import contextlib
 import logging
 from typing import Any
 
-from ..algorithm import UseLearner, judge_ended, use_loop
+from ..algorithm import EndedSessions, UseLearner, use_loop
 from ..metrics import JsonlLogger
 from ..one_writer import one_writer
 from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ..rewards import RelativeJudge
 from ..sessions import SessionBook, UseFolder
-from ..store import LightningStore, open_store
+from ..store import open_store
 from .settings import LearnSettings
 
 logger = logging.getLogger(__name__)
@@ -43,9 +43,10 @@ def learn_job(settings: LearnSettings) -> dict[str, Any]:
 
 async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, Any], policy: Policy) -> dict[str, Any]:
     store = open_store(serving["store"], create=False)
-    judge = None
+    ended = None
     if settings.judge_model is not None:
         judge = RelativeJudge(settings.judge_rubric, model=settings.judge_model, base_url=settings.judge_base_url)
+        ended = EndedSessions(SessionBook(store), judge, settings.use.group_judged)
     steps = sessions = 0
     with contextlib.closing(JsonlLogger(folder.metrics_path)) as metrics:
         learner = UseLearner(
@@ -61,20 +62,18 @@ async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, 
         try:
             await learner.resume()
             while True:
-                await _judged(store, judge, settings.use.group_judged)
+                all_seen = ended is None or await ended.look()
+                if ended is not None and (count := await ended.judged()):
+                    logger.info("%d sessions were judged", count)
                 found = await learner.turn()
                 if found is not None:
                     steps, sessions = steps + 1, sessions + int(found["sessions"])
                     logger.info("step %d: %d sessions, now version %d", steps, found["sessions"], found["version"])
                 elif settings.once:
-                    break
+                    if all_seen:
+                        break
                 else:
                     await asyncio.sleep(settings.poll_seconds)
         finally:
             await store.close()
     return {"steps": steps, "sessions": sessions, "version": policy.version, "output_dir": str(folder.path)}
-
-
-async def _judged(store: LightningStore, judge: RelativeJudge | None, group_size: int) -> None:
-    if judge is not None and (count := await judge_ended(SessionBook(store), judge, group_size)):
-        logger.info("%d sessions were judged", count)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings, UseSettings
 from ..config import JsonSettings, SeedSettings, Settings
+from ..exporter import TraceExportSettings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
@@ -103,7 +104,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
             "rollouts.gateway_url",
             "rollouts.rollout_timeout",
         ),
-        "Run": ("rollouts.seed", "output", "json_output"),
+        "Run": ("rollouts.seed", "output", "export.*", "json_output"),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "rollouts.rollout_timeout": "Seconds after which a rollout is ended and counts as wrong.",
@@ -125,6 +126,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     load: AdaptedModelSettings = AdaptedModelSettings()
     tasks: TaskSettings = TaskSettings()
     rollouts: RolloutSettings = RolloutSettings()
+    export: TraceExportSettings = TraceExportSettings()
 
 
 class CompareSettings(JsonSettings):

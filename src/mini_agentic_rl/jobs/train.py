@@ -80,6 +80,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 strategy=_strategy(config, components),
                 output_dir=folder,
                 logger=run.logger,
+                otlp=config.export,
                 resume=run.is_resumed,
                 initial_resources=None if prompt is None else {PROMPT_RESOURCE: prompt},
                 **{name: one for name, one in components.items() if name != "strategy"},

@@ -13,7 +13,9 @@ measured on held-out examples; one that begins with `sft/`, or has it inside, be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
 """Families that a person watches, in the order in which they are shown."""
@@ -76,6 +78,12 @@ class MetricsLogger:
     def note(self, message: str) -> None:
         """Tell something that is not a number, in one line."""
 
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Record a table, such as conversations: each row has the same columns, of texts and numbers."""
+
+    def artifact(self, name: str, files: Sequence[Path]) -> None:
+        """Keep files that the run has made, such as those of its adapter."""
+
     def close(self) -> None:
         """Flush and release everything. Closing twice is allowed."""
 
@@ -109,6 +117,14 @@ class MultiLogger(MetricsLogger):
     def note(self, message: str) -> None:
         for logger in self.loggers:
             logger.note(message)
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        for logger in self.loggers:
+            logger.table(name, rows)
+
+    def artifact(self, name: str, files: Sequence[Path]) -> None:
+        for logger in self.loggers:
+            logger.artifact(name, files)
 
     def close(self) -> None:
         """Closes every logger, then raises the first error that one of them raised."""

@@ -1,8 +1,8 @@
 """Show a run on the console while it goes on: progress, time left, and the latest numbers of each headline family.
 
 On a terminal it is one live view; elsewhere (a file, a pipe, CI) it is plain lines, one for each logged step, each
-phase and, within a long phase, each half minute. It writes to standard error, so that standard output stays free for
-results.
+phase and, within a long phase, each half minute. What the doctor finds stands below the table, or is one line when it
+is first found. It writes to standard error, so that standard output stays free for results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,9 +26,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from ..visible_text import VisibleConsole
 from .base import HEADLINE_FAMILIES, MetricsLogger, headline, headline_name, held_out, step_label
+from .doctor import Finding, RunWatch
 from .readable import duration, quantity
 
 _WIDTH_WITHOUT_TERMINAL = 200
@@ -69,8 +71,11 @@ class ConsoleLogger(MetricsLogger):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or shared_console()
         self._shown: _LiveView | _PlainLines | None = None
+        self._phase = ""
+        self._doctor = RunWatch()
 
     def phase(self, name: str, total: int | None = None) -> None:
+        self._phase = name
         self._view().phase(name, total)
 
     def advance(self, n: int = 1) -> None:
@@ -78,6 +83,9 @@ class ConsoleLogger(MetricsLogger):
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         self._view().log(metrics, step)
+        found = self._doctor.add({"phase": self._phase, "step": step, **metrics})
+        if found is not None:
+            self._view().findings(found)
 
     def note(self, message: str) -> None:
         self._view().note(message)
@@ -113,6 +121,7 @@ class _LiveView:
         )
         self._phases: deque[TaskID] = deque()
         self._steps: deque[tuple[str, dict[str, float]]] = deque(maxlen=_SHOWN_STEPS)
+        self._findings: Sequence[Finding] = ()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
         self._live.start()
 
@@ -128,6 +137,9 @@ class _LiveView:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._steps.append((step_label(metrics, step), held_out(metrics) or dict(metrics)))
+
+    def findings(self, found: Sequence[Finding]) -> None:
+        self._findings = found
 
     def note(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -147,19 +159,8 @@ class _LiveView:
         steps = list(self._steps)
         if not steps:
             return self._progress
-        titles = {
-            family: _title(row, family)
-            for family in HEADLINE_FAMILIES
-            for _, row in steps
-            if headline_name(row, family) is not None
-        }
-        table = Table(box=None, pad_edge=False)
-        table.add_column("step", justify="right" if all(step.isdecimal() for step, _ in steps) else "left")
-        for title in titles.values():
-            table.add_column(title, justify="right")
-        for step, row in steps:
-            table.add_row(step, *(quantity(family, headline(row, family)) for family in titles))
-        return Group(self._progress, table)
+        table = steps_table(steps)
+        return Group(self._progress, table, *(finding_text(finding) for finding in self._findings))
 
 
 class _PlainLines:
@@ -171,6 +172,7 @@ class _PlainLines:
         self._total: int | None = None
         self._done = 0
         self._start = self._last_line = time.monotonic()
+        self._told: set[str] = set()
 
     def phase(self, name: str, total: int | None) -> None:
         self._end_phase()
@@ -194,6 +196,13 @@ class _PlainLines:
                 parts.append(" ".join(reversed(words) if family == _RATE else words))
         self.note("  ".join(parts))
 
+    def findings(self, found: Sequence[Finding]) -> None:
+        for finding in found:
+            about = f"{finding.adapter} {finding.rule}"
+            if about not in self._told:
+                self._told.add(about)
+                self.note(f"doctor: {finding.head}: {finding.body}")
+
     def note(self, message: str) -> None:
         self._last_line = time.monotonic()
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
@@ -215,6 +224,33 @@ class _PlainLines:
             return so_far
         left = (now - self._start) / self._done * (self._total - self._done)
         return f"{so_far}, about {duration(max(left, 0.0))} left"
+
+
+def steps_table(steps: Sequence[tuple[str, Mapping[str, float]]]) -> Table:
+    """Return a table of some steps, each a label and its metrics, with a column for each headline family."""
+    titles = {
+        family: _title(row, family)
+        for family in HEADLINE_FAMILIES
+        for _, row in steps
+        if headline_name(row, family) is not None
+    }
+    table = Table(box=None, pad_edge=False)
+    table.add_column("step", justify="right" if all(step.isdecimal() for step, _ in steps) else "left")
+    for title in titles.values():
+        table.add_column(title, justify="right")
+    for step, row in steps:
+        table.add_row(step, *(quantity(family, headline(row, family)) for family in titles))
+    return table
+
+
+def finding_text(finding: Finding, spelled: Callable[[str], str] = str) -> Text:
+    """Return what the doctor has found as coloured text: a fault in red, what is to be watched in yellow.
+
+    Args:
+        spelled: returns the advice with its settings as they are given where it is read.
+    """
+    colour = "red" if finding.level == "fault" else "yellow"
+    return Text.assemble((f"{finding.head}: ", f"bold {colour}"), finding.seen, ". ", f"{spelled(finding.advice)}.")
 
 
 def _title(row: Mapping[str, float], family: str) -> str:

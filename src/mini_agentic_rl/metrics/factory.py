@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ..errors import UserError
+from ..redaction import without_secrets
 from .base import MetricsLogger, MultiLogger
 from .console import ConsoleLogger
+from .guarded import GuardedLogger
 from .jsonl import JsonlLogger
 from .services import (
     MODULES,
@@ -19,6 +22,8 @@ from .services import (
     WandbLogger,
     load,
 )
+
+logger = logging.getLogger(__name__)
 
 LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
 
@@ -66,8 +71,10 @@ def make_logger(
         keep_rows: Rows of metrics that stay when a run is continued (see `JsonlLogger`).
         hyperparameters: The configuration of the run, as JSON values, for the services that keep one.
 
+    A service that cannot begin is left out, which the log says.
+
     Raises:
-        UserError: see `check_loggers`; or a service cannot be reached.
+        UserError: see `check_loggers`.
     """
     check_loggers(names)
     made: list[MetricsLogger] = []
@@ -86,8 +93,9 @@ def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapp
     if name == "jsonl":
         return JsonlLogger(run_dir / "metrics.jsonl", keep_rows=keep_rows)
     try:
-        return _SERVICES[name](run_dir, hyperparameters)
-    except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return GuardedLogger(name, _SERVICES[name](run_dir, hyperparameters))
+    except Exception as error:  # of a foreign package, and of the network behind it
+        first = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
         offline = f"; {name.upper()}_MODE=offline keeps it on this computer" if name in ("wandb", "swanlab") else ""
-        raise UserError(f"the {name} logger could not begin: {first}{offline}", setting="loggers") from error
+        logger.warning("the %s logger could not begin (%s): the run goes on without it%s", name, first, offline)
+        return MetricsLogger()

@@ -9,14 +9,16 @@ run folder, or where their environment variables say.
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib
 import json
 import netrc
 import os
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -51,10 +53,22 @@ class _Service(MetricsLogger, ABC):
     """
 
     _open = True
+    _last_step = 0
 
     def __init__(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
         with _only_results_on_stdout():
             self._begin(run_dir, hyperparameters)
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._open and rows:
+            columns = list(rows[0])
+            with _only_results_on_stdout():
+                self._add_table(name, columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+
+    def artifact(self, name: str, files: Sequence[Path]) -> None:
+        if self._open and files:
+            with _only_results_on_stdout():
+                self._add_artifact(name, files)
 
     def close(self) -> None:
         if self._open:
@@ -66,6 +80,12 @@ class _Service(MetricsLogger, ABC):
     def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None: ...
 
     @abstractmethod
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None: ...
+
+    @abstractmethod
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None: ...
+
+    @abstractmethod
     def _end(self) -> None: ...
 
 
@@ -75,6 +95,7 @@ class _RunService(_Service):
     _run: Any
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._last_step = step
         self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
 
     def _end(self) -> None:
@@ -82,18 +103,35 @@ class _RunService(_Service):
 
 
 class TensorBoardLogger(_Service):
-    """Event files under `run_dir/tensorboard`; the configuration is in its tab "HParams"."""
+    """Event files under `run_dir/tensorboard`; the configuration is in its tab "HParams", tables are in "Text".
+
+    TensorBoard keeps no files: of an artifact it tells where it is.
+    """
 
     def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
-        folder = str(run_dir / "tensorboard")
+        self._folder = str(run_dir / "tensorboard")
         if hyperparameters:
-            _write_hyperparameters(folder, run_dir.name, hyperparameters)
-        self._writer = load("tensorboard").Writer(folder)
+            _write_hyperparameters(self._folder, run_dir.name, hyperparameters)
+        self._writer = load("tensorboard").Writer(self._folder)
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
+        self._last_step = step
         self._writer.flush()
+
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        lines = [columns, ["---"] * len(columns), *rows]
+        table = "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
+        self._add_text(name, table)
+
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
+        lines = [f"- `{file.resolve()}` ({file.stat().st_size:,} bytes)" for file in files]
+        self._add_text(f"artifacts/{name}", "\n".join(lines))
+
+    def _add_text(self, name: str, text: str) -> None:
+        text_pb = importlib.import_module("tensorboard.plugins.text.summary_v2").text_pb
+        _write_summary(self._folder, ".text", text_pb(name, text), step=self._last_step)
 
     def _end(self) -> None:
         self._writer.close()
@@ -116,7 +154,18 @@ class WandbLogger(_RunService):
         self._run.define_metric("*", step_metric=_STEP)  # its own count of rows must not decide what is drawn where
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._last_step = step
         self._run.log({_STEP: step, **{name: float(value) for name, value in metrics.items()}})
+
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        table = load("wandb").Table(columns=columns, data=rows, allow_mixed_types=True)
+        self._run.log({_STEP: self._last_step, name: table})
+
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
+        made = load("wandb").Artifact(_artifact_name(self._run.id, name), type="model")
+        for file in files:
+            made.add_file(str(file), name=file.name)
+        self._run.log_artifact(made)
 
 
 class SwanLabLogger(_RunService):
@@ -134,6 +183,14 @@ class SwanLabLogger(_RunService):
             config=dict(hyperparameters),
         )
 
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        chart = importlib.import_module("swanlab").echarts.Table()
+        self._run.log({name: chart.add(columns, rows)}, step=self._last_step)
+
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
+        for file in files:
+            self._run.save(glob.escape(str(file)), base_path=str(file.parent.parent), policy="now")
+
 
 class MlflowLogger(_Service):
     """MLflow, in the SQLite file `run_dir/mlflow.db` unless `MLFLOW_TRACKING_URI` is set.
@@ -147,7 +204,10 @@ class MlflowLogger(_Service):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         self._client = tracking.MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        own = None if os.environ.get("MLFLOW_TRACKING_URI") else (run_dir / "mlartifacts").resolve().as_uri()
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(name, artifact_location=own)
+        )
         self._run_id: str = self._client.create_run(experiment_id, run_name=run_dir.name).info.run_id
         parameter = importlib.import_module("mlflow.entities").Param
         rows = [parameter(name, _as_text(value)[:_LONGEST_PARAMETER]) for name, value in hyperparameters.items()]
@@ -157,6 +217,14 @@ class MlflowLogger(_Service):
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         for name, value in metrics.items():
             self._client.log_metric(self._run_id, name, float(value), step=step)
+
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        by_column = {column: [row[number] for row in rows] for number, column in enumerate(columns)}
+        self._client.log_table(self._run_id, data=by_column, artifact_file=f"{name}.json")
+
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
+        for file in files:
+            self._client.log_artifact(self._run_id, str(file), artifact_path=name)
 
     def _end(self) -> None:
         self._client.set_terminated(self._run_id)
@@ -168,19 +236,33 @@ class TrackioLogger(_RunService):
     def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
         self._run = load("trackio").init(project=_PROJECT, name=run_dir.name, embed=False, config=dict(hyperparameters))
 
+    def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        self._run.log({name: load("trackio").Table(columns=columns, data=rows)}, step=self._last_step)
+
+    def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
+        made = load("trackio").Artifact(_artifact_name(self._run.name, name), type="model")
+        for file in files:
+            made.add_file(str(file), name=file.name)
+        self._run.log_artifact(made)
+
 
 def _write_hyperparameters(folder: str, run: str, hyperparameters: Mapping[str, Any]) -> None:
     """Write an event file with the configuration; a run that goes on writes the same session again."""
     hparams = importlib.import_module("tensorboard.plugins.hparams.summary_v2")
-    proto = importlib.import_module("tensorboard.compat.proto")
-    events = importlib.import_module("tensorboard.summary.writer.event_file_writer")
     rows = {
         name: value if isinstance(value, bool | int | float) else _as_text(value)
         for name, value in _flat(hyperparameters)
     }
-    summary = proto.summary_pb2.Summary.FromString(hparams.hparams_pb(rows, trial_id=run).SerializeToString())
-    writer = events.EventFileWriter(folder, filename_suffix=".hparams")
-    writer.add_event(proto.event_pb2.Event(wall_time=time.time(), summary=summary))
+    _write_summary(folder, ".hparams", hparams.hparams_pb(rows, trial_id=run))
+
+
+def _write_summary(folder: str, suffix: str, summary: Any, step: int = 0) -> None:
+    """Write an event file of one summary."""
+    proto = importlib.import_module("tensorboard.compat.proto")
+    events = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    ours = proto.summary_pb2.Summary.FromString(summary.SerializeToString())
+    writer = events.EventFileWriter(folder, filename_suffix=suffix)
+    writer.add_event(proto.event_pb2.Event(wall_time=time.time(), step=step, summary=ours))
     writer.close()
 
 
@@ -245,6 +327,21 @@ def _hosts(file: Path) -> set[str]:
         return set(netrc.netrc(file).hosts)
     except (OSError, netrc.NetrcParseError):
         return set()
+
+
+def _artifact_name(run: str, name: str) -> str:
+    """Return a name of the characters that the services take."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{run}-{name}")
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | bool | int | float) else _as_text(value)
+
+
+def _markdown_cell(value: Any) -> str:
+    """Return a cell whose text stands as it is: neither a line break nor a bar ends it."""
+    text = "" if value is None else str(value)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", "<br>")
 
 
 def _as_text(value: Any) -> str:

@@ -15,6 +15,7 @@ from .learner import Learner as Learner
 from .learner import Loss as Loss
 from .learner import LossInputs as LossInputs
 from .learner import LossOutputs as LossOutputs
+from .learner import SeenTerms as SeenTerms
 from .learner import TermStreams as TermStreams
 from .learning_attention import KeptKeys as KeptKeys
 from .learning_attention import TreeTables as TreeTables

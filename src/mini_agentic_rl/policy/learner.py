@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,6 +106,29 @@ class LossOutputs:
 Loss = Callable[[LossInputs], LossOutputs]
 
 
+class SeenTerms:
+    """Numbers that a pass found at each term of a pack; NaN where it has not computed them.
+
+    Args:
+        count: number of the pack's terms.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.logprobs_S = np.full(count, np.nan, np.float32)
+        """Log-probabilities under the weights of the pass."""
+        self.entropy_S = np.full(count, np.nan, np.float32)
+        """Entropies (nats) of the distributions that the tokens were drawn from."""
+
+    def take(self, chunk: ChunkTerms) -> None:
+        """Note what was found at the terms of a chunk."""
+        self.logprobs_S[chunk.terms_N] = chunk.logprobs_N.detach().float().cpu().numpy()
+        self.entropy_S[chunk.terms_N] = chunk.entropy_N.detach().float().cpu().numpy()
+
+    def take_part(self, terms_N: Any, part: SeenTerms) -> None:
+        """Note what was found at some terms, given by their numbers."""
+        self.logprobs_S[terms_N], self.entropy_S[terms_N] = part.logprobs_S, part.entropy_S
+
+
 class Learner:
     """An optimizer over one adapter, or over all weights under full training."""
 
@@ -141,6 +165,7 @@ class Learner:
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
+        seen: SeenTerms | None = None,
     ) -> dict[str, float]:
         """Add the gradient of `loss_fn` over `packed`; return the loss's metrics.
 
@@ -151,6 +176,7 @@ class Learner:
             streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
             entropy_gradient: True if the entropies that the loss sees have a gradient.
+            seen: is given what the pass finds at each term; of several ranks, those of this one.
         """
         model = self._model
         sums: dict[str, float] = {}
@@ -158,6 +184,8 @@ class Learner:
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
             own = given.select(chunk.terms_N, model.device)
+            if seen is not None:
+                seen.take(chunk)
             outputs = loss_fn(
                 LossInputs(
                     logprobs_S=chunk.logprobs_N,

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import psutil
 import torch
+
+from ..processors import allowed_cores, busy_seconds
 
 _WINDOW: Final = 0.5
 """Seconds over which the use of the cores is measured."""
@@ -46,7 +47,7 @@ class ThreadCount:
         self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
         self._clock, self._busy, self._own = clock, busy or busy_seconds, own
         # Chosen by torch, by OMP_NUM_THREADS or by the program.
-        self._most = min(torch.get_num_threads(), max(1, int(_allowed_cores() + 1 - _ENOUGH)))
+        self._most = min(torch.get_num_threads(), max(1, int(allowed_cores() + 1 - _ENOUGH)))
         self._chosen = self._most
         self._before = (self._clock(), self._busy(), self._own())
 
@@ -76,21 +77,4 @@ def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
     """
     chosen = environment.get("OMP_NUM_THREADS")
     if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in environment):
-        torch.set_num_threads(max(1, int(_allowed_cores() / ranks)))
-
-
-def busy_seconds() -> float:
-    """Return the seconds that all processors have been busy since the start, those taken by a host included."""
-    times = psutil.cpu_times()._asdict()
-    # Linux counts the time of guests in user time already.
-    return float(sum(value for name, value in times.items() if name not in ("idle", "iowait", "guest", "guest_nice")))
-
-
-def _allowed_cores() -> float:
-    """Return the cores that this process may use: by its affinity, and by the quota of its container."""
-    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return min(allowed, int(quota) / int(period))
-    except (OSError, ValueError):  # another system, an older kernel, or "max"
-        return allowed
+        torch.set_num_threads(max(1, int(allowed_cores() / ranks)))

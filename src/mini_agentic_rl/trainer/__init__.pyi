@@ -6,6 +6,7 @@ from .evaluations import check_rows as check_rows
 from .intervals import bootstrap_interval as bootstrap_interval
 from .parts import DEFAULT_SERVER as DEFAULT_SERVER
 from .parts import asks_for_processes as asks_for_processes
+from .pictures import draw_curves as draw_curves
 from .recorded_run import Checkpoint as Checkpoint
 from .recorded_run import RecordedRun as RecordedRun
 from .recorded_run import record_run as record_run
@@ -20,6 +21,7 @@ from .statistics import accuracy_row as accuracy_row
 from .statistics import mean_pass_at_k as mean_pass_at_k
 from .statistics import pass_at_k as pass_at_k
 from .statistics import wilson_interval as wilson_interval
+from .summary import report_again as report_again
 from .summary import transcripts as transcripts
 from .summary import versions as versions
 from .summary import what_next as what_next

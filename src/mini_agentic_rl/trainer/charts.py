@@ -6,10 +6,11 @@ Colours come from CSS variables (`--series-1` …, `--grid`, `--muted`), so one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
-from ..metrics import number
+from ..metrics import HEADLINE_FAMILIES, number
 
 Points = Sequence[tuple[float, float]]
 
@@ -18,6 +19,19 @@ _WIDTH, _HEIGHT = 460, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 28
 _MAX_POINTS = 400
 _SMOOTH_FROM = 12
+_NO_METRICS = ("time", "phase", "step")
+
+
+def series_by_family(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the curves of rows of metrics, as points (step, number) by name, within each family; those that a person
+    watches come first. Families may be empty."""
+    families: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in HEADLINE_FAMILIES}
+    for row in rows:
+        for name, value in row.items():
+            if name not in _NO_METRICS and isinstance(value, int | float):
+                points = families.setdefault(name.split("/")[0], {}).setdefault(name, [])
+                points.append((float(row.get("step", len(points))), float(value)))
+    return families
 
 
 def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -> str:
@@ -57,7 +71,7 @@ def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -
             parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{_label(tick, False)}</text>')
     for index, (name, points) in enumerate(drawn, start=1):
         colour = f'style="--line: var(--series-{index})"'
-        smooth = _moving_average(points)
+        smooth = moving_average(points)
         if len(points) == 1:
             x, y = place(*points[0])
             parts.append(f'<circle {colour} cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
@@ -76,7 +90,8 @@ def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [_mean(points[start : start + share]) for start in range(0, len(points), share)]
 
 
-def _moving_average(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def moving_average(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return points as a moving average; few points as they are."""
     if len(points) < _SMOOTH_FROM:
         return points
     reach = max(2, len(points) // 20)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..algorithm import Algorithm
 from ..atomic_files import disk_failure
 from ..errors import UserError
-from ..metrics import MetricsLogger, make_logger
+from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
 from ..one_writer import one_writer
 from .run_folder import RunFolder, RunState
 from .settings import RunSettings
-from .summary import write_results
+from .summary import transcript_rows, write_results
+
+_TRANSCRIPTS: Final = 50
 
 Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
@@ -77,7 +79,24 @@ def recorded(
             if run.is_finished:
                 return
             summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
+            _hand_on(run, algorithm)
         folder.write_summary(summary)
+
+
+def _hand_on(run: RecordedRun, algorithm: Algorithm) -> None:
+    """Give the loggers what a run has come to beside its numbers: conversations, and the adapter."""
+    last = algorithm.evaluations[-1] if algorithm.evaluations else None
+    run.logger.table("transcripts", transcript_rows(last, _TRANSCRIPTS))
+    _hand_on_adapters(run)
+
+
+def _hand_on_adapters(run: RecordedRun) -> None:
+    folder = run.folder
+    named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
+    for path, pattern in ((folder.adapter_path, "*"), *((one, "*") for one in named), (folder.path, "adapter_*")):
+        files = sorted(file for file in path.glob(pattern) if file.is_file()) if path.is_dir() else []
+        name = "adapter" if path in (folder.path, folder.adapter_path) else f"adapter-{path.name}"
+        run.logger.artifact(name, files)
 
 
 @contextmanager
@@ -112,6 +131,13 @@ def open_run(
             folder.note_resume(0 if checkpoint is None else checkpoint[0])
         names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
         logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=config)
+        if settings.metrics_port is not None:
+            try:
+                prometheus = PrometheusLogger(settings.metrics_port, settings.metrics_host)
+            except UserError:
+                logger.close()
+                raise
+            logger = MultiLogger([logger, prometheus])
     with logger, _naming_the_disk(folder):
         yield RecordedRun(folder, logger, state, checkpoint)
 
@@ -161,6 +187,7 @@ def record_run(
             if run.is_finished:
                 return folder.read_summary()
             summary = dict(train(run))
+            _hand_on_adapters(run)
         if is_writer:
             folder.write_summary(summary)
         return summary

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import write_text
-from ..metrics import HEADLINE_FAMILIES, duration, percent
-from .charts import MAX_SERIES, line_chart
+from ..metrics import RunView, diagnose, duration, percent
+from .charts import MAX_SERIES, line_chart, series_by_family
 from .run_folder import RunFolder
 
 _MAX_SHOWN = 4000
 """Characters of one message; the rest is left out and said to be."""
 _IN_PERCENT = ("accuracy",)
 _TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
-_NO_METRICS = ("time", "phase", "step")
 
 
 def write_report(
@@ -34,6 +33,7 @@ def write_report(
     summary: Mapping[str, Any],
     metrics_rows: Sequence[Mapping[str, Any]],
     transcripts: Sequence[Mapping[str, Any]],
+    path: Path | None = None,
 ) -> Path:
     """Write the report of a run and return its path.
 
@@ -43,6 +43,7 @@ def write_report(
         metrics_rows: Rows of `metrics.jsonl` (`metrics.read_metrics`); may be empty.
         transcripts: Conversations to show, each with `messages` (OpenAI messages), and optionally `title`, `reward`
             and `note`.
+        path: the file; None is the one of the folder.
 
     Raises:
         OSError: the file cannot be written; an earlier report is then untouched.
@@ -50,6 +51,7 @@ def write_report(
     sections = [
         _accuracy(summary.get("accuracy") or []),
         _checks(summary.get("checks") or []),
+        _doctor(metrics_rows, folder.read_config().get("eval_size")),
         _curves(metrics_rows),
         _time(summary),
         _untrained(summary.get("untrained") or {}),
@@ -64,8 +66,9 @@ def write_report(
         f"<title>{name} – mini-agentic-rl</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{name}</h1>\n{''.join(section for section in sections if section)}</main>\n</body>\n</html>\n"
     )
-    write_text(folder.report_path, page, private=True)
-    return folder.report_path
+    target = path or folder.report_path
+    write_text(target, page, private=True)
+    return target
 
 
 def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -113,13 +116,28 @@ def _interval_bar(row: Mapping[str, Any]) -> str:
     )
 
 
+def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
+    """The findings of the doctor; nothing of a run without a step of reinforcement learning."""
+    view = RunView.of_rows(rows, eval_size=eval_size if isinstance(eval_size, int) else None)
+    if not view.steps:
+        return ""
+    items = [
+        f'<li class="{finding.level}"><strong>{escape(finding.head)}</strong>: {escape(finding.seen)}. '
+        f"{_code(finding.advice)}.</li>"
+        for finding in diagnose(view)
+    ]
+    body = f'<ul class="doctor">{"".join(items)}</ul>' if items else '<p class="muted">Nothing is wrong.</p>'
+    return f"<section><h2>What the doctor says</h2>{body}</section>\n"
+
+
+def _code(text: str) -> str:
+    """Return a text with what stands in backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
 def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
-    families: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in HEADLINE_FAMILIES}
-    for row in rows:
-        for name, value in row.items():
-            if name not in _NO_METRICS and isinstance(value, int | float):
-                points = families.setdefault(name.split("/")[0], {}).setdefault(name, [])
-                points.append((float(row.get("step", len(points))), float(value)))
+    families = series_by_family(rows)
     figures = [_figure(family, series) for family, series in families.items() if series]
     body = "".join(figures) or '<p class="muted">No metrics were logged.</p>'
     return f'<section><h2>Curves</h2><div class="figures">{body}</div></section>\n'
@@ -223,14 +241,14 @@ _STYLE = """
   --page: #fbfaf8; --card: #ffffff; --ink: #22262b; --muted: #68707a; --grid: #e4e2dd; --accent: #2f6fb2;
   --system: #f0efeb; --user: #e4eefa; --assistant: #eef5e9; --tool: #faf1de;
   --series-1: #2f6fb2; --series-2: #c2571a; --series-3: #3b8a4e; --series-4: #8a4fa3; --series-5: #a8841b;
-  --series-6: #5d6670;
+  --series-6: #5d6670; --fault: #b3261e;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #16181b; --card: #1e2125; --ink: #e3e5e8; --muted: #98a0aa; --grid: #33373d; --accent: #6ea8e6;
     --system: #26292e; --user: #1f3047; --assistant: #21331f; --tool: #3a301a;
     --series-1: #6ea8e6; --series-2: #ee9157; --series-3: #74c089; --series-4: #c394dc; --series-5: #d9b859;
-    --series-6: #a5adb7;
+    --series-6: #a5adb7; --fault: #f2938c;
   }
 }
 * { box-sizing: border-box; }
@@ -277,6 +295,9 @@ summary { cursor: pointer; font-weight: 500; }
 .message.user { background: var(--user); }
 .message.assistant { background: var(--assistant); margin-left: auto; }
 .message.tool { background: var(--tool); }
+.doctor { margin: 0; padding-left: 20px; }
+.doctor li { margin: 6px 0; }
+.doctor .fault strong { color: var(--fault); }
 .role { font-size: 12px; color: var(--muted); }
 .call { font-family: ui-monospace, monospace; font-size: 13px; }
 @media print { section { break-inside: avoid; } }

@@ -12,13 +12,15 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
 from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
+from ..exporter import TraceExportSettings, exported
 from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
@@ -29,6 +31,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0
+
+
+def label(part: Algorithm | LitAgent[Any]) -> str:
+    """Return the name of an algorithm or an agent: of a function that name, else the class's."""
+    return str(getattr(part, "__name__", type(part).__name__))
 
 
 class StopSwitch:
@@ -114,6 +121,9 @@ class Run:
     cancels_leftovers: bool = False
     """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
     closes_store: bool = False
+    export: TraceExportSettings = field(default_factory=TraceExportSettings)
+    """Receiver of the spans besides the store."""
+    folder: Path | None = None
 
     def execute(self) -> None:
         """Run to the end of the algorithm. Not callable from inside a running event loop.
@@ -126,7 +136,12 @@ class Run:
                 left = asyncio.run(cancel_leftovers(self.store))
                 if left:
                     logger.info("%d unfinished rollouts of an earlier run cancelled", left)
-            self.strategy.execute(self.algorithm_bundle, self.runner_bundle, self.store)
+            if not self.runs_algorithm:
+                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, self.store)
+                return
+            agent = self.runner_bundle.agent
+            with exported(self.store, self.export, agent=label(agent), run=self.folder) as store:
+                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, store)
         finally:
             if self.closes_store:
                 asyncio.run(self.store.close())

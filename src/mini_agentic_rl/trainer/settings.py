@@ -35,6 +35,10 @@ class RunSettings(Settings):
     loggers: Annotated[list[LoggerName], COMMAS] = Field(default=[])
     """Services that get metrics besides the console and `metrics.jsonl`; several with commas, or given several
     times."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port at which Prometheus reads the numbers of the run, as /metrics; 0 takes a free one. By default none."""
+    metrics_host: str = "127.0.0.1"
+    """Address of that port; 0.0.0.0 lets other computers read the numbers, without a key."""
     resume: bool = False
     """Continue the run in the output folder from its last checkpoint."""
     overwrite: bool = False

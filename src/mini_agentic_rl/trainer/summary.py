@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..adapter import TraceToMessages
@@ -59,6 +60,27 @@ def write_results(
     return summary
 
 
+def report_again(
+    folder: RunFolder, measured: Sequence[Mapping[str, Any]], conversations: Sequence[Mapping[str, Any]], path: Path
+) -> Path:
+    """Write the report of a run from its folder, whether or not it has ended, and return its path.
+
+    Args:
+        measured: its accuracies so far: `name`, `accuracy` and `count`.
+        conversations: what the report shows as transcripts.
+
+    Raises:
+        OSError: the file cannot be written.
+        UserError: a file of the run is damaged.
+    """
+    summary = folder.read_summary()
+    if not summary:
+        rows = [accuracy_row(row["name"], round(row["accuracy"] * row["count"]), row["count"]) for row in measured]
+        summary = {"accuracy": rows, "checks": check_rows(read_answers(folder.evaluations_path))}
+    metrics = read_metrics(folder.metrics_path)
+    return write_report(folder, summary=summary, metrics_rows=metrics, transcripts=conversations, path=path)
+
+
 def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:
     """Keep the answers of measurements that the algorithm has not kept itself."""
     kept = set(by_evaluation(read_answers(folder.evaluations_path)))
@@ -105,6 +127,27 @@ def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any
     right = [row for row in found if row["reward"]]
     half = count // 2
     return right[: count - min(half, len(wrong))] + wrong[:half]
+
+
+def transcript_rows(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
+    """Return the conversations of `transcripts` as rows of a table, each in one text."""
+    return [
+        {
+            "rollout": row["title"],
+            "reward": row["reward"],
+            "expected": row["note"],
+            "conversation": "\n\n".join(map(_spoken, row["messages"])),
+        }
+        for row in transcripts(evaluation, count)
+    ]
+
+
+def _spoken(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    said = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+    calls = message.get("tool_calls")
+    called = f"\n{json.dumps(calls, ensure_ascii=False)}" if calls else ""
+    return f"[{message.get('role')}] {said}{called}"
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
+from ..exporter import TraceExportSettings
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..one_writer import one_writer
@@ -38,7 +39,7 @@ from .parts import (
     usual_store,
 )
 from .recorded_run import recorded
-from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch
+from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label
 from .run_folder import RunFolder
 from .settings import RunSettings
 from .summary import what_next
@@ -91,6 +92,7 @@ class Trainer:
         resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
             with; of a finished one the results are restored.
         overwrite: replace the run in `output_dir`.
+        otlp: address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables.
         n_workers, max_tasks, triplet_exporter: older names of `n_runners`, `max_rollouts` and `adapter`.
         daemon: taken, and of no effect: processes that are started always end with this one.
 
@@ -126,6 +128,7 @@ class Trainer:
         logger: MetricsLogger | None = None,
         resume: bool = False,
         overwrite: bool = False,
+        otlp: str | TraceExportSettings | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
         triplet_exporter: Component[TraceAdapter[Any]] | None = None,
@@ -157,6 +160,7 @@ class Trainer:
         self.resume = resume or again
         self.overwrite = overwrite and not again
         self.port = port
+        self.export = otlp if isinstance(otlp, TraceExportSettings) else TraceExportSettings(otlp=otlp)
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
         self.adapter: TraceAdapter[Any] = build(
             "adapter",
@@ -291,11 +295,11 @@ class Trainer:
     def _config(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> dict[str, Any]:
         """The configuration of a run, as JSON values."""
         given = {
-            "algorithm": _label(algorithm),
+            "algorithm": label(algorithm),
             **algorithm.configuration,
             "num_epochs": self.num_epochs,
             "on_failure": self.on_failure,
-            "agent": _label(agent),
+            "agent": label(agent),
             "tasks": {"train": len(train) if train is not None else 0, "val": len(val) if val is not None else 0},
             "n_runners": self.n_runners,
         }
@@ -339,6 +343,8 @@ class Trainer:
             runs_algorithm=with_algorithm,
             cancels_leftovers=with_algorithm and (resume or self._has_own_store),
             closes_store=self.store is None,
+            export=self.export,
+            folder=None if self.folder is None else self.folder.path,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -362,15 +368,11 @@ class Trainer:
     def _warn_of_settings(self, algorithm: Algorithm) -> None:
         for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
             if value is not None and name not in algorithm.honours:
-                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, _label(algorithm))
+                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
 
 
 def _nothing() -> None:
     return None
-
-
-def _label(part: Algorithm | LitAgent[Any]) -> str:
-    return str(getattr(part, "__name__", type(part).__name__))
 
 
 def _refuse_running_loop(method: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,8 @@ class SessionChoice:
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:
     """Choose the sessions of which every lesson has something to be compared with, `most` at most.
 
-    A comparison is taken whole, whatever `most` says. What else has nothing beside it waits.
+    A comparison is taken whole, whatever `most` says, and a session of a new key is not taken alone. What else has
+    nothing beside it waits.
     """
     choice = SessionChoice()
     groups: dict[str, list[Lesson]] = {}
@@ -41,13 +43,16 @@ def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -
         if alone and lessons[0].comparison is not None and not is_recent(lessons[0]):
             choice.skipped[_ids(lessons[0].record)] = "what it was compared with is gone"
     begun: set[str] = set()
+    of_new_keys: Counter[str] = Counter()
     for session in sessions:
         names = {lesson.group for lesson in session.lessons}
         if _ids(session.record) in choice.skipped or not names or not all(complete[name] for name in names):
             continue
-        if len(choice.taken) < most or begun & names:
+        if len(choice.taken) < most or begun & names or any(of_new_keys[name] == 1 for name in names):
             choice.taken.append(session)
             begun |= {lesson.group for lesson in session.lessons if lesson.comparison is not None}
+            by_themselves = (lesson.group for lesson in session.lessons if lesson.comparison is None)
+            of_new_keys.update(name for name in by_themselves if baselines.expected(name, []) is None)
     return choice
 
 

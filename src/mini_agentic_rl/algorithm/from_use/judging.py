@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ...rewards import JudgementError
 from ...sessions import Judgement, SessionBook, SessionError, SessionRecord, read_record, transcript
@@ -14,31 +14,95 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PAGE: Final = 256
+_MOST_REMEMBERED: Final = 65_536
+"""Sessions remembered until there are enough of their key; beyond it they are sought anew."""
+_PAGES: Final = 8
+"""Pages of one look. Where more sessions are open, the next look goes on where this one ended."""
+
+
+class EndedSessions:
+    """The sessions that are over and that nobody has judged, found a bounded number at a time.
+
+    Args:
+        book: the sessions.
+        judge: scores those of one key beside each other.
+        group_size: so many at a time.
+    """
+
+    def __init__(self, book: SessionBook, judge: RelativeJudge, group_size: int) -> None:
+        self._book = book
+        self._judge = judge
+        self._group_size = group_size
+        self._offset = 0
+        self._waiting: dict[tuple[str, str], dict[str, SessionRecord]] = {}
+
+    async def look(self) -> bool:
+        """Note sessions that are over, those opened last first and then on from the last look; return True if it has
+        reached the end of all that are open."""
+        if sum(map(len, self._waiting.values())) > _MOST_REMEMBERED:
+            self._waiting.clear()
+        await self._look_at(0)
+        for _ in range(_PAGES - 1):
+            if await self._look_at(self._offset):
+                self._offset = 0
+                return True
+            self._offset += _PAGE
+        return False
+
+    async def judged(self) -> int:
+        """Have the sessions scored of which enough were found, and return how many were. One without a call is nothing
+        to score.
+
+        A judge that does not answer costs nothing but time: the sessions are there for the next try.
+        """
+        judged = 0
+        for (owner, key), found in list(self._waiting.items()):
+            while len(found) >= self._group_size:
+                group = list(found.values())[: self._group_size]
+                texts = [transcript(await self._book.last_call(record)) for record in group]
+                for record, text in zip(group, texts, strict=True):
+                    if not text or all(texts):
+                        del found[record.rollout_id]
+                if all(texts):
+                    judged += await self._scored(owner, group, texts)
+            if not found:
+                del self._waiting[owner, key]
+        return judged
+
+    async def _look_at(self, offset: int) -> bool:
+        """Note those of a page; return True if it is the last."""
+        page = await self._book.store.query_rollouts(
+            status_in=["running"],
+            sort_order="desc",
+            limit=_PAGE,
+            offset=offset,  # before its first call it is not
+        )
+        for rollout in page:
+            record = read_record(rollout)
+            if record is not None and record.status == "ended":
+                self._waiting.setdefault((record.owner, record.key), {})[record.rollout_id] = record
+        return len(page) < _PAGE
+
+    async def _scored(self, owner: str, group: list[SessionRecord], texts: list[str]) -> int:
+        from openai import OpenAIError
+
+        try:
+            scores = await asyncio.to_thread(self._judge.score, texts)
+            scored = [Judgement(one.session_id, score) for one, score in zip(group, scores, strict=True)]
+            await self._book.compare_of(owner, scored)
+        except (OpenAIError, JudgementError, SessionError) as error:
+            logger.warning("%d sessions were not judged: %s", len(group), error)
+            return 0
+        return len(group)
+
 
 async def judge_ended(book: SessionBook, judge: RelativeJudge, group_size: int) -> int:
-    """Have `judge` score the sessions that are over, `group_size` of one key beside each other; return how many were.
+    """Have `judge` score all sessions that are over, `group_size` of one key beside each other; return how many were.
 
     A judge that does not answer costs nothing but time: the sessions are there for the next try.
     """
-    from openai import OpenAIError
-
-    waiting: dict[tuple[str, str], list[SessionRecord]] = {}
-    for rollout in await book.store.query_rollouts(status_in=["preparing", "running"]):
-        record = read_record(rollout)
-        if record is not None and record.status == "ended":
-            waiting.setdefault((record.owner, record.key), []).append(record)
-    judged = 0
-    for (owner, _), records in waiting.items():
-        for start in range(0, len(records) - group_size + 1, group_size):
-            group = records[start : start + group_size]
-            texts = [transcript(await book.last_call(record)) for record in group]
-            if not all(texts):
-                continue
-            try:
-                scores = await asyncio.to_thread(judge.score, texts)
-                scored = [Judgement(one.session_id, score) for one, score in zip(group, scores, strict=True)]
-                await book.compare_of(owner, scored)
-                judged += len(group)
-            except (OpenAIError, JudgementError, SessionError) as error:
-                logger.warning("%d sessions were not judged: %s", len(group), error)
-    return judged
+    ended = EndedSessions(book, judge, group_size)
+    while not await ended.look():
+        pass
+    return await ended.judged()

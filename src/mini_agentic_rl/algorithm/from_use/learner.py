@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +30,13 @@ from .baselines import Baselines
 from .compare import advantages, attempts_of, choose
 from .lessons import JudgedSession, Lesson, read_session
 from .settings import UseSettings
+from .waiting import WaitingSessions
 
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 256
+_READ_AT_ONCE: Final = 256
+"""Sessions whose calls are read before a look at whether they are enough."""
 _OVERLAP_SECONDS: Final = 60.0
 """Sessions judged so long before the last look are looked at again: stores take some time to show what they took."""
 
@@ -79,7 +83,7 @@ class UseLearner:
         self._learner = policy.run(lambda: policy.learner(learner or LearnerSettings(), self._adapter))
         self._learn: Learn = learn or policy.learn_async
         self._metrics = metrics or MetricsLogger()
-        self._waiting: dict[str, None] = {}
+        self._waiting = WaitingSessions(self.baselines)
         self._seen_until = 0.0
 
     async def resume(self) -> None:
@@ -95,6 +99,8 @@ class UseLearner:
         await self.policy.run_async(restore)
         state = read_json(found.folder / "state.json")
         self.baselines = Baselines.of(state["baselines"])
+        self._waiting = WaitingSessions(self.baselines)
+        self._seen_until = state.get("judged_since", 0.0)
         for rollout_id, attempt_id in state["sessions"]:
             await self._mark(rollout_id, attempt_id, learnt=found.version)
 
@@ -102,16 +108,12 @@ class UseLearner:
         """Take one step if enough sessions are ready; return its metrics, or None."""
         await self._look()
         version = self.policy.model.version(self._adapter)
-        choice = choose(await self._read(version), self.baselines, self.settings.max_sessions)
-        for (rollout_id, attempt_id), why in choice.skipped.items():
-            await self._mark(rollout_id, attempt_id, skipped=why)
-            self._waiting.pop(rollout_id, None)
-            logger.info("session of rollout %s is left out: %s", rollout_id, why)
-        if len(choice.taken) < self.settings.min_sessions:
+        chosen = await self._chosen(version)
+        if chosen is None:
             return None
         taken = [
             one
-            for one in choice.taken
+            for one in chosen
             if await self._mark(one.record.rollout_id, one.record.attempt_id, learning=version + 1)
         ]
         lessons = [lesson for session in taken for lesson in session.lessons]
@@ -120,6 +122,7 @@ class UseLearner:
         for lesson in lessons:
             if lesson.comparison is None:
                 self.baselines.add(lesson.group, lesson.value)
+                self._waiting.reconsider([lesson.group])
         metrics = {} if batch is None else await self._learn(lambda: update(self._learner, batch, self._loop))
         after = self.policy.model.version(self._adapter)
         if after > version:
@@ -148,33 +151,77 @@ class UseLearner:
             for rollout in page:
                 newest = max(newest, rollout.end_time or 0.0)
                 if (record := read_record(rollout)) is not None and record.status == "judged":
-                    self._waiting.setdefault(record.rollout_id)
+                    self._waiting.note(record.rollout_id, rollout.end_time or 0.0)
             offset += len(page)
             oldest = min((rollout.end_time or 0.0 for rollout in page), default=0.0)
             if len(page) < _PAGE or oldest < self._seen_until - _OVERLAP_SECONDS:
                 break
         self._seen_until = newest
 
-    async def _read(self, version: int) -> list[JudgedSession]:
-        """Return the sessions that wait, the one judged first at the head; those that were deleted are forgotten."""
-        if len(self._waiting) < self.settings.min_sessions:
-            return []
+    async def _chosen(self, version: int) -> list[JudgedSession] | None:
+        """Return the sessions of the next step; None where too few are ready. Those that are left out are marked.
+
+        Only sessions that are new, ready, or overdue are read: a step costs as much as its sessions, however many wait.
+        """
+        settings = self.settings
+        while True:
+            new, _ = await self._read(self._waiting.unread(_READ_AT_ONCE), version)
+            await self._leave_out(
+                {attempt: one.why_not for one in new if one.why_not for attempt in attempts_of([one])}
+            )
+            if self._waiting.all_read:
+                self._waiting.seek_the_others()
+            overdue = self._waiting.overdue(version, settings.max_age, time.time())
+            candidates = self._waiting.candidates(settings.max_sessions)
+            if not overdue and len(candidates) < settings.min_sessions:
+                if self._waiting.all_read:
+                    return None
+                continue
+            sessions, changed = await self._read(dict.fromkeys([*overdue, *candidates]), version)
+            choice = choose(sessions, self.baselines, settings.max_sessions)
+            await self._leave_out(choice.skipped)
+            if len(choice.taken) >= settings.min_sessions:
+                return choice.taken
+            groups = {lesson.group for session in sessions for lesson in session.lessons}
+            if self._waiting.all_read and not (self._waiting.reconsider(groups) or changed or choice.skipped):
+                return None
+
+    async def _read(self, rollout_ids: Collection[str], version: int) -> tuple[list[JudgedSession], bool]:
+        """Return sessions that wait, the one judged first at the head, and whether any of them is not what was known;
+        those that were deleted are forgotten."""
         found: dict[str, tuple[float, SessionRecord]] = {}
-        for rollout in await self.store.query_rollouts(rollout_id_in=list(self._waiting)):
-            record = read_record(rollout)
-            if record is not None and record.status == "judged":
-                found[rollout.rollout_id] = (rollout.end_time or 0.0, record)
-        self._waiting = dict.fromkeys(rollout_id for rollout_id in self._waiting if rollout_id in found)
+        if rollout_ids:
+            for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
+                record = read_record(rollout)
+                if record is not None and record.status == "judged":
+                    found[rollout.rollout_id] = (rollout.end_time or 0.0, record)
+        for gone in [rollout_id for rollout_id in rollout_ids if rollout_id not in found]:
+            self._waiting.forget(gone)
+        changed = len(found) < len(rollout_ids)
         sessions = []
-        for _, record in sorted(found.values(), key=lambda one: one[0]):
+        for judged_at, record in sorted(found.values(), key=lambda one: one[0]):
             spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
-            sessions.append(read_session(record, spans, self._trained, version, self.settings.max_age))
-        return sessions
+            session = read_session(record, spans, self._trained, version, self.settings.max_age)
+            sessions.append(session)
+            changed |= self._waiting.keep(session, judged_at)
+        return sessions, changed
+
+    async def _leave_out(self, reasons: Mapping[tuple[str, str], str]) -> None:
+        for (rollout_id, attempt_id), why in reasons.items():
+            await self._mark(rollout_id, attempt_id, skipped=why)
+            self._waiting.forget(rollout_id)
+            logger.info("session of rollout %s is left out: %s", rollout_id, why)
 
     def _write(self, folder: Path, taken: Sequence[JudgedSession]) -> None:
         save_weights(self.policy.model, folder / "adapter", self._adapter)
         self._learner.save_state(folder / "optimizer.pt")
-        state: dict[str, Any] = {"baselines": self.baselines.state(), "sessions": attempts_of(taken)}
+        waiting_since = self._waiting.since()
+        state: dict[str, Any] = {
+            "baselines": self.baselines.state(),
+            "sessions": attempts_of(taken),
+            # Where a learner that goes on from here begins to look.
+            "judged_since": self._seen_until if waiting_since is None else min(waiting_since, self._seen_until),
+        }
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
@@ -182,7 +229,7 @@ class UseLearner:
             rollout_id, attempt_id = session.record.rollout_id, session.record.attempt_id
             why = "nothing was to be learnt from it: what it got is what was expected"
             await self._mark(rollout_id, attempt_id, **({"skipped": why} if version is None else {"learnt": version}))
-            self._waiting.pop(rollout_id, None)
+            self._waiting.forget(rollout_id)
 
     async def _mark(self, rollout_id: str, attempt_id: str, **facts: Any) -> bool:
         """Note something about a session; False if it was deleted, though another may have taken its id since."""

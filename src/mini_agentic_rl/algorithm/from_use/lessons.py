@@ -13,7 +13,7 @@ from ...sessions import Answer, SessionRecord, SessionReward, latest_rewards
 from ...tokens import GREEDY_BELOW, CompletionRecord
 from ...types import Span
 
-_GRACE_SECONDS: Final = 60.0
+GRACE_SECONDS: Final = 60.0
 """Time that the other sessions of a comparison have to be judged as well, one after another."""
 
 
@@ -67,7 +67,7 @@ def read_session(
 
 def is_recent(lesson: Lesson) -> bool:
     """Return True if the rest of its comparison may still be on its way."""
-    return time.time() - lesson.judged_at < _GRACE_SECONDS
+    return time.time() - lesson.judged_at < GRACE_SECONDS
 
 
 def _lesson(

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...policy import Learner, TermStreams
+from ...policy import Learner, SeenTerms, TermStreams
 from ...tokens import PackedTrees
 from ..loop.groups import Group, group_metrics, has_signal
 from ..loop.objective import Learners, current_terms, loss_of
+from ..loop.seen_tokens import SeenCall
 from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty
 from ..losses import CORRECTIONS, LOSSES, importance_correction
 from ..losses.base import Floats
@@ -36,7 +37,7 @@ from .teachers import Teacher
 
 class GRPOObjective:
     """Compares the rollouts of a task, or of a batch, with each other; see `Objective`. Beside the optimizers it keeps
-    no state."""
+    no state that a run depends on."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class GRPOObjective:
         self._settings = settings
         self._teachers = dict(teachers or {})
         self._demonstrations = dict(demonstrations or {})
+        self._seen: list[SeenCall] = []
 
     def has_signal(self, group: Group) -> bool:
         """Return True if the rewards differ; without a baseline or with a teacher, if anything can be trained."""
@@ -90,8 +92,17 @@ class GRPOObjective:
             if adapter in self._teachers:
                 batch, found = with_teacher(batch, self._teachers[adapter], settings)
                 metrics |= found
-            metrics |= update(learner, batch, settings)
+            seen, version = SeenTerms(batch.packed.term_count), learner.version
+            metrics |= update(learner, batch, settings, seen)
+            self._seen += [
+                SeenCall(call.record, version, seen.logprobs_S[terms], seen.entropy_S[terms])
+                for call, terms in zip(batch.calls, batch.terms_of_calls, strict=True)
+            ]
         return metrics
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        seen, self._seen = self._seen, []
+        return seen
 
     def _imitated(self, adapter: str, groups: Sequence[Group]) -> list[Imitated]:
         """Return what is imitated beside the rollouts of a step."""
@@ -114,11 +125,16 @@ def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch |
     return _normalized(_made(_separated(groups, settings), settings), settings)
 
 
-def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> dict[str, float]:
+def update(
+    learner: Learner, batch: TrainingBatch, settings: GRPOSettings, seen: SeenTerms | None = None
+) -> dict[str, float]:
     """Take `epochs_per_batch` optimizer steps on one batch; return the metrics of the last, those of mismatch of the
     first.
 
     The first pass is on-policy, so what its log-probabilities differ from the sampler's is numerical mismatch.
+
+    Args:
+        seen: is given what the first pass finds at each term.
     """
     packed, loss = batch.packed, _loss(settings)
     level, over_rollouts = settings.importance_correction, loss.surrogate.over_rollouts
@@ -149,7 +165,13 @@ def update(learner: Learner, batch: TrainingBatch, settings: GRPOSettings) -> di
             streams = replace(streams, correction_S=_stream(correction_S))
         if over_rollouts is not None:
             streams = replace(streams, rollout_S=_stream(over_rollouts(current_S, old_S, packed.trajectory_S)))
-        metrics = learner.forward_backward(packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs)
+        metrics = learner.forward_backward(
+            packed,
+            loss,
+            streams,
+            entropy_gradient="entropy_gradient" in loss.needs,
+            seen=seen if epoch == 0 else None,
+        )
         metrics = means(metrics) | learner.optim_step()
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}

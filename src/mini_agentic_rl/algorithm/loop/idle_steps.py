@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
 
 from ...errors import RunFailedError
 from ...logging import CountedCauses
-from ...metrics import counted, every, percent
+from ...metrics import IDLE, IdleCause, counted, every, idle_cause, percent
 from .sampling import SampledStep
 
-Cause = Literal["solved", "unsolved", "constant", "alike"]
-
-_EXACT = 1e-9
 _MANY = 0.5
 """Fraction of rollouts ended by the length bound from which on the message mentions it."""
-_ABOUT: Mapping[Cause, tuple[str, str]] = {
-    "solved": (
-        "all rewards are {reward:.3g}",
-        "take harder tasks, or a reward that tells good answers from better ones",
-    ),
-    "unsolved": (
-        "all rewards are 0",
-        "take easier tasks, imitate more examples first (`sft_examples`; in Python `warm_start`), or raise "
-        "`temperature` or `samples_per_prompt`",
-    ),
-    "constant": (
-        "all rewards are {reward:.3g}",
-        "look whether the reward tells answers apart; if it is the least that can be earned, take easier tasks or "
-        "raise `temperature` or `samples_per_prompt`",
-    ),
-    "alike": (
-        "all rollouts of a task have the same reward, though tasks differ (mean {reward:.3g})",
-        "take tasks that are solved now and then (`dynamic_sampling`, `curriculum=pass_rate`), or raise `temperature` "
-        "or `samples_per_prompt`",
-    ),
-}
-"""By cause: the sight of a step that teaches nothing, and the advice against it."""
-
 _HOPELESS_STEPS = 3
 _HOPELESS_ROLLOUTS = 24
 
@@ -52,7 +25,7 @@ class IdleSteps:
 
     def __init__(self, done: int = 0) -> None:
         self._done = done
-        self.causes: Counter[Cause] = Counter()
+        self.causes: Counter[IdleCause] = Counter()
         self.steps = 0
 
     def after_step(self, metrics: Mapping[str, float]) -> str | None:
@@ -61,11 +34,11 @@ class IdleSteps:
         reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
         if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
             return None
-        cause = _cause(reward, metrics.get("reward/std", 0.0))
+        cause = idle_cause(reward, metrics.get("reward/std", 0.0))
         self.causes[cause] += 1
         if self.causes[cause] > 1:
             return None
-        seen, advice = _ABOUT[cause]
+        seen, advice = IDLE[cause]
         truncated = metrics.get("rollout/truncated", 0.0)
         if truncated >= _MANY and cause != "solved":
             advice = f"{percent(truncated, 0)} of the rollouts ended at `max_new_tokens`: raise it; else {advice}"
@@ -77,7 +50,7 @@ class IdleSteps:
             return None
         idle = self.causes.total()
         (cause, count), *others = self.causes.most_common()
-        advice = _ABOUT[cause][1]
+        advice = IDLE[cause][1]
         most = f" (in {count} for one cause)" if others else ""
         return f"{idle} of {counted(self.steps, 'step')} had nothing to learn from{most}: {advice}"
 
@@ -120,14 +93,6 @@ def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
     reason, count = causes.counts.most_common(1)[0]
     most = "" if len(causes.counts) == 1 else f"; {count} of them"
     return f"{causes.counts.total()} of {counted(rollouts, 'rollout')} were not trained{most}: {reason}"
-
-
-def _cause(reward: float, spread: float) -> Cause:
-    if spread > _EXACT:
-        return "alike"
-    if abs(reward) <= _EXACT:
-        return "unsolved"
-    return "solved" if reward >= 1 - _EXACT else "constant"
 
 
 def _add(causes: CountedCauses, reasons: Mapping[str, int]) -> CountedCauses:

@@ -17,6 +17,7 @@ from ...policy import Learner
 from ...tokens import PackedTrees
 from ..losses.policy_gradient import PolicyGradientLoss
 from .groups import Group
+from .seen_tokens import SeenCall
 from .settings import LoopSettings
 
 Learners = Mapping[str, Learner]
@@ -36,6 +37,10 @@ class Objective(Protocol):
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Take all optimizer steps on what one step sampled for `adapter`; metrics about it. Nothing to learn from is
         no error: metrics are returned, and no weight changes."""
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        """Return what the learner saw of the calls that it has learnt from since this was last asked; empty where the
+        objective does not look."""
 
     def save_state(self, folder: Path) -> None:
         """Write what must be kept besides the adapters and their optimizers (a critic, running means) into the folder

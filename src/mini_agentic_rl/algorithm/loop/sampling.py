@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...adapter import TracerTraceToTriplet, TrainedCalls
+from ...adapter import TracerTraceToTriplet, TrainedCalls, tool_calls
 from ...logging import CountedCauses
 from ...types import Dataset, EnqueueRolloutRequest
 from ..base import AlgorithmContext
@@ -40,9 +40,9 @@ class SampledStep:
     mean_rewards: Mapping[int, float]
     """Of the rollouts of each task that have a reward, by its row."""
     metrics: dict[str, float]
-    """Numbers of rollouts that failed, were tried again, count as 0, wanted more LLM calls or tokens than they may
-    have, or are left out; how many calls are not trained. With several adapters also the rewards, and for each adapter
-    how many rollouts did not call it."""
+    """Numbers of rollouts that have no reward, failed, were tried again, count as 0, wanted more LLM calls or tokens
+    than they may have, or are left out; how many calls are not trained, and how many called tools. With several
+    adapters also the rewards, and for each adapter how many rollouts did not call it."""
     tail_seconds: float
     """Cost of its slowest rollouts (`tail.py`), added up over the rounds."""
 
@@ -123,7 +123,9 @@ async def sample_groups(
 
 def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     """Return metrics about what became of some rollouts."""
-    return {
+    return tool_metrics(finished) | {
+        "rollout/count": float(len(finished)),
+        "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
         "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
         "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
         "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
@@ -131,6 +133,13 @@ def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
         "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
         "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
     }
+
+
+def tool_metrics(finished: Sequence[FinishedRollout]) -> dict[str, float]:
+    """Return the mean number of LLM calls that were answered by a tool call, over the rollouts that offered tools;
+    nothing where none did."""
+    calls = [count for one in finished if (count := tool_calls(one.spans)) is not None]
+    return {"rollout/tool_calls": float(np.mean(calls))} if calls else {}
 
 
 def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], None]:

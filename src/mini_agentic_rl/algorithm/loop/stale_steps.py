@@ -19,6 +19,7 @@ from .idle_steps import LostSteps
 from .objective import Objective
 from .replay import replayed_groups
 from .sampling import SampledStep, mean_rewards, metrics_of
+from .seen_tokens import record_seen
 from .staleness import token_ages, with_update
 from .steps import StepWork, count_rollouts, learn_once
 from .training_run import TrainingRun
@@ -42,6 +43,7 @@ class StaleSteps:
     async def step(self) -> dict[str, float]:
         """See `Steps.step`."""
         run, settings, models = self._run, self._run.settings, self._run.served.trained_models
+        await record_seen(run.store, self._objective.take_seen())
         work = StepWork(run)
         batch = await self._queue.take()
         found = self._sampled(batch)
@@ -72,7 +74,8 @@ class StaleSteps:
         return metrics
 
     async def close(self) -> None:
-        """Cancel what was sampled ahead."""
+        """Cancel what was sampled ahead, and record what the learner saw of the last step."""
+        await record_seen(self._run.store, self._objective.take_seen())
         await self._queue.close()
 
     def _sampled(self, batch: Sequence[AheadGroup]) -> SampledStep:

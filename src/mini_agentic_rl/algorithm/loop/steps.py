@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ...processors import CoreWatch
 from ..peak_memory import peak_memory_bytes
 from .groups import Group, group_metrics
 from .idle_steps import LostSteps
 from .objective import Objective
 from .replay import remember, replayed_groups
 from .sampling import SampledStep, sample_groups
+from .seen_tokens import record_seen
 from .step_tasks import StepTasks
 from .training_run import TrainingRun
 
@@ -43,6 +45,7 @@ class ExactSteps:
     async def step(self) -> dict[str, float]:
         """See `Steps.step`."""
         run = self._run
+        await record_seen(run.store, self._objective.take_seen())
         work = StepWork(run)
         tasks = self._step_tasks.of_step(run.dataset, run.progress)
         await run.served.publish()
@@ -73,7 +76,8 @@ class ExactSteps:
         return metrics | work.learnt() | {"seconds/tail": found.tail_seconds}
 
     async def close(self) -> None:
-        """Do nothing: all is learnt."""
+        """Record what the learner saw of the last step: all is learnt."""
+        await record_seen(self._run.store, self._objective.take_seen())
 
 
 def count_rollouts(run: TrainingRun, found: SampledStep, lost: LostSteps) -> None:
@@ -122,6 +126,7 @@ class StepWork:
         self._run = run
         self._before = (run.served.sampler.sampled_tokens, run.policy.counters().computed_tokens)
         self._prompts = run.served.prompts()
+        self._cores = CoreWatch()
         self._started = self._sampled = time.perf_counter()
         self._tokens = 0
 
@@ -148,7 +153,10 @@ class StepWork:
         drift = {
             f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in run.served.prompts().items()
         }
+        use = self._cores.use()
         return drift | {
+            "machine/cores": use.cores,
+            "machine/cores_free": use.free,
             "tokens_per_second": tokens / max(1e-9, spent),
             "sampling/computed_tokens": float(computed),
             "seconds/sampling": sampling,

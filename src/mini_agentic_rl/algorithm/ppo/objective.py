@@ -20,6 +20,7 @@ from ...errors import UserError
 from ...policy import Loss, TermStreams, ValueLearner
 from ..loop.groups import Group, group_metrics
 from ..loop.objective import current_terms, loss_of
+from ..loop.seen_tokens import SeenCall
 from ..loop.shaping import k1
 from ..losses import importance_correction, term_weights
 from ..losses.base import Floats
@@ -57,6 +58,9 @@ class PPOObjective:
         metrics |= _learn(self.learners[adapter], episodes, settings, adapter, critic_alone=alone)
         self._updates[adapter] += 1
         return metrics
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        return ()
 
     def save_state(self, folder: Path) -> None:
         critics = folder / _FOLDER

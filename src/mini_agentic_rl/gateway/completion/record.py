@@ -9,15 +9,16 @@ import hashlib
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import log_failure
 from ...http import LARGE, BadRequestError, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes as Attr
-from ...semconv import LightningResourceAttributes
+from ...semconv import GenAiAttributes, LightningResourceAttributes
 from ...store import LightningStore
+from ...tokens import SamplingParams
 from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
 from ..dialects import Scope
 from ..errors import NotFoundError, RecordingError
@@ -47,6 +48,8 @@ class CallContext:
     """Name of the agent that made the call, where it carries one."""
     traceparent: str | None = None
     """W3C trace context of the request, which places the span in the agent's own trace."""
+    asked: Mapping[str, float | int] = field(default_factory=dict)
+    """Settings of the request beside the temperature, under their names in the conventions for generative AI."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,22 @@ class RecordedAnswer:
     """That of each token; empty where it is the same for all, or not known."""
     forced: Sequence[int] = ()
     """Indices of the tokens that a constraint left no choice about."""
+
+
+def asked_for(sampling: SamplingParams) -> dict[str, float | int]:
+    """Return what a call asked for beside the temperature: its bound, its seed, and what is not as usual."""
+    found: dict[str, float | int] = {GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens}
+    if sampling.seed is not None:
+        found[GenAiAttributes.REQUEST_SEED] = sampling.seed
+    for name, value, usual in (
+        (GenAiAttributes.REQUEST_TOP_P, sampling.top_p, 1.0),
+        (GenAiAttributes.REQUEST_TOP_K, sampling.top_k, 0),
+        (GenAiAttributes.REQUEST_PRESENCE_PENALTY, sampling.presence_penalty, 0.0),
+        (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, sampling.frequency_penalty, 0.0),
+    ):
+        if value != usual:
+            found[name] = value
+    return found
 
 
 async def record_answer(store: LightningStore, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
@@ -93,6 +112,7 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
         Attr.OPERATION: "chat",
         Attr.REQUEST_MODEL: call.model,
         Attr.REQUEST_TEMPERATURE: call.temperature,
+        **call.asked,
         Attr.RESPONSE_ID: call.response_id,
         Attr.RESPONSE_MODEL: call.model,
         Attr.FINISH_REASONS: [answer.finish_reason],

@@ -17,7 +17,7 @@ from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
 from .prepare import Preparation, PreparedChat
 from .read import Choice
-from .record import CallContext, RecordedAnswer, record_answer
+from .record import CallContext, RecordedAnswer, asked_for, record_answer
 from .remember import ConversationMemory
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,7 @@ class ChatService:
             start_time=prepared.start_time,
             agent=prepared.caller.agent,
             traceparent=prepared.caller.traceparent,
+            asked=asked_for(prepared.token_requests[choice.index].sampling),
         )
         answer = RecordedAnswer(
             index=choice.index,

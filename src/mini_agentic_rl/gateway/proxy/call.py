@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from ...http import LARGE, BadRequestError, HttpError, off_loop, size_of
+from ...semconv import GenAiAttributes
 from ...store import LightningStore
 from ..caller import Caller
 from ..completion import CallContext, RecordedAnswer, record_answer
@@ -25,6 +26,16 @@ from .answer import UpstreamAnswer
 from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
 from .upstream import MOST_REFUSAL_BYTES, Upstream, UpstreamBrokenError, UpstreamRefusedError
 from .upstreams import Upstreams, silent
+
+_ASKED: Final = (
+    (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
+    (GenAiAttributes.REQUEST_MAX_TOKENS, "max_completion_tokens"),
+    (GenAiAttributes.REQUEST_TOP_P, "top_p"),
+    (GenAiAttributes.REQUEST_SEED, "seed"),
+    (GenAiAttributes.REQUEST_PRESENCE_PENALTY, "presence_penalty"),
+    (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, "frequency_penalty"),
+)
+"""Fields of a request that its span tells, beside the temperature."""
 
 
 class ProxiedCall:
@@ -207,6 +218,7 @@ class ProxiedCall:
             start_time=self.start_time,
             agent=self.caller.agent,
             traceparent=self.caller.traceparent,
+            asked={name: value for name, field in _ASKED if isinstance(value := self.body.get(field), int | float)},
         )
         for index, choice in answer.choices.items():
             told = RecordedAnswer(

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,26 @@ def usable(dtype: torch.dtype, device: torch.device, head_size: int = 32) -> boo
     """Return True if the C++ attention computes with tensors of this kind here. Head sizes are multiples of 32."""
     fits = dtype == torch.bfloat16 and device.type == "cpu" and head_size % 32 == 0 and head_size <= 512
     return fits and library() is not None
+
+
+class Unused(NamedTuple):
+    """A reason why torch computes instead of the C++ functions, and what helps."""
+
+    found: str
+    advice: str
+
+
+def why_unused() -> Unused | None:
+    """Return why the library does not compute here; None where it does. It is compiled if it was not."""
+    if os.environ.get(KERNELS_VARIABLE) == "torch":
+        return Unused(f"{KERNELS_VARIABLE}=torch", "unset it")
+    if not _processor_has_it():
+        return Unused("this processor or system has no AVX512-BF16", "")
+    if _compiler() is None:
+        return Unused("no C++ compiler is found", "install g++, as by `apt-get install g++`")
+    if library() is None:
+        return Unused("it could not be compiled or loaded", f"remove {cache_dir() / 'kernels'}, and look at the log")
+    return None
 
 
 class Kernel:

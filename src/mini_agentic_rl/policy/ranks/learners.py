@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...tokens import PackedTrees, Share, divide
-from ..learner import Learner, Loss, TermStreams
+from ..learner import Learner, Loss, SeenTerms, TermStreams
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..scorer import Likeliest, Scorer
 from ..settings import LearnerSettings, ValueSettings
@@ -75,6 +75,7 @@ class LeadingLearner(Learner):
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
+        seen: SeenTerms | None = None,
     ) -> dict[str, float]:
         given = streams or TermStreams(torch.ones(packed.term_count))
         first, *others = divide(packed, self._team.others + 1)
@@ -87,10 +88,12 @@ class LeadingLearner(Learner):
         sums: dict[str, float] = {}
         with self._team.ask("forward_backward", arguments) as answers:
             if first is not None:
-                own = given.select(first.terms_N)
+                own, part = given.select(first.terms_N), SeenTerms(first.packed.term_count)
                 sums = super().forward_backward(
-                    first.packed, loss_fn, own, gradient=gradient, entropy_gradient=entropy_gradient
+                    first.packed, loss_fn, own, gradient=gradient, entropy_gradient=entropy_gradient, seen=part
                 )
+                if seen is not None:
+                    seen.take_part(first.terms_N, part)
         for found in answers.values:
             for name, value in (found or {}).items():
                 sums[name] = sums.get(name, 0.0) + value

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from ...http import (
+    METRICS_CONTENT_TYPE,
     PAGES,
     Admission,
     AdmittedEndpoint,
@@ -31,6 +32,7 @@ from ...types import AttemptedRollout
 from ..base import LightningStore
 from ..errors import LightningStoreError
 from . import wire
+from .metrics import StoreMetrics
 from .openapi import store_document
 from .otlp import PROTOBUF, OtlpIntake, status_message
 from .otlp_wire import TooMuchError
@@ -70,12 +72,13 @@ def create_app(
     Args:
         store: Answers the requests; called from the event loop that serves the application.
         polls: Holds the requests that wait.
-        admission: Lets requests in, but for the one for the health, which everybody may send.
+        admission: Lets requests in, but for those for the health and the metrics, which everybody may send.
         origins: Web pages that may use the store from a browser; `*` means every page.
         pages: Shown at `/`.
     """
     remembered = RememberedResponses()
     intake = OtlpIntake(store)
+    metrics = StoreMetrics(store)
     limits = admission.limits
 
     async def read(request: Request) -> bytes:
@@ -116,6 +119,12 @@ def create_app(
         except ValueError as error:
             return _protobuf(400, status_message(str(error)))
 
+    async def scrape(request: Request) -> Response:
+        try:
+            return Response(await metrics.text(), media_type=METRICS_CONTENT_TYPE)
+        except LightningStoreError as error:
+            return http_response(failure(503, str(error), "LightningStoreError"))
+
     return new_app(
         error_response,
         admission.keys,
@@ -125,15 +134,18 @@ def create_app(
             HttpRoute(wire.HEALTH, health, methods=["GET"]),
             HttpRoute(
                 f"{wire.PREFIX}/{{path:path}}",
-                AdmittedEndpoint("store", serve, admission, None, error_response),
+                AdmittedEndpoint("store", serve, admission, metrics.requests, error_response),
                 methods=["GET", "POST"],
             ),
             HttpRoute(
-                wire.TRACES, AdmittedEndpoint("traces", traces, admission, None, _traces_error), methods=["POST"]
+                wire.TRACES,
+                AdmittedEndpoint("traces", traces, admission, metrics.requests, _traces_error),
+                methods=["POST"],
             ),
+            HttpRoute(wire.METRICS, scrape, methods=["GET"]),
         ],
         openapi=lambda: store_document(limits.max_body_bytes),
-        open_paths=(*PAGES, wire.HEALTH),
+        open_paths=(*PAGES, wire.HEALTH, wire.METRICS),
         origins=origins,
         pages=pages,
     )

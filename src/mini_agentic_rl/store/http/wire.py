@@ -16,6 +16,7 @@ from .route import Route
 PREFIX: Final = "/v1/agl"
 HEALTH: Final = f"{PREFIX}/health"
 TRACES: Final = "/v1/traces"
+METRICS: Final = "/metrics"
 KEY_HEADER: Final = "idempotency-key"
 """A request that changes something carries a key of its own; sent again with the same key, it gets the same answer."""
 

@@ -45,6 +45,7 @@ _INDEXES: Final[dict[str, list[IndexModel]]] = {
     ROLLOUTS: [
         IndexModel([("rollout_id", ASCENDING)], unique=True),
         IndexModel([("status", ASCENDING), ("_id", ASCENDING)]),
+        IndexModel([("status", ASCENDING), ("end_time", DESCENDING), ("_id", ASCENDING)]),
         IndexModel([("queue_position", ASCENDING)], partialFilterExpression={"queue_position": {"$gt": 0}}),
     ],
     ATTEMPTS: [
@@ -91,9 +92,9 @@ def prepare(database: Database[Any], name: str) -> None:
     """
     state = database[STATE]
     schema = state.find_one(THE_SCHEMA)
+    for collection, indexes in _INDEXES.items():  # those that are there already cost nothing
+        database[collection].create_indexes(indexes)
     if schema is None:
-        for collection, indexes in _INDEXES.items():
-            database[collection].create_indexes(indexes)
         _insert_once(database, THE_LOCK | {"turn": 0, "news": ""} | dict.fromkeys(COUNTERS, 0))
         _insert_once(database, THE_SCHEMA | {"version": SCHEMA_VERSION})
         schema = state.find_one(THE_SCHEMA)

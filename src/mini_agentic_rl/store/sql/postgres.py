@@ -32,6 +32,12 @@ _LOOK_SECONDS: Final = 5.0
 _BEGIN_WRITE: Final = f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({_LOCK})"
 _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_NO_TEXTS_IN_THE_LOG: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'log_parameter_max_length_on_error'"
+)
+"""Whatever the server is set to, a statement of ours that fails is logged without the texts that it was to write. (What
+it logs of statements that succeed, only its owner can set.)"""
+
 _AWAY: Final = (
     "the server does not answer; start it, or correct host and port of the store URL. What was being written may have "
     "been written or not"
@@ -89,6 +95,7 @@ class PostgresDatabase(StoreDatabase):
             # A writer that is stopped or cut off amid a transaction must not lock the others out without end.
             connection.execute(f"SET lock_timeout = {milliseconds}")
             connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
+            connection.execute(_NO_TEXTS_IN_THE_LOG)
 
         event.listen(engine, "connect", configure)
         event.listen(engine, "begin", _begin)

@@ -213,13 +213,12 @@ def page_of(query: Query) -> Select[Any]:
             statement = statement.limit(query.limit)
         return statement.offset(query.offset) if query.offset else statement
 
-    if query.kind == "rollout":
-        return cut(ROLLOUTS_WITH_LATEST)
-    if query.kind != "span" or query.limit == -1:
-        return cut(select(table))
-    # What a database sorts, it copies: the numbers of the rows are sorted, and the spans of the page alone are read.
+    whole = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
+    if query.kind not in ("rollout", "span") or query.limit == -1:
+        return cut(whole)
+    # What a database sorts, or passes over, it copies: the numbers of the rows are, and the page alone is read.
     page = cut(select(table.c.number)).subquery()
-    return select(table).join(page, page.c.number == table.c.number).order_by(*order)
+    return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
 
 
 def total_of(query: Query) -> Select[Any]:
@@ -238,6 +237,9 @@ def _where(query: Query, table: Table) -> ColumnElement[bool]:
 
 def _test(condition: Condition, table: Table) -> ColumnElement[bool]:
     column = table.c[condition.field]
+    if condition.test == "one_of" and len(condition.value) == 1:
+        # An index in whose order the rows are wanted serves for one value, and not for a list of them.
+        condition = Condition(condition.field, "equals", condition.value[0])
     if condition.test == "equals":
         equal: ColumnElement[bool] = column == condition.value
         return equal

@@ -15,6 +15,8 @@ from .statement import check_statement
 
 _LOOK_EVERY: Final = 1000
 """Instructions of SQLite's virtual machine from one look at the clock to the next."""
+PATIENCE: Final = 4.0
+"""A query that gets no processor is ended after so many times the processor time that it may take."""
 
 _EXPRESSION_DEPTH: Final = 64
 _COMPOUND_SELECTS: Final = 16
@@ -38,7 +40,7 @@ class ReadOnlyConnection:
 
     def __init__(self, path: Path, limits: QueryLimits, *, immutable: bool = False) -> None:
         self._limits = limits
-        self._deadline = 0.0
+        self._deadline = self._latest = 0.0
         self.was_late = False
         """True if the latest query was ended because its time was over."""
         uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
@@ -57,7 +59,8 @@ class ReadOnlyConnection:
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
     def run(self, sql: str, seconds: float | None = None) -> QueryResult:
-        """Return the rows of a query, which may take so many seconds; None takes those of the limits.
+        """Return the rows of a query, which may take so many seconds of processor time, and `PATIENCE` times as long
+        on a busy machine; None takes those of the limits.
 
         Raises:
             QueryError: it is refused, or fails.
@@ -65,7 +68,8 @@ class ReadOnlyConnection:
         check_statement(sql, self._limits)
         self._authorizer.begin()
         self.was_late = False
-        self._deadline = time.monotonic() + (self._limits.timeout_seconds if seconds is None else seconds)
+        seconds = self._limits.timeout_seconds if seconds is None else seconds
+        self._deadline, self._latest = time.process_time() + seconds, time.monotonic() + PATIENCE * seconds
         try:
             cursor = self._connection.execute(sql)
             try:
@@ -96,7 +100,7 @@ class ReadOnlyConnection:
         return tuple(rows), False
 
     def _is_late(self) -> int:
-        self.was_late = time.monotonic() > self._deadline
+        self.was_late = time.process_time() > self._deadline or time.monotonic() > self._latest
         return int(self.was_late)
 
     def _explain(self, error: Exception) -> str:

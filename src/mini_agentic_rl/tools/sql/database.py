@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from ...datasets.sql import quoted, schema_text, table_names
 from ...deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
-from .lanes import QUICK, QUICK_SECONDS, SLOW, BusyError, Lane
+from .connection import PATIENCE
+from .lanes import QUICK, QUICK_SECONDS, SLOW, SLOW_NICENESS, BusyError, Lane
 from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 from .statement import check_text
 
@@ -92,12 +93,12 @@ class SqlDatabase:
         self.limits = limits or QueryLimits()
         self.immutable = immutable
         arguments = (f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable)))
-        make = partial(DeadlineProcess, *arguments)
-        self._quick, self._slow = Lane(make, QUICK), Lane(make, SLOW)
+        self._quick = Lane(partial(DeadlineProcess, *arguments, "0"), QUICK)
+        self._slow = Lane(partial(DeadlineProcess, *arguments, str(SLOW_NICENESS)), SLOW)
 
     def query(self, sql: str) -> QueryResult:
-        """Return the rows of one SELECT. Blocks for at most its time limit and `GRACE`, once its turn has come; for a
-        turn, at most `MOST_WAIT`.
+        """Return the rows of one SELECT. Blocks for at most `PATIENCE` times its time limit and `GRACE`, once its turn
+        has come; for a turn, at most `MOST_WAIT`.
 
         Raises:
             QueryError: it is refused or fails, or its turn did not come; the text is for whoever wrote it.
@@ -119,7 +120,7 @@ class SqlDatabase:
         try:
             with lane.process(MOST_WAIT) as process:
                 # A query in the quick lane that does not look at the clock is late in the end, wherever it runs.
-                reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, seconds + GRACE)
+                reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, PATIENCE * seconds + GRACE)
         except BusyError:
             raise QueryError("the database is busy with the queries of others; ask again") from None
         except NotReadyError as error:

@@ -20,7 +20,7 @@ class QueryLimits(Settings):
     max_nesting: int = Field(default=24, ge=1)
     """Parentheses within parentheses."""
     timeout_seconds: float = Field(default=1.0, gt=0)
-    """Seconds that it may run."""
+    """Seconds of processor time that it may take; where others have the processor, it may last four times as long."""
     max_rows: int = Field(default=200, ge=1)
     """Rows that are returned; the rest is left out, and the result says so."""
     max_result_bytes: int = Field(default=65_536, ge=1)

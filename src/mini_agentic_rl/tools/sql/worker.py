@@ -1,12 +1,13 @@
 """The fourth gate: the process of a database. Asked a query, it answers its rows or its refusal.
 
-    python -m mini_agentic_rl.tools.sql.worker DATABASE LIMITS IMMUTABLE
+    python -m mini_agentic_rl.tools.sql.worker DATABASE LIMITS IMMUTABLE NICENESS
 
 Once the file is open, the process may write no file and take only so much memory; `database` kills it when it is late.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -34,8 +35,8 @@ def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str
     }
 
 
-def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[Any], dict[str, Any]]:
-    """Open the file and confine the process.
+def prepare(path: Path, limits: QueryLimits, *, immutable: bool, niceness: int) -> Callable[[Any], dict[str, Any]]:
+    """Open the file and confine the process, which then runs at a lower priority by `niceness`.
 
     Raises:
         NotReadyError: the file cannot be opened.
@@ -48,9 +49,12 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool) -> Callable[[An
         connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds}
     )  # what is imported on first use is imported now
     confine(limits.max_memory_mib)
+    if sys.platform != "win32":
+        os.nice(niceness)
     return partial(answer, connection)
 
 
 if __name__ == "__main__":
-    path, limits, immutable = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2]), sys.argv[3] == "1"
-    serve_answers(partial(prepare, path, limits, immutable=immutable))
+    path, limits = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2])
+    immutable, niceness = sys.argv[3] == "1", int(sys.argv[4])
+    serve_answers(partial(prepare, path, limits, immutable=immutable, niceness=niceness))

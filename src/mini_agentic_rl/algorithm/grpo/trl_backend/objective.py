@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ....policy import Learner, PolicyModel
 from ...loop.groups import Group, group_metrics, has_signal
 from ...loop.objective import Learners
+from ...loop.seen_tokens import SeenCall
 from ...loop.shaping import with_kl_penalty, with_overlong_penalty
 from ...seeds import derive_seed
 from ..settings import GRPOSettings
@@ -58,6 +59,9 @@ class TRLObjective:
             metrics |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
         self._model.versions[adapter] += learner.steps - before
         return metrics
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        return ()
 
     def save_state(self, folder: Path) -> None:
         """Do nothing: all is in the optimizer."""

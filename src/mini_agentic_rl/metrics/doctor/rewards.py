@@ -1,0 +1,175 @@
+"""Rules about rewards: whether they tell rollouts apart, whether they are there, and whether they measure the task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from ..readable import counted, number, percent
+from .finding import Finding, Level
+from .view import Measured, RunView, mean
+
+IdleCause = Literal["solved", "unsolved", "constant", "alike"]
+
+IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
+    "solved": (
+        "all rewards are {reward:.3g}",
+        "take harder tasks, or a reward that tells good answers from better ones",
+    ),
+    "unsolved": (
+        "all rewards are 0",
+        "take easier tasks, imitate more examples first (`sft_examples`; in Python `warm_start`), or raise "
+        "`temperature` or `samples_per_prompt`",
+    ),
+    "constant": (
+        "all rewards are {reward:.3g}",
+        "look whether the reward tells answers apart; if it is the least that can be earned, take easier tasks or "
+        "raise `temperature` or `samples_per_prompt`",
+    ),
+    "alike": (
+        "all rollouts of a task have the same reward, though tasks differ (mean {reward:.3g})",
+        "take tasks that are solved now and then (`dynamic_sampling`, `curriculum=pass_rate`), or raise `temperature` "
+        "or `samples_per_prompt`",
+    ),
+}
+"""By cause: the sight of steps that teach nothing, and the advice against it."""
+
+_EXACT: Final = 1e-9
+_FEW_GROUPS: Final = 8
+_MOST: Final = 2 / 3
+"""Share of groups without a signal from which on most of the sampling is in vain; towards its end a run that has learnt
+its tasks comes near it."""
+_NEARLY_ALL: Final = 0.85
+_NEAR: Final = 0.1
+"""Share of the range from 0 to 1 within which rewards count as all alike."""
+_UNREWARDED: Final = 0.1
+_FAILED: Final = 0.2
+_FALL: Final = 0.05
+"""Fall of an accuracy that counts where the number of its tasks is not known."""
+_DEVIATIONS: Final = 1.64
+"""Standard errors by which an accuracy has to fall: one chance in twenty that it is nothing."""
+_RISE: Final = 0.02
+
+
+def idle_cause(reward: float, spread: float) -> IdleCause:
+    """Return why rollouts of the same task earned the same.
+
+    Args:
+        reward: mean of the rewards of a step.
+        spread: their standard deviation.
+    """
+    if spread > _EXACT:
+        return "alike"
+    if abs(reward) <= _EXACT:
+        return "unsolved"
+    return "solved" if reward >= 1 - _EXACT else "constant"
+
+
+def equal_rewards(view: RunView) -> Finding | None:
+    """Find that the rollouts of most groups earned the same, so that nothing follows from comparing them."""
+    found = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
+    groups, signals = sum(row[0] for row in found), sum(row[1] for row in found)
+    if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
+        return None
+    reward, spread = mean(row[2] for row in found), mean(row[3] for row in found)
+    cause = idle_cause(reward, spread)
+    if cause == "alike" and reward >= 1 - _NEAR:
+        cause = "solved"
+    elif cause == "alike" and abs(reward) <= _NEAR:
+        cause = "unsolved"
+    seen = (
+        f"in {groups - signals:.0f} of {groups:.0f} groups of the last {counted(len(found), 'step')} all rollouts "
+        f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
+    )
+    level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
+    return Finding("equal_rewards", level, "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
+
+
+def no_reward(view: RunView) -> Finding | None:
+    """Find that rollouts succeeded and nobody gave them a reward."""
+    without = [one for one in view.rollouts if one.succeeded and one.reward is None]
+    found = view.last("rollout/unrewarded", "rollout/count")
+    missing, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
+    if not found:
+        missing, rollouts = float(len(without)), float(len(view.rollouts))
+    if rollouts == 0 or missing < _UNREWARDED * rollouts:
+        return None
+    return Finding(
+        "no_reward",
+        "fault",
+        "Rollouts have no reward",
+        f"{missing:.0f} of the last {rollouts:.0f} rollouts ended well and nobody gave them a reward; they are left "
+        "out, never counted as 0",
+        "Let the agent return a number, or call `emit_reward` on every path, those of errors and early returns too",
+        view.examples(without),
+    )
+
+
+def failed_rollouts(view: RunView) -> Finding | None:
+    """Find that many rollouts fail."""
+    found = view.last("rollout/failed", "rollout/count")
+    failed, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
+    bad = [one for one in view.rollouts if not one.succeeded]
+    if not found:
+        failed, rollouts = float(len(bad)), float(len(view.rollouts))
+    if rollouts == 0 or failed < _FAILED * rollouts:
+        return None
+    reasons = [one.why for one in bad if one.why]
+    often = f", most often: {max(sorted(set(reasons)), key=reasons.count)[:200]}" if reasons else ""
+    return Finding(
+        "failed_rollouts",
+        "fault",
+        "Rollouts fail",
+        f"{failed:.0f} of the last {rollouts:.0f} rollouts failed{often}",
+        "Look at one with `agl rollouts list --status failed`; where they run out of time, raise `rollout_timeout`; "
+        "where tries may succeed later, set `on_failure=retry`",
+        view.examples(bad),
+    )
+
+
+def reward_not_accuracy(view: RunView) -> Finding | None:
+    """Find that the reward rises while the accuracy on held-out tasks falls."""
+    first, last = view.first("reward/mean"), view.last("reward/mean")
+    if len(view.steps) < 2 or not first:
+        return None
+    before, after = mean(row[0] for row in first), mean(row[0] for row in last)
+    if len(view.steps) < 2 * len(first):  # the windows overlap: the first step stands for the beginning
+        before, after = first[0][0], last[-1][0]
+    fall = next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
+    if fall is None or after - before < _RISE:
+        return None
+    best, now = fall
+    return Finding(
+        "reward_not_accuracy",
+        "fault",
+        "The reward rises and the accuracy falls",
+        f"the reward of training went from {number(before)} to {number(after)}, the accuracy on tasks that are not "
+        f"trained from {percent(best.accuracy)} (step {best.step}) to {percent(now.accuracy)} (step {now.step})",
+        "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
+        "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
+        "`validation_size` keeps the weights that were best",
+    )
+
+
+def _fall(view: RunView, name: str) -> tuple[Measured, Measured] | None:
+    """Return the best measurement since training began and the latest one, where that is worse beyond chance."""
+    of_name = [one for one in view.measured if one.name == name]
+    zero = [one for one in of_name if one.step == 0][-1:]  # of several before the first step the last: its start
+    rows = zero + [one for one in of_name if one.step > 0]
+    if len(rows) < 2:
+        return None
+    best, now = max(rows[:-1], key=lambda one: one.accuracy), rows[-1]
+    fall = best.accuracy - now.accuracy
+    return (best, now) if fall > _chance(best, now) else None
+
+
+def _chance(one: Measured, other: Measured) -> float:
+    if not one.count or not other.count:
+        return _FALL
+    both = (one.accuracy * one.count + other.accuracy * other.count) / (one.count + other.count)
+    return _DEVIATIONS * math.sqrt(max(both * (1 - both), 1e-4) * (1 / one.count + 1 / other.count))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,185 @@
+"""`doctor`, `watch` and `report` read the folder of a run, say plainly what they find, and change nothing in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from recorded import add_rollout
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.store import SqlLightningStore
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2Jbye\u202e"
+TOOL = json.dumps([{"type": "function", "function": {"name": "calculator", "parameters": {}}}])
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160", "TERM": "dumb"})
+
+
+def row(step, **changes):
+    numbers = {
+        "rollout/failed": 0,
+        "groups/count": 4,
+        "groups/with_signal": 3,
+        "reward/mean": 0.4,
+        "reward/std": 0.4,
+        "seconds/sampling": 10.0,
+        "seconds/tail": 1.0,
+    }
+    given = {name.replace("__", "/"): value for name, value in changes.items()}
+    return {"time": 1.0 + step, "phase": "reinforcement learning", "step": step, **numbers, **given}
+
+
+def make_run(folder: Path, rows, *, finished=True, rollouts=20, reward=0.5) -> Path:
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.json").write_text('{"model": "embedded", "total_steps": 8, "eval_size": 200}')
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    answers = [{"evaluation": "before", "step": 0, "hash": str(i), "correct": i < 10, "answer": "2"} for i in range(40)]
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers))
+    if finished:
+        (folder / "summary.json").write_text('{"accuracy": []}')
+
+    async def fill():
+        store = SqlLightningStore(folder / "rollouts.db")
+        for number in range(rollouts):
+            await add_rollout(
+                store,
+                input={"question": f"1 + {number}"},
+                messages=[{"role": "system", "content": "Use the tool."}, {"role": "user", "content": HOSTILE}],
+                reply={"role": "assistant", "content": "[red]3[/red]"},
+                reward=reward,
+                metadata={"step": 0, "group": "0/0"},
+                **{"gen_ai.tool.definitions": TOOL},
+            )
+        await store.close()
+
+    asyncio.run(fill())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory) -> Path:
+    """A run in which hardly a group teaches anything, whose agent never calls its tool."""
+    rows = [row(step, groups__with_signal=0, reward__mean=0.0, reward__std=0.0) for step in range(1, 9)]
+    return make_run(tmp_path_factory.mktemp("runs") / "idle", rows)
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "-shm" not in path.name}
+
+
+def test_the_doctor_names_the_fault_the_option_and_a_rollout_and_ends_with_status_1(idle):
+    before = files_of(idle)
+    result = invoke("doctor", str(idle))
+    assert result.exit_code == 1, result.stderr
+    assert "idle: looked at 8 steps, 0 measurements, 20 of its newest rollouts" in result.stdout
+    assert "Most groups teach nothing: in 20 of 20 groups of the last 5 steps" in result.stdout
+    assert "The tool is never called" in result.stdout
+    assert "--sft-examples" in result.stdout
+    shown = re.search(r"agl (rollouts show \S+ --store \S+)", result.stdout)
+    assert shown is not None
+    assert invoke(*shown[1].split()).exit_code == 0
+    assert {path: text for path, text in files_of(idle).items() if path in before} == before
+
+
+def test_the_doctor_as_json(idle):
+    result = invoke("doctor", str(idle), "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert {one["rule"] for one in found["findings"]} == {"equal_rewards", "no_tool_calls"}
+    assert "sft_examples" in found["findings"][0]["settings"]
+    assert "slow_tail" in found["healthy"]
+
+
+def test_a_healthy_run_ends_with_status_0(tmp_path):
+    rows = [row(step, rollout__tool_calls=1.0, rollout__count=32) for step in range(1, 9)]
+    result = invoke("doctor", str(make_run(tmp_path / "fine", rows)))
+    assert result.exit_code == 0, result.stdout
+    assert "no fault was found (rules: no_reward, " in result.stdout
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path):
+    for command in ("doctor", "watch", "report"):
+        for folder in (tmp_path, tmp_path / "none"):
+            result = invoke(command, str(folder))
+            assert result.exit_code == 2, (command, result.output)
+            assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_doctor_says_that_there_is_no_step_yet(tmp_path):
+    folder = make_run(tmp_path / "new", [{"time": 1.0, "phase": "SFT", "step": 1, "sft/loss": 2.0}], rollouts=0)
+    result = invoke("doctor", str(folder))
+    assert result.exit_code == 0
+    assert "there is no step of reinforcement learning yet" in result.stdout
+
+
+def test_watch_once_tells_how_a_run_stands(idle):
+    result = invoke("watch", "--once", str(idle))
+    assert result.exit_code == 0, result.output
+    assert "idle: finished  reinforcement learning  step 8 of 8  rollouts: 20 succeeded" in result.stdout
+    assert "before" in result.stdout
+    assert "25.0 %" in result.stdout
+    assert "Most groups teach nothing" in result.stdout
+
+
+def test_watch_tells_each_step_once_and_ends_with_the_run(idle):
+    result = invoke("watch", str(idle), "--poll-seconds", "0.01")
+    assert result.exit_code == 0, result.output
+    assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("step ")] == list("12345678")
+    assert result.stdout.count("doctor: Most groups teach nothing") == 1
+    assert "finished: mini-agentic-rl report" in result.stdout
+
+
+@pytest.mark.parametrize(("pid", "state"), [("me", "running"), ("nobody", "interrupted"), (None, "interrupted")])
+def test_watch_knows_whether_somebody_still_writes(tmp_path, pid, state):
+    folder = make_run(tmp_path / "cut", [{**row(1), "time": 4e9}], finished=False, rollouts=0)
+    if pid is not None:
+        held = {"pid": os.getpid() if pid == "me" else 2**22 + 1, "host": socket.gethostname(), "since": "now"}
+        (folder / ".lock").write_text(json.dumps(held))
+    assert f"cut: {state}" in invoke("watch", "--once", str(folder)).stdout
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_report_draws_the_curves(idle, tmp_path, form, begins):
+    pytest.importorskip("matplotlib")
+    target = tmp_path / f"curves.{form}"
+    result = invoke("report", str(idle), "--format", form, "--output", str(target))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == f"wrote {target}"
+    assert target.read_bytes().startswith(begins)
+
+
+def test_report_writes_the_page_of_a_run_that_has_not_ended(tmp_path):
+    folder = make_run(tmp_path / "cut", [row(1), row(2)], finished=False, rollouts=1)
+    assert invoke("report", str(folder), "--format", "html").exit_code == 0
+    page = (folder / "report.html").read_text()
+    assert "25.0 %" in page
+    assert "What the doctor says" in page
+
+
+def test_a_report_that_cannot_be_written_is_one_line(idle, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = invoke("report", str(idle), "--output", str(tmp_path / "none" / "curves.png"))
+    assert result.exit_code == 2
+    assert "none/curves.png cannot be written" in result.stderr
+
+
+def test_a_rollout_is_shown_with_what_was_said_and_steers_no_terminal(idle):
+    listed = json.loads(invoke("rollouts", "list", "--store", str(idle), "--limit", "1", "--json").stdout)
+    result = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", str(idle))
+    assert result.exit_code == 0, result.stderr
+    assert "Conversation, 1 LLM call, tools: calculator" in result.stdout
+    assert result.stdout.index("system") < result.stdout.index("Use the tool.") < result.stdout.index("[red]3[/red]")
+    assert "\x1b" not in result.stdout
+    assert "\u202e" not in result.stdout
+    assert "\\x1b]0;owned" in result.stdout
+    silent = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", str(idle), "--no-conversation")
+    assert "Use the tool." not in silent.stdout

@@ -1,0 +1,117 @@
+"""`new` writes a project that runs at once: its own tests pass, its style is clean, and it trains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.jobs import TrainConfig, train_job
+
+FILES = ["README.md", "agent.py", "reward.py", "tasks/test.jsonl", "tasks/train.jsonl", "test_agent.py", "train.yaml"]
+
+
+def typed(*words):
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Return the folder of a project that the command has written."""
+    folder = tmp_path_factory.mktemp("projects") / "my-agent"
+    told = typed("new", str(folder))
+    assert told.exit_code == 0, told.output
+    assert told.output.splitlines()[-1] == f"next: cd {folder} && mini-agentic-rl train --config train.yaml"
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == FILES
+    return folder
+
+
+@pytest.fixture
+def inside(project, monkeypatch):
+    """Work in the project, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", [str(project), *sys.path])
+    for module in ("agent", "reward"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    yield project
+    for module in ("agent", "reward", "test_agent"):
+        sys.modules.pop(module, None)
+
+
+def test_the_project_trains_as_it_is(inside, tiny_folder):
+    read = typed("train", "--config", "train.yaml", "--model", tiny_folder, "--print-config")
+    assert read.exit_code == 0, read.output
+    config = TrainConfig(
+        agent="agent:Agent",
+        dataset="tasks",
+        model=tiny_folder,
+        output_dir=inside / "outputs" / "run",
+        total_steps=1,
+        tasks_per_step=2,
+        samples_per_prompt=2,
+        max_new_tokens=4,
+        eval_size=2,
+        console=False,
+    )
+    summary = train_job(config)
+    assert [row["count"] for row in summary["accuracy"]] == [2, 2]
+    assert (inside / "outputs" / "run" / "adapter").is_dir()
+
+
+def test_the_tests_of_the_project_pass(inside):
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(inside), "-c", "/dev/null"]
+    assert pytest.main([*options, str(inside)]) == 0
+
+
+def test_the_settings_of_the_project_are_read_and_say_what_the_file_says(inside):
+    told = typed("train", "--config", "train.yaml", "--print-config")
+    for line in ('agent: "agent:Agent"', "total_steps: 12", "samples_per_prompt: 8", "max_new_tokens: 32"):
+        assert line in told.output
+    assert typed("dataset", "tasks", "--form", "rl", "--json").exit_code == 0
+
+
+def test_the_style_of_the_project_is_clean(inside):
+    ruff = [str(Path(sys.executable).parent / "ruff")]
+    rules = ["--isolated", "--line-length", "120"]
+    for command in (["check", "--select", "E,F,I,UP,B,SIM", *rules], ["format", "--check", *rules]):
+        files = ["agent.py", "reward.py", "test_agent.py"]
+        done = subprocess.run([*ruff, *command, *files], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    lines = [line for name in FILES for line in (inside / name).read_text().splitlines()]
+    assert max(map(len, lines)) <= 120
+
+
+def test_every_command_of_its_page_is_one(inside):
+    page = (inside / "README.md").read_text()
+    assert page.startswith("# my-agent\n")
+    words = {line.split()[1] for line in page.splitlines() if line.startswith("mini-agentic-rl ")}
+    assert words == {"train", "dashboard", "eval", "serve"}
+    assert {json.loads(line)["answer"] for line in (inside / "tasks/train.jsonl").read_text().splitlines()} == set(
+        "234"
+    )
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    told = typed("new", str(tmp_path))
+    assert told.exit_code == 2
+    assert "holds something already" in told.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert "is a file" in typed("new", str(tmp_path / "mine.txt")).output
+
+
+def test_an_empty_folder_and_one_below_others_are_taken(tmp_path):
+    assert typed("new", str(tmp_path)).exit_code == 0
+    assert typed("new", str(tmp_path / "a" / "b`c")).exit_code == 0
+    assert (tmp_path / "a" / "b`c" / "README.md").read_text().startswith("# b c\n")
+
+
+def test_the_help_teaches_the_next_step():
+    told = typed("new", "--help").output
+    assert "mini-agentic-rl new my-agent" in told
+    assert "train --config train.yaml" in told
