@@ -246,7 +246,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--device", default="auto", help="cuda, cuda:1, cpu, or auto")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=None, help="models; a CPU gets `toy`")
-    parser.add_argument("--only", default="", help="run the parts whose titles begin so")
+    parser.add_argument("--only", nargs="+", default=[""], help="run the parts whose titles begin so")
     parser.add_argument("--vllm-python", default=None, help="Python of an environment with vLLM")
     options = parser.parse_args()
     device = str(resolve_device(options.device))
@@ -256,10 +256,10 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         models = {shape: make_model(shape, Path(folder) / shape) for shape in shapes}
-        wanted = options.vllm_python if "sampling".startswith(options.only[:8]) else None
+        wanted = options.vllm_python if any("sampling".startswith(one[:8]) for one in options.only) else None
         with vllm_server(wanted, models[shapes[0]], shapes[0]) as url:
             for part in parts(device, models, sizes, url):
-                if part.title.startswith(options.only):
+                if part.title.startswith(tuple(options.only)):
                     found.append(run_part(part, device))
                     tell(f"{part.title}: {found[-1]['failed'] or 'done'}, {found[-1]['seconds']:.0f} s")
     deliver(options, {"machine": describe(device), "parts": found}, report)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
 from mini_agentic_rl.logging import PACKAGE_LOGGER
-from tiny import tiny_model, tiny_tokenizer
 
 # How long an example takes says nothing about the code on a machine that is shared.
 settings.register_profile("shared-machine", deadline=None)
@@ -39,14 +39,55 @@ def pytest_collection_finish():
     gc.enable()
 
 
+_LONG = (
+    "test_project.py",
+    "torture/test_hosts.py",
+    "torture/test_failing_writes.py",
+    "recipes/test_sql_training.py",
+    "jobs/test_interrupt.py",
+    "benchmarks/test_step_benchmarks.py",
+    "samplers/test_pool.py",
+    "invariant/test_ranks.py",
+    "examples/test_examples.py",
+    "jobs/test_bad_input.py",
+    "rl_training_tool/test_processes.py",
+    "torture/test_full_disk.py",
+    "torture/test_grammars.py",
+    "torture/test_large_bodies.py",
+    "policy/test_ranks_that_go.py",
+    "execution/test_client_server_strategy.py",
+    "algorithm/test_learning.py",
+    "algorithm/test_ppo_learning.py",
+    "algorithm/test_trl_backend.py",
+    "post_training/test_sft.py",
+)
+"""Files that take longest. They are begun first, so that no worker is left alone with one at the end."""
+
+
 def pytest_collection_modifyitems(items):
-    """Begin with the check of all types: it takes longest, and so it ends beside the others."""
-    items.sort(key=lambda item: item.path.name != "test_project.py")
+    """Begin with the longest files."""
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(_LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """Fork the workers from one process that has imported the engine, which each of them would import otherwise."""
+    if sys.platform != "linux":
+        return
+    import forking
+
+    os.environ[forking.SOCKET] = forking.start(*forking.OF_TEST_MODULES)
+    for spec in specs:
+        spec.python = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("forked_python.py"))])
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread():
     """Give torch one thread: tiny models are faster on it, and every number is then the same on any machine."""
+    import torch  # not above: the process that gives the workers their tests needs none of it
+
     torch.set_num_threads(1)
 
 
@@ -70,6 +111,8 @@ def _package_loggers() -> dict[str, logging.Logger]:
 
 
 def _save_tiny(folder: Path, **options) -> str:
+    from tiny import tiny_model, tiny_tokenizer
+
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer), **options)
     model.config.max_position_embeddings = 1024

@@ -6,37 +6,26 @@ process from here is as real as another: it has its own memory, files, signals a
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import gc
-import multiprocessing
+import json
 import os
 import re
-import runpy
+import select
+import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-_IMPORTED = (
-    "mini_agentic_rl.jobs.train",
-    "mini_agentic_rl.gateway.served_policy",
-    "mini_agentic_rl.algorithm.grpo.mini_grpo",
-    "mini_agentic_rl.cli",
-    "mini_agentic_rl.store.sql",
-    "mini_agentic_rl.gateway.http.server",
-    "peft",
-    "openai",
-    "warm",
-)
-NETWORK = "TEST_NETWORK"
-"""Variable that names the file of the network namespace that a process runs in."""
-_CLONE_NEWNET = 0x40000000
-"""Of Linux's sched.h."""
-_FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload(list(_IMPORTED))
+from forking import NETWORK, SOCKET, start
+
+__all__ = ["NETWORK", "WarmProcess", "run_warm"]
+
+_lock = threading.Lock()
+_started: str | None = None
 
 
 class WarmProcess:
@@ -61,22 +50,42 @@ class WarmProcess:
             stdin = str(Path(self._folder.name) / "stdin")
             os.mkfifo(stdin)
             self._hold = os.open(stdin, os.O_RDWR)  # for writing alone it would wait for the reader
-        given = (str(script), options, dict(os.environ) | dict(environment or {}), os.getcwd())
-        self._process = _FORK.Process(target=_run, args=(*given, stdin, str(self.stdout_file), str(self.stderr_file)))
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
+        address = _address()
+        asked = {
+            "script": str(script),
+            "options": options,
+            "environment": {**os.environ, **(environment or {}), SOCKET: address},
+            "folder": os.getcwd(),
+            "path": sys.path,
+            "stdin": stdin,
+            "stdout": str(self.stdout_file),
+            "stderr": str(self.stderr_file),
+        }
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(address)
+        self._socket.sendall(json.dumps(asked).encode() + b"\n")
+        self._told = self._socket.makefile("rb", buffering=0)
+        self._status: int | None = None
+        self.pid = self._number()
 
     @property
     def is_alive(self) -> bool:
-        return self._process.is_alive()
+        return not self._ended(0.0)
 
     def send_signal(self, number: int) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        if self.is_alive:
+            os.kill(self.pid, number)
+
+    def _ended(self, timeout: float) -> bool:
+        """Return whether it has ended, or does so within so many seconds."""
+        if self._status is None and select.select([self._socket], [], [], timeout)[0]:
+            self._status = self._number()
+        return self._status is not None
+
+    def _number(self) -> int:
+        line = self._told.readline()
+        assert line, "the process that forks has ended"
+        return int(line)
 
     def wait_for(self, beginning: str) -> None:
         """Wait until a line on standard error begins so.
@@ -108,7 +117,7 @@ class WarmProcess:
     def _wait_until(self, told: Callable[[], bool]) -> None:
         end = time.monotonic() + 120
         while not told():
-            assert self._process.is_alive(), self.stderr[-3000:]
+            assert self.is_alive, self.stderr[-3000:]
             assert time.monotonic() < end, self.stderr[-3000:]
             time.sleep(0.01)
 
@@ -118,12 +127,15 @@ class WarmProcess:
         Raises:
             AssertionError: it runs for more than `timeout` seconds; it is killed.
         """
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+        if not self._ended(timeout):
+            self._kill()
             raise AssertionError(f"still running after {timeout} s:\n{self.stderr[-3000:]}")
-        return self._process.exitcode
+        assert self._status is not None
+        return self._status
+
+    def _kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+        assert self._ended(60.0), "a killed process has not ended"
 
     @property
     def stdout(self) -> str:
@@ -139,8 +151,9 @@ class WarmProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.join()
+        self._kill()
+        self._told.close()
+        self._socket.close()
         if self._hold is not None:
             os.close(self._hold)
         self._folder.cleanup()
@@ -160,46 +173,10 @@ def run_warm(
         return process.stdout, process.stderr
 
 
-def _run(
-    script: str,
-    options: tuple[str, ...],
-    environment: dict[str, str],
-    folder: str,
-    stdin: str,
-    stdout: str,
-    stderr: str,
-) -> None:
-    import torch  # what starts the process need not have imported it
-
-    gc.freeze()  # what has been imported stays: a look through it would only copy the memory shared with the parent
-    os.dup2(os.open(stdin, os.O_RDONLY), 0)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # it stays open to the end
-    for descriptor, path in ((1, stdout), (2, stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    os.environ.clear()
-    os.environ.update(environment)
-    if NETWORK in environment:
-        _enter(environment[NETWORK])
-    os.chdir(folder)
-    torch.set_num_threads(1)
-    sys.argv = [script, *options]
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    is_file = script.endswith(".py")
-    sys.path[:0] = [str(Path(script).parent) if is_file else folder, *filter(None, paths)]
-    try:
-        if is_file:
-            runpy.run_path(script, run_name="__main__")
-        else:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
-def _enter(network: str) -> None:
-    """Move this thread, the only one yet, into a network namespace; `os.setns` is there from Python 3.12 on."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(network) as namespace:
-        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter {network}")
+def _address() -> str:
+    """Return the socket of the process that forks: the one that xdist's workers come from, else one that is started."""
+    global _started
+    with _lock:
+        if _started is None:
+            _started = os.environ.get(SOCKET) or start()
+        return _started

@@ -45,7 +45,8 @@ def test_ages_of_several_optimizer_steps_an_update_are_those_of_updates():
     finally:
         trained.close()
     assert max(row["staleness/max"] for row in watching.steps) == 1
-    assert sum(row["staleness/too_old"] for row in watching.steps) == 0
+    too_old = sum(row["staleness/too_old"] for row in watching.steps)
+    assert too_old < 6, "by optimizer steps, a whole batch after the first update; by updates, one that was held up"
     assert max(row.get("mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4
 
 
@@ -98,13 +99,15 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
         ).fit(Letters(), TASKS, val_dataset=TASKS)
         return trained, store
 
+    first = Interrupting(3)
     with pytest.raises(KeyboardInterrupt):
-        fit(Interrupting(3))
+        fit(first)
     step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
     state = json.loads((folder / "state.json").read_text())
     assert step == state["step"] == 3
     assert len(state["pending"]) == 2 * PER_STEP, "those that were complete first have been learnt"
-    assert 5 * PER_STEP <= state["drawn"] <= 6 * PER_STEP, "one more for each group that has become too old"
+    too_old = sum(row["staleness/too_old"] for row in first.steps)
+    assert state["drawn"] == 5 * PER_STEP + too_old, "one more for each group that has become too old"
     watching = Watching()
     trained, store = fit(watching, resume=True)
     assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2

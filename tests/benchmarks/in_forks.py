@@ -1,54 +1,73 @@
-"""Run a benchmark that measures each side in a process of its own; here each is forked from this one, which has
-imported the engine: `python in_forks.py BENCHMARK options...`."""
+"""Run a benchmark that measures in processes of their own; here those that run Python are forked from this one, which
+has imported the engine: `python in_forks.py BENCHMARK options...`."""
 
 from __future__ import annotations
 
-import json
+import atexit
+import multiprocessing
 import os
 import runpy
+import signal
+import subprocess
 import sys
-import tempfile
-import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from forking import status_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
-    """Do as `grpo_step.measure` does."""
-    with tempfile.TemporaryFile("w+") as told:
-        pid = os.fork()
-        if pid == 0:
-            status = 1
+class Forked(subprocess.Popen[Any]):
+    """A process that runs a script of Python, or a program given by `-c`, without another start of the interpreter."""
+
+    def __init__(
+        self, command: Sequence[str], *arguments: Any, env: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        if command[0] == sys.executable and (command[1] == "-c" or command[1].endswith(".py")):
+            before = set(os.listdir("/dev/fd"))
+            options["preexec_fn"] = lambda: _become(command[1:], env, before)
+        super().__init__(command, *arguments, env=env, **options)
+
+
+def _become(words: Sequence[str], environment: Mapping[str, str] | None, before: set[str]) -> None:
+    """In the fork: run what was to be run, with its own input and output, and end."""
+    status = 1
+    atexit._clear()  # the folders that the other process will remove are its own
+    try:
+        for name in set(os.listdir("/dev/fd")) - before - {"0", "1", "2"}:  # the other process waits until one closes
             try:
-                os.dup2(told.fileno(), 1)
-                sys.argv = [script, *arguments]
-                runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
-                sys.stdout.flush()
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            os._exit(status)
-        _, status = os.waitpid(pid, 0)
-        assert status == 0, f"{script} failed"
-        told.seek(0)
-        result: dict[str, Any] = json.loads(told.read().splitlines()[-1])
-        return result
+                os.close(int(name))
+            except OSError:  # the folder was listed through it
+                continue
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115  # to its end
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        status = status_of(lambda: _run(list(words)))
+    finally:
+        os._exit(status)
+
+
+def _run(words: list[str]) -> None:
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def main() -> None:
     """Run the benchmark of the command line."""
     del sys.argv[0]
     sys.path.insert(0, str(BENCHMARKS))
-    import grpo_step
-
-    grpo_step.measure = measure
-    benchmark = BENCHMARKS / sys.argv[0]
-    if benchmark.stem == "grpo_step":
-        grpo_step.main()
-    else:
-        runpy.run_path(str(benchmark), run_name="__main__")
+    subprocess.Popen = Forked  # type: ignore[misc]  # what `subprocess.run` starts, too
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
+    runpy.run_path(str(BENCHMARKS / sys.argv[0]), run_name="__main__")
 
 
 if __name__ == "__main__":

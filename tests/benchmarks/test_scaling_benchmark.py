@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+from warm import run_warm
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scaling.py"
 
 
-def test_bytes_through_the_store_and_of_adapters_are_counted(tiny_folder: str, tmp_path: Path) -> None:
+def test_bytes_through_the_store_and_of_adapters_are_counted(
+    tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ["--model", tiny_folder, "--dtype", "float32", "--device", "cpu", "--writes", "1", "--ranks", "2", "4"]
     options += ["--rollouts", "3", "--calls", "2", "--prompt-tokens", "16", "--new-tokens", "4", "--turn", "Go on."]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--json", *options], capture_output=True, text=True, cwd=tmp_path, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    monkeypatch.chdir(tmp_path)
+    result = json.loads(run_warm(BENCHMARK, "--json", *options)[0])
     store = result["store"]
     assert (store["rollouts"], store["calls"], store["new_tokens"]) == (3, 2, 8)
     assert store["spans"] >= 3, "two calls and a reward"

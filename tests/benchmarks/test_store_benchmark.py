@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "store.py"
+import pytest
+
+from warm import run_warm
+
+IN_FORKS = Path(__file__).with_name("in_forks.py")
 
 
-def _run(folder: Path, *options: str):
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--json", *options], capture_output=True, text=True, cwd=folder, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _run(*options: str):
+    return json.loads(run_warm(IN_FORKS, "store.py", "--json", *options)[0])
 
 
 def test_rates_and_ratios_are_measured_and_nothing_but_the_output_is_written(tmp_path: Path) -> None:
     options = ["--stores", "memory", "--rollouts", "40", "--rounds", "1", "--callers", "1", "--output", "rates.json"]
-    result = _run(tmp_path, *options)
+    result = _run(*options)
     (ours,) = [row for row in result["rates"] if row["store"] == "memory"]
     assert ours["callers"] == 1
     assert ours["enqueues"] > 0
@@ -29,6 +32,6 @@ def test_rates_and_ratios_are_measured_and_nothing_but_the_output_is_written(tmp
     assert json.loads((tmp_path / "rates.json").read_text()) == result
 
 
-def test_claims_are_counted(tmp_path: Path) -> None:
-    (row,) = _run(tmp_path, "--stores", "sqlite", "--claims", "30", "--processes", "2")["claims"]
+def test_claims_are_counted() -> None:
+    (row,) = _run("--stores", "sqlite", "--claims", "30", "--processes", "2")["claims"]
     assert (row["claimed"], row["claimed twice"], row["processes"]) == (30, 0, 2)

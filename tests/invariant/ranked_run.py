@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("algorithm", choices=["grpo", "ppo"])
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--end-after", type=int)
     parser.add_argument("--kill-after", type=int)
     options = parser.parse_args()

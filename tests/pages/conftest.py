@@ -7,13 +7,14 @@ import shutil
 
 import pytest
 
+from caches import empty_cache
 from mini_agentic_rl.policy import embedded_path
 
 
 @pytest.fixture(scope="session")
 def small_cache(tiny_folder, tmp_path_factory):
     """Return a cache folder that holds a tiny model, with room for long prompts, in place of the embedded one."""
-    cache = tmp_path_factory.mktemp("cache")
+    cache = empty_cache(tmp_path_factory.mktemp("cache"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINI_AGENTIC_RL_CACHE", str(cache))
         folder = embedded_path()

@@ -8,13 +8,12 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from caches import empty_cache
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.jobs import sql as sql_job
 from mini_agentic_rl.jobs.config import SqlTrainConfig
@@ -25,7 +24,7 @@ from warm import WarmProcess, run_warm
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
-TINY = ("--max-new-tokens", "8", "--cache-mib", "64")
+TINY = ("--max-new-tokens", "8", "--cache-mib", "64", "--max-samples", "8")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,11 @@ def model(tiny_folder, tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINI_AGENTIC_RL_CACHE", str(empty_cache(tmp_path_factory.mktemp("cache"))))
+        yield
 
 
 def run(*arguments):
@@ -77,7 +78,7 @@ def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_pat
     told = run(
         *("train", "--agent", "sql", "--model", model, *TINY, "--json"),
         *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
-        *("--sft-examples", "2", "--max-samples", "4", "--output-dir", tmp_path / "run"),
+        *("--sft-examples", "2", "--output-dir", tmp_path / "run"),
     )
     assert json.loads(told)["steps"] == 1
     used = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -98,11 +99,8 @@ def free_port() -> int:
 async def test_the_script_trains_over_a_store_server_with_runners_in_processes(model, tmp_path):
     port = free_port()
     address = f"http://localhost:{port}"
-    agl = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
-    server = subprocess.Popen([*agl, "store", "--port", str(port)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        assert f":{port}" in server.stdout.readline()
+    with WarmProcess("mini_agentic_rl", "store", "--port", str(port)) as server:
+        assert f":{port}" in server.wait_for_line()
         out, _ = run_warm(
             *(SCRIPT, "--ci-fast", "--json", "--model", model, *TINY),
             *("--external-store-address", address, "--output_dir", str(tmp_path / "run")),
@@ -116,9 +114,8 @@ async def test_the_script_trains_over_a_store_server_with_runners_in_processes(m
         assert {rollout.status for rollout in rollouts} == {"succeeded"}
         assert len(rollouts) == 3 * 4 + 2 * 2
         assert len(workers) == 2
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
 
 
 def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_alone(model, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forking import SOCKET
 from warm import WarmProcess
 
 SOURCE = Path(__file__).with_suffix("").with_name("failing_writes.c")
@@ -55,10 +56,11 @@ class Preloaded:
     def __init__(self, folder: Path) -> None:
         library = folder / "failing_writes.so"
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
-        paths = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment.pop(SOCKET, None)  # what forks the processes is to be below the library, too
         self._starter = subprocess.Popen(
             [sys.executable, __file__],
-            env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": paths},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

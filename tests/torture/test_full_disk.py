@@ -58,7 +58,7 @@ def _fill(model: str, disk: Path, kib: int) -> None:
     options = [
         *("--model", model, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", str(STEPS), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
-        *("--max-new-tokens", "8", "--checkpoint-every", "2"),
+        *("--max-new-tokens", "8", "--checkpoint-every", "2", "--max-samples", "40"),
     ]
     with _disk(disk, kib):
         with WarmProcess("mini_agentic_rl", "train", *options) as process:

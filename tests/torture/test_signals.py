@@ -105,7 +105,7 @@ def _train(model: str, folder: Path) -> None:
     options = [
         *("--model", model, "--output-dir", str(folder), "--eval-size", "2", "--sft-examples", "0"),
         *("--total-steps", "100", "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
-        *("--max-new-tokens", "8", "--checkpoint-every", "1000"),
+        *("--max-new-tokens", "8", "--checkpoint-every", "1000", "--max-samples", "40"),
     ]
     with WarmProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 1")

@@ -127,14 +127,16 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
     if model.peft_model is None:
         model.base.save_pretrained(folder)
         return
+    model.peft_model.create_or_update_model_card = _write_no_card
     model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
-    # peft writes a model card full of blanks.
-    readme = folder / "README.md"
-    readme.unlink(missing_ok=True)
     if adapter != DEFAULT_ADAPTER:  # peft puts any other into a folder of its name
         for file in (folder / adapter).iterdir():
             file.replace(folder / file.name)
         (folder / adapter).rmdir()
+
+
+def _write_no_card(_: object) -> None:
+    """Stand in for peft's card of a model: it is full of blanks, and takes longer to write than a small adapter."""
 
 
 def load_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:

@@ -176,10 +176,20 @@ def save_trained(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -
     """Write adapter or weights, and the tokenizer, into an empty folder."""
     if isinstance(model, PeftModel):
         model.save_pretrained(folder, selected_adapters=[ADAPTER])  # not the frozen copy that DPO compares with
-        (folder / "README.md").unlink(missing_ok=True)
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def write_no_cards(trainer: Any) -> None:
+    """Keep a trainer of TRL and its adapter from writing model cards, full of blanks, with every checkpoint."""
+    trainer.create_model_card = _write_nothing
+    if isinstance(trainer.model, PeftModel):
+        trainer.model.create_or_update_model_card = _write_nothing
+
+
+def _write_nothing(*_: Any, **__: Any) -> None:
+    """Stand in for what writes a model card."""
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from ..stopping import asked_to_stop
 from ..trainer import RecordedRun, RunState, record_run
 from .head_tiles import answers_in_tiles
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
-from .models import TrainedModel, save_trained
+from .models import TrainedModel, save_trained, write_no_cards
 from .progress import TrainingProgress, held_out_metrics
 from .rows import Example, TokenRows, report_losses
 from .run_folder import PostTrainingFolder
@@ -90,6 +90,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         trainer = method.trainer(settings).make(
             loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
         )
+        write_no_cards(trainer)
         parameters = count_parameters(trainer.model)
         out.note(str(parameters))
         for default in (PrinterCallback, ProgressCallback):

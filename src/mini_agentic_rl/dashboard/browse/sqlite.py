@@ -177,7 +177,7 @@ class SqliteBrowser:
             connection.close()
             raise UserError(
                 f"the store {self.path} has schema version {version}, the dashboard reads version {SCHEMA_VERSION}: "
-                "open it once with the program that trains, which brings it there"
+                "`agl rollouts list --store` on it brings it there, where its version is an older one"
             )
         connection.execute("ATTACH ? AS facts", (str(self._facts_of(inode).path),))
         with self._lock:

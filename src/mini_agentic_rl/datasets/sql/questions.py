@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from ..formats import Example, Form
-from ..rows import DatasetError, Row, TaskRows, check_split, digest, split_of
+from ..rows import DatasetError, Row, Split, TaskRows, check_split, digest, split_of
 from .conversation import SQL_TOOLS, demonstration, opening, schema_text, system_prompt
 from .database import YEARS, connect_in_memory, entities
 from .names import CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, Name
@@ -66,9 +66,18 @@ class MedicalQuestions(TaskRows):
             raise DatasetError(f"languages must be one or more of {LANGUAGES}, not {languages!r}")
         if size < 0:
             raise DatasetError(f"size must be 0 or more, not {size}")
-        drawer = _Drawer(self.split, random.Random(f"medical/{self.split}/{seed}"))
-        kinds = [(level, language) for level in levels for language in languages]
-        super().__init__([drawer.draw(index // len(kinds), *kinds[index % len(kinds)]) for index in range(size)])
+        drawn = _drawn(self.split, size, seed, levels, tuple(languages))
+        super().__init__([{**row, "rows": [list(one) for one in row["rows"]]} for row in drawn])
+
+
+@lru_cache(maxsize=8)
+def _drawn(
+    split: Split, size: int, seed: int, levels: tuple[int, ...], languages: tuple[Language, ...]
+) -> tuple[Row, ...]:
+    """Return the rows, kept for the next time: a query is run for each."""
+    drawer = _Drawer(split, random.Random(f"medical/{split}/{seed}"))
+    kinds = [(level, language) for level in levels for language in languages]
+    return tuple(drawer.draw(index // len(kinds), *kinds[index % len(kinds)]) for index in range(size))
 
 
 class _Drawer:

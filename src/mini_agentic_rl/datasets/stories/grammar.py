@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from .problem import NAMES, Problem
@@ -72,7 +72,7 @@ class _Draft:
         self.clauses: list[str] = []
         self.operands: list[int] = []
         self.plan: list[str] = []
-        self.amount = Fraction(0)
+        self.amount = 0
         self.expression = ""
         self.is_sum = False
 
@@ -97,8 +97,8 @@ class _Draft:
         self.is_sum = True
 
     def scale(self, sign: str, by: int) -> None:
-        """Multiply or divide the amount."""
-        self.amount = self.amount * by if sign == "*" else self.amount / by
+        """Multiply or divide the amount, which is a multiple of what it is divided by."""
+        self.amount = self.amount * by if sign == "*" else self.amount // by
         inner = f"({self.expression})" if self.is_sum else self.expression
         self.expression = f"{inner}{sign}{by}"
         self.is_sum = False
@@ -125,18 +125,22 @@ def shapes_of(level: int) -> list[Shape]:
 
 
 _SHAPES: dict[int, list[Shape]] = {level: shapes_of(level) for level in (1, 2, 3, 4)}
+_SUMMED_WEIGHTS: dict[int, list[float]] = {
+    level: list(accumulate(math.prod(_WEIGHTS[event] / 5 for event in shape.events) for shape in shapes))
+    for level, shapes in _SHAPES.items()
+}
+_FITTING: dict[Ending, list[Scene]] = {
+    "count": list(SCENES),
+    "share": [scene for scene in SCENES if scene.share],
+    "price": [scene for scene in SCENES if scene.price],
+    "more": list(SCENES),
+}
 
 
 def compose(words: random.Random, numbers: random.Random, level: int) -> Problem | None:
     """Return a story of a level, drawn from `words`, with numbers; None where these do not fit it."""
-    shapes = _SHAPES[level]
-    shape = words.choices(shapes, [math.prod(_WEIGHTS[event] / 5 for event in one.events) for one in shapes])[0]
-    fitting = [
-        scene
-        for scene in SCENES
-        if (shape.ending != "share" or scene.share) and (shape.ending != "price" or scene.price)
-    ]
-    draft = _Draft(words, numbers, words.choice(fitting))
+    shape = words.choices(_SHAPES[level], cum_weights=_SUMMED_WEIGHTS[level])[0]
+    draft = _Draft(words, numbers, words.choice(_FITTING[shape.ending]))
     _begin(draft, shape)
     if not all(_happen(draft, event) for event in shape.events):
         return None
@@ -170,11 +174,11 @@ def _begin(draft: _Draft, shape: Shape) -> None:
     if shape.beginning == "has":
         start = _size(draft.numbers)
         draft.tell(draft.one_of(draft.scene.has), x=start)
-        draft.amount, draft.expression = Fraction(start), str(start)
+        draft.amount, draft.expression = start, str(start)
         return
     packs, each = _packs(draft.numbers)
     draft.tell(draft.one_of(draft.scene.packed), x=packs, y=each)
-    draft.amount, draft.expression = Fraction(packs * each), f"{packs}*{each}"
+    draft.amount, draft.expression = packs * each, f"{packs}*{each}"
     draft.plan.append("multiply the packs by their size")
 
 
@@ -189,7 +193,7 @@ def _happen(draft: _Draft, event: Event) -> bool:
     elif event == "loss":
         if draft.amount < _SMALL:
             return False
-        less = numbers.randint(int(draft.amount) // 10 + 2, int(draft.amount) * 9 // 10)
+        less = numbers.randint(draft.amount // 10 + 2, draft.amount * 9 // 10)
         draft.tell(draft.one_of(scene.losses), x=less)
         draft.add("-", str(less), less)
         draft.plan.append("subtract what went")
@@ -222,7 +226,7 @@ def _ask(draft: _Draft, shape: Shape) -> str | None:
         return draft.say(words.choice(scene.count))
     if shape.ending == "share":
         clause, question = words.choice(scene.share)
-        parts = [by for by in range(2, 99) if draft.amount % by == 0 and draft.amount / by >= 10]
+        parts = [by for by in range(2, 99) if draft.amount % by == 0 and draft.amount >= 10 * by]
         if not parts:
             return None
         by = numbers.choice(parts)
@@ -240,7 +244,7 @@ def _ask(draft: _Draft, shape: Shape) -> str | None:
     clause, question = words.choice(_MORE)
     if draft.amount < _SMALL:
         return None
-    goal = int(draft.amount) + numbers.randint(11, max(12, int(draft.amount)))
+    goal = draft.amount + numbers.randint(11, max(12, draft.amount))
     draft.tell(clause, x=goal)
     inner = f"({draft.expression})" if draft.is_sum else draft.expression
     draft.expression, draft.amount, draft.is_sum = f"{goal}-{inner}", goal - draft.amount, True
