@@ -336,7 +336,9 @@ def test_the_store_server_shows_the_dashboard_behind_its_key(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "status"), [(1, 200), (99, 500)])
-def test_a_store_of_an_older_version_is_read_and_one_of_a_newer_is_refused(run_folder, serve, tmp_path, version, status):
+def test_a_store_of_an_older_version_is_read_and_one_of_a_newer_is_refused(
+    run_folder, serve, tmp_path, version, status
+):
     folder = shutil.copytree(run_folder, tmp_path / "letters")
     with sqlite3.connect(folder / "rollouts.db") as store:
         store.execute("UPDATE agl_schema SET version = ?", (version,))
