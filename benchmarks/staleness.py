@@ -1,7 +1,7 @@
 """Rollouts an hour of agents that wait for a tool: sampling ahead of learning against taking turns.
 
     python benchmarks/staleness.py                       # about 10 minutes
-    python benchmarks/staleness.py --seeds 1 --steps 6   # a look
+    python benchmarks/staleness.py --seeds 0 --steps 6   # a look
 
 A tiny random model, trained whole, learns to answer with the letter a. Its agent asks, waits for a tool, and asks
 again. Both sides have the same runners, steps and rollouts; only `max_staleness` differs. Of each side: rollouts an
@@ -143,16 +143,14 @@ def main() -> None:
     """Run both sides in turns, seed by seed."""
     parser = make_parser(__doc__)
     parser.add_argument("--staleness", type=int, default=2, help="of the side that samples ahead")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="each is a run of both sides")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--wait", type=float, default=2.0, help="seconds that the agent's tool takes")
     parser.add_argument("--runners", type=int, default=24, help="agents that run at once, on either side")
     arguments = parser.parse_args()
     agent = WaitingAgent(arguments.wait)
     runs = [
-        run(agent, staleness, seed, arguments)
-        for seed in range(arguments.seeds)
-        for staleness in (0, arguments.staleness)
+        run(agent, staleness, seed, arguments) for seed in arguments.seeds for staleness in (0, arguments.staleness)
     ]
     sides = []
     for staleness in (0, arguments.staleness):

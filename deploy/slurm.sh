@@ -3,6 +3,10 @@
 #
 #   sbatch --nodes 5 --gres gpu:1 deploy/slurm.sh deploy/training/train.yaml /shared/runs/mine [OPTIONS OF train]
 #
+# LEARNERS=2 RANKS=8 has the first two nodes learn together, with eight ranks each (docs/ranks.md): one for each card of
+# `--gres gpu:8`. Without them one process learns. With servers that sample (`--sampler vllm --sampler-url …`), which may
+# still be starting, the learner waits for them as long as `--sampler-wait` says.
+#
 # Every node sees the repository's environment and the run folder under the same path. SIGTERM comes 120 s before the
 # time limit: the learner writes a checkpoint, and the job queues itself again and goes on from it. STORE_URL names a
 # PostgreSQL database (its password in PGPASSWORD); without one the store is a file on the first node, which is enough:
@@ -25,8 +29,11 @@ shift 2
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
-runners=$((${#nodes[@]} - 1))
-((runners > 0)) || { echo "two nodes at least: the first learns, the others run agents" >&2; exit 2; }
+learners=${LEARNERS:-1}
+ranks=${RANKS:-1}
+runners=$((${#nodes[@]} - learners))
+((runners > 0)) || { echo "$((learners + 1)) nodes at least: $learners to learn, the others run agents" >&2; exit 2; }
+learning=$(IFS=,; echo "${nodes[*]:0:learners}")
 store_port=$((20000 + SLURM_JOB_ID % 10000))
 gateway_port=$((store_port + 10000))
 
@@ -40,14 +47,20 @@ else
     kept=(--path "${TMPDIR:-/tmp}/agl-$SLURM_JOB_ID.db")
 fi
 
-one=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head")
-"${one[@]}" --cpus-per-task=1 mini-agentic-rl store --host 0.0.0.0 --port "$store_port" "${kept[@]}" &
+learn=(mini-agentic-rl)
+if ((learners * ranks > 1)); then
+    # Rank 0 has the gateway, so it has to be on the first node: each is told its place, which srun knows.
+    learn=(bash -c 'exec torchrun --node-rank "$SLURM_NODEID" "$@"' torchrun --nnodes "$learners"
+        --nproc-per-node "$ranks" --master-addr "$head" --master-port $((store_port + 20000)) -m mini_agentic_rl)
+fi
+
+srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" --cpus-per-task=1 mini-agentic-rl store --host 0.0.0.0 --port "$store_port" "${kept[@]}" &
 store=$!
-AGL_CURRENT_ROLE=runner srun --nodes="$runners" --ntasks="$runners" --exclude="$head" \
+AGL_CURRENT_ROLE=runner srun --nodes="$runners" --ntasks="$runners" --exclude="$learning" \
     mini-agentic-rl train --config "$config" &
 agents=$!
-AGL_CURRENT_ROLE=algorithm "${one[@]}" \
-    mini-agentic-rl train --config "$config" --output-dir "$run" --resume \
+AGL_CURRENT_ROLE=algorithm srun --nodes="$learners" --ntasks="$learners" --overlap --nodelist="$learning" \
+    "${learn[@]}" train --config "$config" --output-dir "$run" --resume \
     --gateway-host 0.0.0.0 --gateway-port "$gateway_port" --gateway-url "http://$head:$gateway_port" "$@" &
 learner=$!
 

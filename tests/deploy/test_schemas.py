@@ -88,8 +88,18 @@ else:
 """Tells how it was called; as the learner it ends once all have been called, else when it is told to."""
 
 SRUN = """#!/bin/bash
+export SLURM_NODEID=0
+printf '%s\\n' "$*" >> "$TOLD.srun"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
+"""
+
+
+TORCHRUN = """#!/bin/bash
+printf '%s\\n' "$@" > "$TOLD.torchrun"
+while [[ $1 != -m ]]; do shift; done
+shift 2
+exec mini-agentic-rl "$@"
 """
 
 
@@ -123,6 +133,10 @@ def run_script(tmp_path: Path, script: list[str], home: Path, commands: int, **v
         assert key >= 32
         found[role] = {"words": words, **asked}
     return found
+
+
+def _by_role(line: str) -> int:
+    return 0 if " store " in line else 1 if "--exclude" in line else 2
 
 
 def follow(words: list[str], option: str) -> str:
@@ -178,6 +192,31 @@ class TestSlurm:
         assert follow(learner, "--gateway-url") == f"http://node1:{follow(learner, '--gateway-port')}"
         assert learner[-2:] == ["--total-steps", "3"]
 
+    @pytest.mark.skipif(os.name != "posix", reason="NOT CHECKED here: the Slurm script, which needs a shell")
+    def test_several_ranks_on_several_nodes_are_started_by_torchrun_and_meet_on_the_first(self, tmp_path: Path) -> None:
+        from torch.distributed.run import get_args_parser
+
+        bins = tmp_path / "bin"
+        tool(bins, "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
+        tool(bins, "srun", SRUN)
+        tool(bins, "torchrun", TORCHRUN)
+        tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
+        script = ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run"), "--resume"]
+        slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-3]"}
+        found = run_script(tmp_path, script, tmp_path, 3, LEARNERS="2", RANKS="4", **slurm)
+        assert found["algorithm"]["words"][-1] == "--resume"
+        asked = get_args_parser().parse_args((tmp_path / "told.torchrun").read_text().splitlines())
+        assert (asked.nnodes, asked.nproc_per_node, asked.node_rank) == ("2", "4", 0)
+        assert (asked.master_addr, asked.training_script, asked.module) == ("node1", "mini_agentic_rl", True)
+        store, runners, learner = sorted((tmp_path / "told.srun").read_text().splitlines(), key=_by_role)
+        assert "--nodelist=node1 " in store
+        assert "--nodes=1 --ntasks=1 --exclude=node1,node2 " in runners
+        assert "--nodes=2 --ntasks=2 --overlap --nodelist=node1,node2 " in learner
+        assert str(asked.master_port) not in (
+            follow(found["store"]["words"], "--port"),
+            learner.split("--gateway-port ")[1],
+        )
+
     def test_one_node_is_too_few_and_is_told_so(self, tmp_path: Path) -> None:
         tool(tmp_path / "bin", "scontrol", "#!/bin/bash\necho node1\n")
         done = subprocess.run(
@@ -192,7 +231,7 @@ class TestSlurm:
             text=True,
         )
         assert done.returncode == 2
-        assert done.stderr.startswith("two nodes at least")
+        assert done.stderr.startswith("2 nodes at least: 1 to learn")
 
 
 TASK = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -45,15 +47,55 @@ async def sample(served, tokens=48, **given):
     return [delta async for delta in served.sampler.complete(request)]
 
 
+def counted(pool, name):
+    """Return a counter of the servers, added up."""
+    told = [httpx.get(f"{replica.url}/metrics", trust_env=False).text for replica in pool.replicas]
+    found = [
+        float(line.rsplit(" ", 1)[1]) for text in told for line in text.splitlines() if line.startswith(f"{name}{{")
+    ]
+    assert found, name
+    return sum(found)
+
+
+async def test_no_key_of_older_weights_is_found_by_newer_ones(served):
+    """The first that new weights are asked, in the parity check, is what older ones were asked last."""
+    pool = served.sampler
+    await served.publish()
+    texts = ("The river", "A small dog", "Prices of wheat", "In winter the lake")
+    prompts = [tuple(served.tokenizer.encode(f"{text} went on and on" + " and on" * 300)) for text in texts]
+
+    async def ask(prompt):
+        request = TokenRequest(prompt, SamplingParams(max_tokens=2, seed=5), DEFAULT_ADAPTER, affinity="one place")
+        return [delta async for delta in pool.complete(request)][-1].cached_tokens
+
+    before = counted(pool, "vllm:prefix_cache_hits_total")
+    assert [await ask(prompt) for prompt in prompts] == [0] * 4
+    assert counted(pool, "vllm:prefix_cache_hits_total") == before
+    found = await ask(prompts[0])
+    assert found > 0
+    after = counted(pool, "vllm:prefix_cache_hits_total")
+    assert after == before + found
+    for prompt in prompts:
+        await ask(prompt)  # the last four prompts, each once
+    after = counted(pool, "vllm:prefix_cache_hits_total")
+    asked = counted(pool, "vllm:prefix_cache_queries_total")
+    step(served.policy)
+    await served.publish()
+    assert counted(pool, "vllm:prefix_cache_queries_total") > asked + 4 * 300
+    assert counted(pool, "vllm:prefix_cache_hits_total") == after
+    assert await ask(prompts[3]) > 0
+
+
 async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served):
     pool = served.sampler
     assert isinstance(pool, SamplerPool)
     await served.publish()
-    assert {delta.version for delta in await sample(served)} == {0}
+    before = served.policy.version
+    assert {delta.version for delta in await sample(served)} == {before}
     step(served.policy)
     await served.publish()
     assert all(parity.difference < pool.parity_bound for parity in pool.parities.values())
-    assert {delta.version for delta in await sample(served)} == {1}
+    assert {delta.version for delta in await sample(served)} == {before + 1}
     victim = pool.replicas[0]
     port = int(victim.url.rpartition(":")[2])
     (process,) = (
@@ -61,11 +103,19 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
         for one in psutil.Process().children(recursive=True)
         if str(port) in one.cmdline() and "serve" in one.cmdline()
     )
-    process.kill()
-    for index in range(4):
-        deltas = await sample(served, affinity=f"r{index}")
-        assert sum(len(delta.token_ids) for delta in deltas) == 48
-        assert {delta.version for delta in deltas} == {1}
+
+    async def kill_while_it_samples():
+        while victim.under_way < 2:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2.0)
+        process.kill()
+
+    answers = [sample(served, 192, affinity=f"r{index}", delivery="whole") for index in range(6)]
+    *deltas, _ = await asyncio.gather(*answers, kill_while_it_samples())
+    assert pool.moved >= 2
+    for one in deltas:
+        assert sum(len(delta.token_ids) for delta in one) == 192
+        assert {delta.version for delta in one} == {served.policy.version}
     await pool.wait_until_all_are_well(600.0)
     assert victim.parity is not None
     assert victim.parity.difference < pool.parity_bound

@@ -134,6 +134,16 @@ async def test_the_first_tokens_and_the_last_wait_for_nothing(clock, hand_over):
     assert await got(inboxes[1]) is None
 
 
+async def test_cached_tokens_are_kept_whichever_delta_tells_them(clock, hand_over):
+    """An engine tells with the first tokens how many it found in its cache, a vLLM after the last."""
+    for first, last in ((3, 0), (0, 3)):
+        inbox = hand_over.open(joined=True)
+        inbox.post(TokenDelta((1,), (-0.1,), cached_tokens=first))
+        inbox.post(TokenDelta((2,), (-0.2,), finish_reason="stop", cached_tokens=last))
+        clock.step()
+        assert (await inbox.get()).cached_tokens == 3
+
+
 async def test_an_answer_that_is_wanted_step_by_step_never_waits(clock, hand_over):
     inboxes = await begun(clock, hand_over, 32)
     stepwise = hand_over.open(joined=False)

@@ -91,7 +91,7 @@ def stage(base, tmp_path, *, servers=1, faults=None, lora=LORA, generates=False,
                 sampler="vllm",
                 sampler_url=[server.url for server in started],
                 sampler_folder=tmp_path / "weights",
-                **{"sampler_timeout": 60.0, **settings},
+                **{"sampler_timeout": 60.0, "sampler_wait": 0.0, **settings},
             ),
             policy,
             base_name="base",
@@ -295,10 +295,37 @@ def test_a_server_with_another_base_model_is_refused(base, tmp_path):
 def test_an_address_that_nobody_answers_at_is_refused(base, tmp_path):
     policy = make_policy(base)
     try:
-        settings = SamplerSettings(sampler="vllm", sampler_url=["http://127.0.0.1:9"], sampler_folder=tmp_path)
-        with pytest.raises(UserError, match=r"no sampler answers at http://127\.0\.0\.1:9"):
-            make_sampler(settings, policy, base_name="base", prompts=PROMPTS)
+        address = {"sampler_url": ["http://127.0.0.1:9"], "sampler_folder": tmp_path, "sampler_wait": 0.2}
+        told = []
+        with pytest.raises(
+            UserError, match=r"sampler_wait: no sampler answers at http://127\.0\.0\.1:9.*`sampler_url`"
+        ):
+            make_sampler(
+                SamplerSettings(sampler="vllm", **address), policy, base_name="base", prompts=PROMPTS, note=told.append
+            )
+        (waiting,) = told
+        assert waiting.startswith("waiting for the sampler http://127.0.0.1:9, 0 s at most (`sampler_wait`): ")
     finally:
+        policy.close()
+
+
+def test_a_server_that_is_not_up_yet_is_waited_for(base, tmp_path):
+    policy = make_policy(base)
+    server = VllmWireServer(copy.deepcopy(base))
+    server.faults.ill = True
+    told = []
+
+    def note(text):
+        told.append(text)
+        server.faults.ill = False
+
+    try:
+        settings = SamplerSettings(sampler="vllm", sampler_url=[server.url], sampler_folder=tmp_path)
+        make_sampler(settings, policy, base_name="base", prompts=PROMPTS, note=note).close()
+        (waiting,) = told
+        assert f"waiting for the sampler {server.url}" in waiting
+    finally:
+        server.close()
         policy.close()
 
 

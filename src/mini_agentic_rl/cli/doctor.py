@@ -82,6 +82,8 @@ def show_examined(console: Console, found: Examined, path: str) -> None:
         ]
     )
     console.print(Text(f"{visible_line(found.name)}: looked at {looked}"), soft_wrap=True)
+    if found.unread is not None:
+        console.print(Text(f"its rollouts were left out: {visible_line(found.unread)}", "yellow"), soft_wrap=True)
     if not view.steps and not view.rollouts:
         console.print("there is no step of reinforcement learning yet, so nothing can be said")
         return

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import typer
 from pydantic import Field
@@ -16,6 +16,9 @@ from ..errors import UserError
 from ..metrics import read_metrics
 from .options import MEASURE, settings_command
 from .watch import WatchSettings
+
+if TYPE_CHECKING:
+    from ..dashboard import ShownRun
 
 
 class ReportSettings(Settings):
@@ -37,7 +40,7 @@ def write_report_of_run(settings: ReportSettings) -> None:
 
 
 async def _write(settings: ReportSettings) -> Path:
-    from ..dashboard import close_sources, run_sources, transcripts_of
+    from ..dashboard import close_sources, run_sources
     from ..trainer import draw_curves, report_again
 
     sources = run_sources([settings.run])
@@ -53,10 +56,21 @@ async def _write(settings: ReportSettings) -> Path:
             target = output or source.folder.curves_paths[settings.file_format]
         with _writing(target):
             if settings.file_format == "html":
-                return report_again(source.folder, measured, await transcripts_of(source), target)
+                return report_again(source.folder, measured, await _transcripts(source), target)
             return draw_curves(rows, target, form=settings.file_format, title=facts["name"], measured=measured)
     finally:
         await close_sources(sources)
+
+
+async def _transcripts(source: ShownRun) -> list[dict[str, Any]]:
+    """Return conversations for the report; none where the store cannot be read."""
+    from ..dashboard import transcripts_of
+
+    try:
+        return await transcripts_of(source)
+    except UserError as error:
+        typer.echo(f"without transcripts: {error}", err=True)
+        return []
 
 
 @contextmanager

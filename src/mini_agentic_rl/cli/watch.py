@@ -138,7 +138,11 @@ async def _look(source: ShownRun) -> Glance:
         state = "finished"
     else:
         state = "running" if is_written(path) and silent < _STALE_SECONDS else "interrupted"
-    return Glance(state, facts, rows, await source.browser.totals(), await examine(source))
+    try:
+        totals = await source.browser.totals()
+    except UserError:  # of a store of an older version, which the doctor tells
+        totals = {}
+    return Glance(state, facts, rows, totals, await examine(source))
 
 
 def _page(glance: Glance) -> RenderableType:

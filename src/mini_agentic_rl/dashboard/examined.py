@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..adapter import is_completion, tool_calls
+from ..errors import UserError
 from ..metrics import RULES, Finding, RolloutFacts, RunView, StepNumbers, diagnose, read_metrics
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span
@@ -29,6 +30,8 @@ class Examined:
     name: str
     view: RunView
     findings: Sequence[Finding]
+    unread: str | None = None
+    """Reason why its rollouts could not be read, so that only metrics were looked at; None where they were."""
 
     @property
     def healthy(self) -> tuple[str, ...]:
@@ -43,16 +46,18 @@ class Examined:
             "steps": len(self.view.steps),
             "measurements": len(self.view.measured),
             "rollouts": len(self.view.rollouts),
+            "unread": self.unread,
             "findings": [finding.as_json() for finding in self.findings],
             "healthy": list(self.healthy),
         }
 
 
 async def examine(source: ShownRun) -> Examined:
-    """Return what the doctor finds in a run, or in a store without a folder.
+    """Return what the doctor finds in a run, or in a store without a folder. Of a run whose store cannot be read, as
+    one of an older version, the metrics are looked at.
 
     Raises:
-        UserError: its store cannot be read.
+        UserError: its store cannot be read, and there are no metrics.
     """
     rows: list[dict[str, Any]] = []
     eval_size = None
@@ -61,12 +66,18 @@ async def examine(source: ShownRun) -> Examined:
         config = await asyncio.to_thread(source.facts)
         size = (config.get("config") or {}).get("eval_size")
         eval_size = size if isinstance(size, int) else None
-    rollouts = [await _facts(source.browser, row) for row in await _newest(source.browser)]
+    rollouts, unread = [], None
+    try:
+        rollouts = [await _facts(source.browser, row) for row in await _newest(source.browser)]
+    except UserError as error:
+        if not rows:
+            raise
+        unread = str(error)
     view = RunView.of_rows(rows, rollouts=rollouts, eval_size=eval_size)
     if source.folder is None:
         groups, _ = await source.browser.groups(None, _GROUPS)
         view = RunView(_steps_of(groups), (), rollouts)
-    return Examined(source.name, view, diagnose(view))
+    return Examined(source.name, view, diagnose(view), unread)
 
 
 async def _newest(browser: Browser) -> list[RolloutRow]:

@@ -146,6 +146,6 @@ def _joined(deltas: Sequence[TokenDelta]) -> TokenDelta:
         forced=forced,
         finish_reason=last.finish_reason,
         version=first.version,
-        cached_tokens=first.cached_tokens,
+        cached_tokens=max(delta.cached_tokens for delta in deltas),
         failure=last.failure,
     )

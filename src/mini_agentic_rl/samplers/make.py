@@ -102,7 +102,7 @@ def make_sampler(
             started.close()
         raise
     try:
-        pool.connect(least_context)
+        pool.connect(least_context, settings.sampler_wait, note)
     except BaseException:
         pool.close()
         raise

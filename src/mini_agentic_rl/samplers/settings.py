@@ -29,6 +29,8 @@ class SamplerSettings(Settings):
     folder of the run's output."""
     sampler_timeout: float = Field(default=900.0, gt=0)
     """Seconds that a request waits where no server is well, and that a server may take to start."""
+    sampler_wait: float = Field(default=300.0, ge=0)
+    """Seconds in which servers that others start have to come up; the run waits for them, and says so."""
     sampler_silence: float = Field(default=180.0, gt=0)
     """Seconds without a single token after which a server that has work is taken for hung, and its answers go on
     elsewhere."""

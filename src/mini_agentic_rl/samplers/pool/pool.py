@@ -25,7 +25,7 @@ from .answers import Answers
 from .members import Members
 from .probing import Probing, refused
 from .publications import Publication, Publications
-from .replica import Replica
+from .replica import Replica, reached
 
 logger = logging.getLogger(__name__)
 
@@ -88,25 +88,33 @@ class SamplerPool:
         )
         return members, Answers(members, self._publications, self._probing, self._tidy)
 
-    def connect(self, least_context: int = 1) -> None:
+    def connect(
+        self, least_context: int = 1, wait: float = 0.0, note: Callable[[str], None] = lambda text: None
+    ) -> None:
         """Reach each server, and see that it is one that can be sampled from. Blocks.
 
         Args:
             least_context: tokens that an answer may have, for which there has to be room.
+            wait: seconds in which all of them have to have come up.
+            note: told of what is waited for.
 
         Raises:
             UserError: one of them is not; the message says what to change.
         """
-        self._call(self._connect(least_context))
+        self._call(self._connect(least_context, time.monotonic() + wait, note))
 
-    async def _connect(self, least_context: int) -> None:
+    async def _connect(self, least_context: int, end: float, note: Callable[[str], None]) -> None:
         for replica in self.replicas:
             try:
-                replica.facts = await replica.wire.facts()
+                replica.facts = await reached(replica, end, note)
                 if self._rank is not None:  # a model that is trained in full is compared when it is published
                     await self._probing.check(replica, None, self._members.silence)
             except ReplicaLostError as error:
-                raise UserError(f"no sampler answers at {replica.url}: {error}", setting="sampler_url") from error
+                raise UserError(
+                    f"no sampler answers at {replica.url}: {error}; is the address right (`sampler_url`), and does it "
+                    "need longer to start?",
+                    setting="sampler_wait",
+                ) from error
             except RequestRefusedError as error:
                 raise refused(replica.url, error, self._rank) from error
             room = replica.facts.context_length or self.context_length

@@ -6,12 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..parity import Parity
 from ..wire import Facts, Generation, ReplicaLostError, TokenChunk, Wire
 
 logger = logging.getLogger(__name__)
+
+
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks at a server that does not answer yet."""
+_TOLD_SECONDS: Final = 15.0
+"""Between two notes of one."""
 
 
 class StartedServer(Protocol):
@@ -100,3 +106,28 @@ class Replica:
         self._reason = reason
         for reader in list(self._readers):
             reader.cancel()
+
+
+async def reached(replica: Replica, end: float, note: Callable[[str], None]) -> Facts:
+    """Return what a server says of itself, once it answers.
+
+    Args:
+        end: time of the steady clock until which it may come up.
+        note: told now and then of what is waited for.
+
+    Raises:
+        ReplicaLostError: it does not answer.
+        RequestRefusedError: it is no such server.
+    """
+    told = -_TOLD_SECONDS
+    while True:
+        try:
+            return await replica.wire.facts()
+        except ReplicaLostError as error:
+            now = time.monotonic()
+            if now >= end:
+                raise
+            if now - told >= _TOLD_SECONDS:
+                told = now
+                note(f"waiting for the sampler {replica.url}, {end - now:.0f} s at most (`sampler_wait`): {error}")
+        await asyncio.sleep(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 
@@ -82,20 +83,27 @@ class TokenChunk:
     """Prompt tokens found in the prefix cache, where the server tells."""
 
 
-class Wire(Protocol):
+class Wire(ABC):
     """Speaks with one server. Each call ends by itself, or by the time limit of the client.
 
     All raise `ReplicaLostError` where the server does not answer, and `RequestRefusedError` where it refuses.
+
+    Args:
+        client: connects to the server.
     """
 
-    client: httpx.AsyncClient
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
 
     async def health(self) -> None:
         """Return if the server says that it is well."""
+        await ask(self.client, "GET", "/health", seconds=10.0)
 
     async def facts(self) -> Facts:
         """Return what the server says of itself."""
+        return await served_models(self.client)
 
+    @abstractmethod
     def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
         """Sample a continuation; closing the generator ends it there as well. The last chunk has a finish reason.
 
@@ -103,12 +111,15 @@ class Wire(Protocol):
             WeightsMissingError: the adapter is not loaded.
         """
 
+    @abstractmethod
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter from a folder that the server sees under the same path."""
 
+    @abstractmethod
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter; one that is not there is no error."""
 
+    @abstractmethod
     async def load_weights(self, folder: Path) -> None:
         """Replace all weights by those of a folder, and forget all cached keys. Nothing may be under way."""
 
@@ -140,6 +151,24 @@ async def ask(
         raise RequestRefusedError(answer.status_code, complaint(answer.text))
     refuse(answer.status_code, answer.text)
     return answer
+
+
+async def served_models(client: httpx.AsyncClient) -> Facts:
+    """Return what a server says under `/v1/models`: its base model, and the adapters that it has loaded.
+
+    Raises:
+        ReplicaLostError: it names no base model, or does not answer.
+    """
+    cards = json_of(await ask(client, "GET", "/v1/models"))["data"]
+    base = next((card for card in cards if not card.get("parent")), None)
+    if base is None:
+        raise ReplicaLostError("/v1/models names no base model")
+    return Facts(
+        model=base["id"],
+        root=base.get("root") or base["id"],
+        context_length=int(base.get("max_model_len") or 0),
+        adapters=frozenset(card["id"] for card in cards if card.get("parent")),
+    )
 
 
 def json_of(answer: httpx.Response) -> Any:

@@ -8,39 +8,27 @@ from typing import Any, Final
 
 import httpx
 
-from .base import Facts, Generation, ReplicaLostError, RequestRefusedError, TokenChunk, WeightsMissingError, ask, events
-from .base import json_of as _json_of
+from .base import (
+    Generation,
+    ReplicaLostError,
+    RequestRefusedError,
+    TokenChunk,
+    WeightsMissingError,
+    Wire,
+    ask,
+    events,
+    json_of,
+)
 from .vllm import finish_reason
 
 _LOADING_SECONDS: Final = 300.0
 
 
-class SglangWire:
+class SglangWire(Wire):
     """Speaks with an SGLang server.
 
     Its log-probabilities are taken after the temperature unless it runs with SGLANG_RETURN_ORIGINAL_LOGPROB.
-
-    Args:
-        client: connects to it.
     """
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
-
-    async def health(self) -> None:
-        await ask(self.client, "GET", "/health", seconds=10.0)
-
-    async def facts(self) -> Facts:
-        cards = _json_of(await ask(self.client, "GET", "/v1/models"))["data"]
-        base = next((card for card in cards if not card.get("parent")), None)
-        if base is None:
-            raise ReplicaLostError("/v1/models names no base model")
-        return Facts(
-            model=base["id"],
-            root=base.get("root") or base["id"],
-            context_length=int(base.get("max_model_len") or 0),
-            adapters=frozenset(card["id"] for card in cards if card.get("parent")),
-        )
 
     async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
         done = 0
@@ -75,7 +63,7 @@ class SglangWire:
         await ask(self.client, "POST", "/flush_cache")
 
     async def _done(self, path: str, body: Mapping[str, Any]) -> None:
-        told = _json_of(await ask(self.client, "POST", path, body, seconds=_LOADING_SECONDS))
+        told = json_of(await ask(self.client, "POST", path, body, seconds=_LOADING_SECONDS))
         if isinstance(told, dict) and not told.get("success", True):
             text = str(told.get("error_message") or told.get("message") or "refused without a reason")
             raise RequestRefusedError(httpx.codes.BAD_REQUEST, text)

@@ -21,9 +21,9 @@ from .base import (
     RequestRefusedError,
     TokenChunk,
     WeightsMissingError,
+    Wire,
     ask,
     events,
-    json_of,
 )
 
 _GENERATE: Final = "/inference/v1/generate"
@@ -33,33 +33,18 @@ _LEAST_LOGPROB: Final = -9999.0
 """JSON has no infinity: the server writes this for the log-probability of what cannot be."""
 
 
-class VllmWire:
-    """Speaks with a vLLM server.
-
-    Args:
-        client: connects to it.
-    """
+class VllmWire(Wire):
+    """Speaks with a vLLM server."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
+        super().__init__(client)
         self._generates = False
         """True if the server has the route that leaves text out altogether."""
 
-    async def health(self) -> None:
-        await ask(self.client, "GET", "/health", seconds=10.0)
-
     async def facts(self) -> Facts:
-        cards = json_of(await ask(self.client, "GET", "/v1/models"))["data"]
-        base = next((card for card in cards if not card.get("parent")), None)
-        if base is None:
-            raise ReplicaLostError("/v1/models names no base model")
+        found = await super().facts()
         self._generates = await self._has(_GENERATE)
-        return Facts(
-            model=base["id"],
-            root=base.get("root") or base["id"],
-            context_length=int(base.get("max_model_len") or 0),
-            adapters=frozenset(card["id"] for card in cards if card.get("parent")),
-        )
+        return found
 
     async def _has(self, path: str) -> bool:
         """Return whether a route is there: then it finds fault with an empty request, and not with its own name."""

@@ -1,0 +1,134 @@
+"""Runs on a real Ray cluster of two nodes on this computer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from letters import TASKS, algorithm
+from ray_runs import SECONDS, actors, all_rollouts, enqueues, runner_of, strategy_of
+
+from mini_agentic_rl.algorithm import Baseline
+from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.execution import ExecutionEvent
+from mini_agentic_rl.litagent import LitAgent, rollout
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
+from mini_agentic_rl.trainer import Trainer
+from mini_agentic_rl.types import AttemptedRollout
+
+
+def test_a_training_runs_its_agents_on_all_nodes(cluster: Any, tmp_path: Path) -> None:
+    @rollout
+    def agent(task: int) -> float:
+        import ray
+
+        context = ray.get_runtime_context()
+        emit_message(f"{context.get_node_id()} {os.environ['TOLD']} {'torch' in sys.modules}")
+        if task == 5:
+            raise ZeroDivisionError("in the agent")
+        time.sleep(0.5)
+        return float(task)
+
+    store = InMemoryLightningStore()
+    strategy = strategy_of(cluster, n_runners=4, runner_env={"env_vars": {"TOLD": "by-ray"}})
+    Trainer(algorithm=Baseline(), store=store, strategy=strategy).fit(agent, list(range(12)))
+    ended = all_rollouts(store)
+    assert [one.status for one in ended] == ["failed" if task == 5 else "succeeded" for task in range(12)]
+
+    async def spans() -> list[Any]:
+        return [await store.query_spans(one.rollout_id) for one in ended]
+
+    found = asyncio.run(spans())
+    assert [find_final_reward(one) for one in found] == [None if task == 5 else float(task) for task in range(12)]
+    messages = [message.split() for one in found for span in one if (message := get_message_value(span))]
+    assert len({node for node, *_ in messages}) == 2
+    assert {tuple(rest) for _, *rest in messages} == {("by-ray", "False")}
+
+
+def test_a_model_that_is_served_here_trains_on_agents_elsewhere(cluster: Any) -> None:
+    @rollout
+    def agent(task: Any, llm: Any, rollout: AttemptedRollout) -> float:
+        from openai import OpenAI
+
+        emit_message(llm.endpoint)
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        client = OpenAI(base_url=url, api_key=llm.api_key)
+        messages: list[Any] = [{"role": "user", "content": task["word"]}]
+        reply = client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+        return sum(map(ord, reply.choices[0].message.content or "")) % 7 / 7
+
+    store = InMemoryLightningStore()
+    trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=4, eval_size=2)
+    Trainer(algorithm=trained, store=store, strategy=strategy_of(cluster)).fit(agent, TASKS)
+    assert trained.summary["untrained"] == {}
+    ended = all_rollouts(store)
+    assert {one.status for one in ended} == {"succeeded"}
+
+    async def told() -> set[str | None]:
+        spans = await store.query_spans(ended[0].rollout_id)
+        return {message for span in spans if (message := get_message_value(span))}
+
+    (endpoint,) = asyncio.run(told())
+    assert str(endpoint).startswith(f"http://{cluster.head_node.node_ip_address}:")
+
+
+def test_runners_come_with_the_queue_and_go_after_it(cluster: Any) -> None:
+    @rollout
+    def agent(task: int) -> float:
+        time.sleep(1.0 if task < 4 else 0.2)
+        return 1.0
+
+    counts: list[int] = []
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        async def until(count: int) -> None:
+            end = time.monotonic() + SECONDS
+            while len(actors()) != count:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
+            counts.append(count)
+
+        await until(0)
+        ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(8)]
+        await until(3)
+        await store.wait_for_rollouts(rollout_ids=ids, timeout=SECONDS)
+        await until(0)
+        one = (await store.enqueue_rollout(9)).rollout_id
+        await store.wait_for_rollouts(rollout_ids=[one], timeout=SECONDS)
+
+    store = InMemoryLightningStore()
+    settings = {"n_runners": 3, "min_runners": 0, "runner_idle_seconds": 0.5}
+    strategy_of(cluster, **settings).execute(algorithm, runner_of(agent), store)
+    assert counts == [0, 3, 0]
+    assert [(one.status, one.attempt.sequence_id) for one in all_rollouts(store)] == [("succeeded", 1)] * 9
+
+
+def test_a_working_directory_is_sent_to_the_nodes(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "words.txt").write_text("here")
+
+    @rollout
+    def agent(task: int) -> float:
+        return 1.0 if Path("words.txt").read_text() == "here" else 0.0
+
+    store = InMemoryLightningStore()
+    strategy = strategy_of(cluster, n_runners=1, runner_env=str(tmp_path / "sent"))
+    strategy.execute(enqueues(1), runner_of(agent), store)
+    assert [one.status for one in all_rollouts(store)] == ["succeeded"]
+
+
+def test_an_agent_that_cannot_be_sent_names_what_stands_in_the_way(cluster: Any) -> None:
+    class Agent(LitAgent[Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.guard = threading.Lock()
+
+    with pytest.raises(UserError, match=r"\.guard \(_thread\.lock\) cannot be sent to another process.*'shm'"):
+        Trainer(algorithm=Baseline(), strategy=strategy_of(cluster)).fit(Agent(), [1])
