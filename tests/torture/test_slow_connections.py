@@ -47,7 +47,7 @@ def test_slow_connections(attack, server, descriptors, sent):
     wanted = min(attack.times(10_000), descriptors - 500)
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     process = psutil.Process(server.pid)
-    with Neighbour(f"{server.url}/health", pause_s=0.02, fresh=True) as neighbour, contextlib.ExitStack() as stack:
+    with Neighbour(f"{server.url}/health", pause_s=0.02) as neighbour, contextlib.ExitStack() as stack:
         with attack.memory_of(server.pid):
             for number in range(wanted):
                 with attack.attempt(number, limit_s=30):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import signal
 import threading
@@ -61,6 +62,7 @@ def serve_job(settings: ServeSettings) -> None:
     """
     with _until_terminated() as stop, open_server(settings):
         logger.info("Ctrl-C stops it")
+        _pass_over_what_is_there()
         stop.wait()
 
 
@@ -104,7 +106,15 @@ def score_job(settings: ScoreServerSettings) -> None:
     """
     with _until_terminated() as stop, open_score_server(settings):
         logger.info("Ctrl-C stops it")
+        _pass_over_what_is_there()
         stop.wait()
+
+
+def _pass_over_what_is_there() -> None:
+    """Have the collector of garbage leave aside what has been loaded, which stays for as long as the process: a look
+    through all objects of torch and transformers would hold every request up."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

@@ -86,11 +86,12 @@ class PolicyModel:
         # Norms of a layer that is in parts cannot be tried out alone.
         if shards is None and kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
-        fused = fuse_layers(self.base) if self.kernels == "compiled" else set()
+        if self.kernels == "compiled":
+            fuse_layers(self.base)
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
-        self._packed = PackedLinears(self.base, fused)
+        self._packed = PackedLinears(self.base)
         self.on_pause: Callable[[], None] | None = None
         """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
         it is set, the copies that sampling computes with outlive the passes in between."""

@@ -23,7 +23,7 @@ _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
 
 _STEP_SECONDS: Final = 0.002
 """Processor time that a token may take on average; a usual one takes a tenth of it."""
-_AHEAD_SECONDS: Final = 0.25
+_AHEAD_SECONDS: Final = 0.12
 """Processor time by which the tokens of one grammar may go beyond the average: nobody waits longer for their sake."""
 _SHARE: Final = 0.1
 """Part of the time that goes by which the tokens of a grammar may take, on top."""

@@ -27,7 +27,7 @@ from ..limits import GrammarLimits
 
 AVAILABLE: Final = hasattr(os, "fork")
 """False on Windows, where nothing is tried."""
-QUICK_SECONDS: Final = 0.05
+QUICK_SECONDS: Final = 0.035
 """Processor time of a first try: usual forms take a fraction of it."""
 MAX_WAITING: Final = 64
 """Questions that may be open at once."""
