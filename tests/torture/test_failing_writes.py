@@ -25,8 +25,7 @@ SOON_S = 60
 """The longest that a training may take to end when its disk fails."""
 WHOLE_S = 300
 """The longest that one may take whose disk works: seconds, on a machine of its own."""
-STEPS = 2
-"""A checkpoint is written after each: a training has no other writes however long it is."""
+STEPS = 4
 TRAINING = {"train": "reinforcement learning", "sft": "training"}
 """Phase of the metrics that each step has one row in."""
 
@@ -124,11 +123,11 @@ class Training:
         )
 
     def _options(self, folder: Path) -> list[str]:
-        given = ["--model", self.model, "--output-dir", str(folder), "--checkpoint-every", "1"]
+        given = ["--model", self.model, "--output-dir", str(folder), "--checkpoint-every", "2"]
         if self.command == "sft":
-            return [*given, "--max-samples", "4", "--batch-size", "2", "--num-epochs", "1", "--logging-steps", "1"]
+            return [*given, "--max-samples", "8", "--batch-size", "2", "--num-epochs", "1", "--logging-steps", "1"]
         return [
-            *(*given, "--eval-size", "2", "--sft-examples", "2", "--total-steps", str(STEPS), "--tasks-per-step", "1"),
+            *(*given, "--eval-size", "2", "--sft-examples", "2", "--total-steps", str(STEPS), "--tasks-per-step", "2"),
             *("--samples-per-prompt", "2", "--n-runners", "4", "--max-new-tokens", "8", "--max-samples", "4"),
         ]
 
