@@ -11,6 +11,7 @@ VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
 VENV_DASHBOARD ?= .venv-dashboard
+VENV_DOCS ?= .venv-docs
 VENV_PHOENIX ?= .venv-phoenix
 VENV_LOGGERS ?= .venv-loggers
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -26,6 +27,7 @@ INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
 INSTALLED_DASHBOARD := $(VENV_DASHBOARD)/.installed
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
 INSTALLED_PHOENIX := $(VENV_PHOENIX)/.installed
 INSTALLED_LOGGERS := $(VENV_LOGGERS)/.installed
 SDK_TESTS := tests/agents_sdk
@@ -35,8 +37,8 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm test-oldest torture sanitize \
-  audit dashboard dashboard-pictures lint format install clean
+.PHONY: train test test-embedded test-agents test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm test-oldest torture \
+  sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -93,6 +95,22 @@ dashboard:
 # Pictures of docs/dashboard.md, of the run whose folder RUN names.
 dashboard-pictures: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
 	DASHBOARD_CHROMIUM="$(CHROMIUM)" $(VENV_DASHBOARD)/bin/python docs/pictures/dashboard.py $(BIN)/mini-agentic-rl $(RUN)
+
+# The site, in build/site: pages gathered into build/pages, and built with every broken link an error. Needs no network.
+docs: export PYTHONPATH = dev
+docs: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m documentation llms
+	$(VENV_DOCS)/bin/python -m documentation build/pages
+	$(VENV_DOCS)/bin/python -m mkdocs build --strict $(ARGS)
+
+docs-serve: export PYTHONPATH = dev
+docs-serve: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m documentation build/pages
+	$(VENV_DOCS)/bin/python -m mkdocs serve $(ARGS)
+
+# The notebooks in a kernel of Jupyter's, at the size of a test; `make test` runs their cells without one.
+test-notebooks: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python -m pytest -n 0 tests/pages/test_notebooks.py $(ARGS)
 
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
@@ -175,6 +193,11 @@ $(INSTALLED_DASHBOARD):
 	$(VENV_DASHBOARD)/bin/python -m pip install --quiet playwright
 	touch $@
 
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs,test]'
+	touch $@
+
 $(INSTALLED_PHOENIX):
 	test -x $(VENV_PHOENIX)/bin/python || $(PYTHON) -m venv $(VENV_PHOENIX)
 	$(VENV_PHOENIX)/bin/python -m pip install --quiet --no-compile arize-phoenix
@@ -188,6 +211,6 @@ $(INSTALLED_LOGGERS): pyproject.toml constraints.txt
 # Trained runs in outputs/ stay.
 clean:
 	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) \
-	  $(VENV_LOGGERS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	  $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

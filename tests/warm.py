@@ -121,7 +121,7 @@ class WarmProcess:
             assert time.monotonic() < end, self.stderr[-3000:]
             time.sleep(0.01)
 
-    def wait(self, timeout: float = 150.0) -> int:
+    def wait(self, timeout: float = 270.0) -> int:
         """Wait for its end and return its exit status, below 0 for the signal that ended it.
 
         Raises:
@@ -164,7 +164,7 @@ def run_warm(
     *options: str,
     environment: Mapping[str, str] | None = None,
     expect: int = 0,
-    timeout: float = 150.0,
+    timeout: float = 270.0,
 ) -> tuple[str, str]:
     """Run `python script options...`, which ends with the status `expect`; return its standard output and error."""
     with WarmProcess(script, *options, environment=environment) as process:

@@ -149,7 +149,7 @@ def draw_curve(run: Path) -> str:
     """Return the curves of a run as an SVG document."""
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     rewards = [float(row["reward/mean"]) for row in read_metrics(run / "metrics.jsonl") if "reward/mean" in row]
-    measured = summary["accuracy"]
+    measured = [row for row in summary["accuracy"] if not row["name"].endswith(", transfer")]
     accuracy = [(0.0 if row["name"] != "after RL" else float(len(rewards)), row["accuracy"]) for row in measured]
     chart = line_chart(
         [("accuracy", accuracy), ("reward", [(float(step), value) for step, value in enumerate(rewards, start=1)])]

@@ -28,7 +28,7 @@ class Keep(MetricsLogger):
 
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     kept = Keep()
-    trained = algorithm(total_steps=25)
+    trained = algorithm(total_steps=18)
     Trainer(
         algorithm=trained,
         hooks=[CountLetters()],
@@ -42,7 +42,7 @@ def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     assert (after["name"], after["count"]) == ("after RL", 8)
     assert after["correct"] >= 6
     steps = [row for row in kept.rows if "reward/mean" in row]
-    assert len(steps) == 25
+    assert len(steps) == 18
     assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
     assert trained.summary["untrained"] == {}
 

@@ -22,7 +22,7 @@ class Keep(MetricsLogger):
 
 def _algorithm(**overrides) -> MiniPPO:
     tokenizer = tiny_tokenizer()
-    options = {"total_steps": 25, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8, "lora": None}
+    options = {"total_steps": 18, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8, "lora": None}
     return MiniPPO(
         tiny_model(len(tokenizer)),
         tokenizer,
@@ -41,7 +41,7 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
     assert (before["correct"], after["count"]) == (0, 8)
     assert after["correct"] >= 6
     steps = [row for row in kept.rows if "reward/mean" in row]
-    assert len(steps) == 25
+    assert len(steps) == 18
     assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
     assert steps[0]["value/mean"] == 0
     assert steps[-1]["value/mean"] == pytest.approx(steps[-1]["value/return_mean"], abs=0.3)

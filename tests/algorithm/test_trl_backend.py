@@ -91,7 +91,7 @@ def test_rollouts_that_gave_nothing_leave_a_gap_that_has_no_weight():
 
 
 def test_a_tiny_model_learns_to_the_threshold():
-    trained = algorithm(total_steps=25, backend="trl")
+    trained = algorithm(total_steps=18, backend="trl")
     Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=MetricsLogger()).fit(
         Letters(), TASKS, val_dataset=TASKS
     )

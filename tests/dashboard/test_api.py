@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -332,6 +333,19 @@ def test_the_store_server_shows_the_dashboard_behind_its_key(tmp_path):
         await server.close()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("version", "status"), [(1, 200), (99, 500)])
+def test_a_store_of_an_older_version_is_read_and_one_of_a_newer_is_refused(
+    run_folder, serve, tmp_path, version, status
+):
+    folder = shutil.copytree(run_folder, tmp_path / "letters")
+    with sqlite3.connect(folder / "rollouts.db") as store:
+        store.execute("UPDATE agl_schema SET version = ?", (version,))
+    store.close()
+    answer = serve(*run_sources([folder])).client.get("/dashboard/api/runs/letters/rollouts")
+    assert answer.status_code == status, answer.text
+    assert ("schema version 99" in answer.text) == (version == 99)
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("algorithm", choices=["grpo", "ppo"])
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--end-after", type=int)
     parser.add_argument("--kill-after", type=int)
     options = parser.parse_args()
@@ -46,7 +46,7 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     settings = {
-        "total_steps": options.steps,
+        "total_steps": options.steps or (2 if options.algorithm == "grpo" else 3),  # PPO's first step is the critic's
         "tasks_per_step": 3,
         "samples_per_prompt": 4,
         "max_new_tokens": 8,

@@ -25,8 +25,9 @@ CLAIMED: list[Block] = []
 
 
 def page_names() -> list[str]:
-    """Return README and every page of docs/, by their paths from the root; README.zh-CN.md holds README's blocks."""
-    return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    """Return README and every page of docs/, by their paths from the root; Chinese pages hold the blocks of these."""
+    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    return ["README.md", *(path for path in found if not path.endswith(".zh.md"))]
 
 
 def fenced_blocks(page: str, language: str) -> list[tuple[int, str]]:

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from mini_agentic_rl.policy import kernels, sampler
+from mini_agentic_rl.policy import frozen_head, kernels, sampler
 from mini_agentic_rl.policy import sampling_attention as sampling
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.fused_layers import fuse_layers
@@ -76,15 +76,67 @@ def test_what_stands_between_products_is_torchs_and_its_gradients_as_exact(token
             assert torch.equal(ours(*inputs), found[0])
 
 
+def _adapted(outputs: int, inputs: int, rank: int, bias: bool) -> kernels.AdaptedLinear:
+    weight, a, b = (torch.randn(shape).bfloat16() for shape in ((outputs, inputs), (rank, inputs), (outputs, rank)))
+    of_bias = torch.randn(outputs).bfloat16() if bias else None
+    return (
+        kernels.AdaptedLinear(weight / inputs**0.5, of_bias, a / inputs**0.5, b)
+        if rank
+        else kernels.AdaptedLinear(weight / inputs**0.5, of_bias)
+    )
+
+
 @needs_them
-@pytest.mark.parametrize("rank", [2, 16, 24])
-def test_a_low_rank_product_is_added_in_place(rank):
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 33, 130])
+def test_few_rows_times_weights_as_they_lie_are_the_products_of_each_layer(rows):
     torch.manual_seed(0)
-    for rows in (1, 4, 33):
-        y = torch.randn(rows, 128 + rank).bfloat16()
-        b = torch.randn(rank, 128).bfloat16()
-        exact = y[:, :128].double() + y[:, 128:].double() @ b.double()
-        assert _error(kernels.add_low_rank(y, kernels.packed_pairs(b)), exact) < 2**-8
+    shapes = [(72, 8, False), (12, 3, True), (4, 0, True), (8, 17, False)]
+    layers = [_adapted(outputs, 96, rank, bias) for outputs, rank, bias in shapes]
+    assert all(kernels.FewRows.takes(layer.weight_NK) for layer in layers)
+    few = kernels.FewRows(layers)
+    # Rows that lie apart, as those of one layer's outputs among others'.
+    x = torch.randn(rows, 100).bfloat16()[:, :96]
+    for layer, found in zip(layers, few(x), strict=True):
+        exact = x.double() @ layer.weight_NK.double().T
+        if layer.bias_N is not None:
+            exact = exact + layer.bias_N.double()
+        if layer.a_RK is not None:
+            exact = exact + x.double() @ layer.a_RK.double().T @ layer.b_NR.double().T
+        assert found.is_contiguous()
+        assert _error(found, exact) < 2**-8
+
+
+@needs_them
+def test_weights_of_other_types_and_sizes_are_left_to_others():
+    assert not kernels.FewRows.takes(torch.empty(8, 32))
+    assert not kernels.FewRows.takes(torch.empty(8, 48, dtype=torch.bfloat16))
+    assert not kernels.FewRows.takes(torch.empty(6, 32, dtype=torch.bfloat16))
+    assert not kernels.FewRows.takes(torch.empty(32, 8, dtype=torch.bfloat16).T)
+
+
+@needs_them
+@pytest.mark.parametrize("sharpness", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize("block", [40, 1000])
+def test_the_softmax_of_a_block_of_the_vocabulary_is_as_exact_as_torchs(sharpness, block, monkeypatch):
+    monkeypatch.setattr(frozen_head, "VOCAB_BLOCK", block)
+    torch.manual_seed(0)
+    hidden = (torch.randn(9, 64) * sharpness).bfloat16()
+    weight, scale = torch.randn(203, 64).bfloat16(), torch.rand(9) + 0.5
+    rows, tokens = torch.randint(9, (20,)), torch.randint(203, (20,))
+    tokens[0] = (hidden @ weight.T)[rows[0]].argmax()
+
+    def numbers(hidden: Tensor, weight: Tensor) -> list[Tensor]:
+        hidden = hidden.clone().requires_grad_()
+        logprobs, entropies = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
+        (logprobs * torch.sin(torch.arange(20.0))).sum().backward()
+        return [logprobs.detach(), entropies.detach(), hidden.grad]
+
+    found = numbers(hidden, weight)
+    exact = numbers(hidden.double(), weight.double())
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    rounded = numbers(hidden, weight)
+    for one, other, true in zip(found, rounded, exact, strict=True):
+        assert _error(one, true) < 1.1 * _error(other, true) + 1e-5
 
 
 @needs_them
@@ -94,6 +146,7 @@ def test_a_low_rank_product_is_added_in_place(rank):
 @pytest.mark.parametrize(("heads", "key_heads", "size"), [(6, 2, 32), (4, 4, 64), (8, 1, 96)])
 def test_attention_of_a_pass_is_that_of_each_row_over_what_it_sees(scoring, heads, key_heads, size, monkeypatch):
     torch.manual_seed(0)
+    monkeypatch.setattr(kernels.paged, "_RUN_KEYS", 8)  # some runs are read in pieces
     pool = KVPool(1, 100, 16, key_heads, size, torch.bfloat16, CPU)
     pool.allocate()
     pool.keys.normal_()

@@ -64,9 +64,7 @@ def _store(model: str, folder: Path) -> None:
     path = folder / "store.db"
     acknowledged: list[str] = []
     with WarmProcess("mini_agentic_rl", "store", "--path", str(path), "--port", "0") as process:
-        while "http://" not in process.stdout:
-            time.sleep(0.02)
-        url = next(word for word in process.stdout.split() if word.startswith("http://"))
+        url = next(word for word in process.wait_for_line().split() if word.startswith("http://"))
 
         def enqueue() -> None:
             with httpx.Client(base_url=url, trust_env=False) as client:

@@ -147,6 +147,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.cache_mib",
             "engine.cuda_graphs",
             "ranks.rank_timeout",
+            "ranks.shard",
             "engine.sampler_device",
             "loop.gateway_port",
             "loop.gateway_host",

@@ -49,7 +49,8 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     shape = _shape(settings.load.model)
     work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, settings.prompt_tokens, loop.max_new_tokens)
     asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
-    spread = Spread(settings.ranks, settings.shard, settings.replicas or int(settings.sampling.sampler != "own"))
+    shard = settings.team.shard and settings.ranks > 1
+    spread = Spread(settings.ranks, shard, settings.replicas or int(shard or settings.sampling.sampler != "own"))
 
     def predict(candidate: PlannedSettings) -> MemoryPlan:
         return plan_rank(shape, work, candidate, spread, on_cpu=on_cpu)
@@ -191,5 +192,6 @@ def _options(settings: PlanSettings, asked: PlannedSettings, plan: MemoryPlan) -
         f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
         + (f"--max-staleness {loop.max_staleness} " if loop.max_staleness else "")
         + (f"--sampler-device {settings.engine.sampler_device} " if settings.engine.sampler_device else "")
+        + ("--shard --sampler vllm " if settings.team.shard and settings.ranks > 1 else "")
         + _changes(asked, plan.settings)
     )

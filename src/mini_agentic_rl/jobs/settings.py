@@ -13,7 +13,14 @@ from ..config import JsonSettings, SeedSettings, Settings
 from ..exporter import TraceExportSettings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
-from ..policy import AdaptedModelSettings, EngineSettings, LearnerSettings, LoraSettings, ModelSettings
+from ..policy import (
+    AdaptedModelSettings,
+    EngineSettings,
+    LearnerSettings,
+    LoraSettings,
+    ModelSettings,
+    RankSettings,
+)
 from ..samplers import SamplerSettings
 from ..sessions import SessionSettings
 from ..trainer import RunnerSettings
@@ -43,7 +50,7 @@ class PlanSettings(JsonSettings):
             "loop.max_new_tokens",
             "loop.max_staleness",
         ),
-        "Spread": ("ranks", "shard", "sampling.sampler", "replicas", "rates"),
+        "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),
         "Run": ("json_output",),
     }
     helps: ClassVar[Mapping[str, str]] = {
@@ -57,11 +64,9 @@ class PlanSettings(JsonSettings):
     """Tokens of a task's prompt, system prompt and tools included."""
     ranks: int = Field(default=1, ge=1)
     """Processes that learn, each with a share of the step's tasks."""
-    shard: bool = False
-    """Count a part of the frozen base for each rank (FSDP2) instead of the whole; `train` holds the whole on each."""
     replicas: int = Field(default=0, ge=0)
-    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own`, else each rank samples its
-    share itself."""
+    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own` or the base is in parts, else
+    each rank samples its share itself."""
     rates: Path | None = None
     """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
     none for a card."""
@@ -71,6 +76,7 @@ class PlanSettings(JsonSettings):
     learner: LearnerSettings = LearnerSettings()
     engine: EngineSettings = EngineSettings()
     sampling: SamplerSettings = SamplerSettings()
+    team: RankSettings = RankSettings()
     loop: GRPOSettings = GRPOSettings()
 
 

@@ -30,7 +30,8 @@ Follow a token that is trained:
     logprobs.py            hidden states to log-probabilities and entropies, a few positions at a time
     frozen_head.py         the same through a head that is not trained, with the gradient worked out at once
 
-With several ranks, ranks/ spreads both over processes that launch.py tells apart, and rank_group.py adds up gradients.
+With several ranks, ranks/ spreads both over processes that launch.py tells apart, rank_group.py adds up gradients, and
+shards.py keeps a part of the base on each.
 
 Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
 the prepared products that product_caches.py lets a CPU keep; device_copies.py brings their numbers to a GPU. Attention,

@@ -123,8 +123,11 @@ class Engine:
         Raises:
             PromptTooLongError: the prompt fills the context.
             CacheFullError: the prompt alone needs more blocks than the cache has.
-            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter.
+            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter; or the base is in
+                parts over ranks that learn in step.
         """
+        if self._model.shards is not None:
+            raise PolicyError("ranks that hold a part of the base each do not sample", setting="shard")
         prompt = request.prompt_ids
         if not prompt:
             raise PolicyError("the prompt is empty")

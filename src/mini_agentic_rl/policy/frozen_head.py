@@ -22,10 +22,12 @@ logits count from the top one in the gradient of the entropy.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from . import kernels
 
 VOCAB_BLOCK = 8192
 
@@ -64,51 +66,10 @@ class _FrozenHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         differentiate = ctx.needs_input_grad[0]
         of_entropy = differentiate and entropy_gradient
-        rows, vocab = hidden_RM.shape[0], weight_VM.shape[0]
-        row_R = torch.arange(rows, device=hidden_RM.device)
-        # All sums are of exp(logit - top) over the tokens seen so far but the top one.
-        top_R = torch.full((rows,), float("-inf"), device=hidden_RM.device)
-        top_token_R = torch.zeros(rows, dtype=torch.long, device=hidden_RM.device)
-        rest_R = torch.zeros_like(top_R)
-        rest_logits_R = torch.zeros_like(top_R)
-        rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
-        # The same sums with every term times (logit - top): relative to the top, so that they do not cancel.
-        gaps_R = torch.zeros_like(top_R)
-        gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
-        logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
-        for start in range(0, vocab, VOCAB_BLOCK):
-            block_VM = weight_VM[start : start + VOCAB_BLOCK]
-            logits_RV = (hidden_RM @ block_VM.T).float().mul_(scale_R[:, None])
-            inside_S = (token_S >= start) & (token_S < start + block_VM.shape[0])
-            logit_S[inside_S] = logits_RV[row_S[inside_S], token_S[inside_S] - start]
-            block_top_R, block_token_R = logits_RV.max(-1)
-            new_R = torch.maximum(top_R, block_top_R)
-            rises_R = block_top_R > top_R
-            # Older sums are of exp(logit - old top).
-            shrink_R = torch.exp(top_R - new_R)
-            exp_RV = torch.exp(logits_RV - new_R[:, None])
-            # The top token is kept out of all sums (see above).
-            exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
-            # Where a new token is the top one, the old one joins the rest.
-            joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
-            if of_entropy:
-                # Before the first block the top is minus infinity, and infinity times a sum of 0 would be NaN.
-                shift_R = torch.where(torch.isfinite(top_R), top_R - new_R, torch.zeros_like(top_R))
-                exp_gap_RV = exp_RV * (logits_RV - new_R[:, None])
-                gaps_R = shrink_R * (gaps_R + shift_R * rest_R) + joins_R * shift_R + exp_gap_RV.sum(-1)
-                gap_weights_RM.addcmul_(rest_weights_RM, shift_R[:, None]).mul_(shrink_R[:, None])
-                gap_weights_RM.addcmul_(weight_VM[top_token_R].float(), (joins_R * shift_R)[:, None])
-                gap_weights_RM.add_(exp_gap_RV.to(block_VM.dtype) @ block_VM)
-            rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
-            old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
-            rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
-            # The product in the head's type, which is what makes it fast; the sum over blocks in float32.
-            if differentiate:
-                rest_weights_RM.mul_(shrink_R[:, None])
-                rest_weights_RM.addcmul_(weight_VM[top_token_R].float(), joins_R[:, None])
-                rest_weights_RM.add_(exp_RV.to(block_VM.dtype) @ block_VM)
-            top_token_R = torch.where(rises_R, block_token_R + start, top_token_R)
-            top_R = new_R
+        compiled = not of_entropy and kernels.usable(hidden_RM.dtype, hidden_RM.device)
+        sum_up = _compiled_sums if compiled else _sums
+        sums = sum_up(hidden_RM, weight_VM, scale_R, row_S, token_S, differentiate, of_entropy)
+        top_R, top_token_R, rest_R, rest_logits_R, rest_weights_RM, gaps_R, gap_weights_RM, logit_S = sums
         total_R = 1.0 + rest_R
         # log1p keeps what log(1 + rest) would round to 0 where the policy is nearly certain.
         log_total_R = torch.log1p(rest_R)
@@ -148,3 +109,110 @@ class _FrozenHead(torch.autograd.Function):
             entropy_grad_R = torch.zeros_like(scale_R).index_add_(0, row_S, entropy_grad_S)
             grad_RM.addcmul_(entropy_RM, -(entropy_grad_R * scale_R)[:, None])
         return grad_RM.to(ctx.dtype), None, None, None, None, None
+
+
+class _Sums(NamedTuple):
+    """Sums over the vocabulary, of exp(logit - top) over all tokens but the top one."""
+
+    top_R: Tensor
+    top_token_R: Tensor
+    rest_R: Tensor
+    rest_logits_R: Tensor
+    """Every term times its logit."""
+    rest_weights_RM: Tensor
+    """Every term times its token's row of the head; zeros where no gradient is asked for."""
+    gaps_R: Tensor
+    """Every term times (logit - top): relative to the top, so that they do not cancel."""
+    gap_weights_RM: Tensor
+    """The same times the row of the head; empty where the entropy has no gradient."""
+    logit_S: Tensor
+    """Logits of the terms' tokens."""
+
+
+def _sums(
+    hidden_RM: Tensor,
+    weight_VM: Tensor,
+    scale_R: Tensor,
+    row_S: Tensor,
+    token_S: Tensor,
+    differentiate: bool,
+    of_entropy: bool,
+) -> _Sums:
+    rows, vocab = hidden_RM.shape[0], weight_VM.shape[0]
+    row_R = torch.arange(rows, device=hidden_RM.device)
+    # All sums are of exp(logit - top) over the tokens seen so far but the top one.
+    top_R = torch.full((rows,), float("-inf"), device=hidden_RM.device)
+    top_token_R = torch.zeros(rows, dtype=torch.long, device=hidden_RM.device)
+    rest_R = torch.zeros_like(top_R)
+    rest_logits_R = torch.zeros_like(top_R)
+    rest_weights_RM = torch.zeros(hidden_RM.shape, dtype=torch.float32, device=hidden_RM.device)
+    # The same sums with every term times (logit - top): relative to the top, so that they do not cancel.
+    gaps_R = torch.zeros_like(top_R)
+    gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
+    logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
+    for start in range(0, vocab, VOCAB_BLOCK):
+        block_VM = weight_VM[start : start + VOCAB_BLOCK]
+        logits_RV = (hidden_RM @ block_VM.T).float().mul_(scale_R[:, None])
+        inside_S = (token_S >= start) & (token_S < start + block_VM.shape[0])
+        logit_S[inside_S] = logits_RV[row_S[inside_S], token_S[inside_S] - start]
+        block_top_R, block_token_R = logits_RV.max(-1)
+        new_R = torch.maximum(top_R, block_top_R)
+        rises_R = block_top_R > top_R
+        # Older sums are of exp(logit - old top).
+        shrink_R = torch.exp(top_R - new_R)
+        exp_RV = torch.exp(logits_RV - new_R[:, None])
+        # The top token is kept out of all sums (see above).
+        exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
+        # Where a new token is the top one, the old one joins the rest.
+        joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
+        if of_entropy:
+            # Before the first block the top is minus infinity, and infinity times a sum of 0 would be NaN.
+            shift_R = torch.where(torch.isfinite(top_R), top_R - new_R, torch.zeros_like(top_R))
+            exp_gap_RV = exp_RV * (logits_RV - new_R[:, None])
+            gaps_R = shrink_R * (gaps_R + shift_R * rest_R) + joins_R * shift_R + exp_gap_RV.sum(-1)
+            gap_weights_RM.addcmul_(rest_weights_RM, shift_R[:, None]).mul_(shrink_R[:, None])
+            gap_weights_RM.addcmul_(weight_VM[top_token_R].float(), (joins_R * shift_R)[:, None])
+            gap_weights_RM.add_(exp_gap_RV.to(block_VM.dtype) @ block_VM)
+        rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
+        old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
+        rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
+        # The product in the head's type, which is what makes it fast; the sum over blocks in float32.
+        if differentiate:
+            rest_weights_RM.mul_(shrink_R[:, None])
+            rest_weights_RM.addcmul_(weight_VM[top_token_R].float(), joins_R[:, None])
+            rest_weights_RM.add_(exp_RV.to(block_VM.dtype) @ block_VM)
+        top_token_R = torch.where(rises_R, block_token_R + start, top_token_R)
+        top_R = new_R
+    return _Sums(top_R, top_token_R, rest_R, rest_logits_R, rest_weights_RM, gaps_R, gap_weights_RM, logit_S)
+
+
+def _compiled_sums(
+    hidden_RM: Tensor,
+    weight_VM: Tensor,
+    scale_R: Tensor,
+    row_S: Tensor,
+    token_S: Tensor,
+    differentiate: bool,
+    of_entropy: bool,
+) -> _Sums:
+    """Return the same from C++; it gives the entropy no gradient."""
+    rows, vocab = hidden_RM.shape[0], weight_VM.shape[0]
+    sums = kernels.HeadSums.of_none(rows)
+    rest_weights_RM = torch.zeros(hidden_RM.shape)
+    logit_S, none = torch.empty(row_S.shape), torch.empty(0)
+    # One buffer for all blocks: the system would hand out new memory page by page.
+    buffer = hidden_RM.new_empty(rows * min(vocab, VOCAB_BLOCK))
+    for start in range(0, vocab, VOCAB_BLOCK):
+        block_VM = weight_VM[start : start + VOCAB_BLOCK]
+        logits_RV = buffer[: rows * len(block_VM)].view(rows, -1)
+        torch.mm(hidden_RM, block_VM.T, out=logits_RV)
+        inside_S = (token_S >= start) & (token_S < start + len(block_VM))
+        rows_N = row_S[inside_S]
+        logit_S[inside_S] = logits_RV[rows_N, token_S[inside_S] - start].float() * scale_R[rows_N]
+        shrink_R, join_R, joining_R = sums.add(logits_RV, scale_R, start)
+        if differentiate:
+            rest_weights_RM.mul_(shrink_R[:, None])
+            rest_weights_RM.addcmul_(weight_VM[joining_R].float(), join_R[:, None])
+            rest_weights_RM.add_(logits_RV @ block_VM)
+    found = (sums.top_R, sums.top_token_R, sums.rest_R, sums.rest_logits_R)
+    return _Sums(*found, rest_weights_RM, gaps_R=none, gap_weights_RM=none, logit_S=logit_S)

@@ -23,6 +23,7 @@ from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
 from .product_caches import bound_product_caches
+from .rank_group import RankGroup
 from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def load_model(
     quantization: Quantization = "none",
     trust_remote_code: bool = False,
     seed: int | None = None,
+    shard_over: RankGroup | None = None,
 ) -> PolicyModel:
     """Load a model, ready for the engine and the learner.
 
@@ -80,6 +82,7 @@ def load_model(
             None is one, named "default".
         fixed_adapters: folders of saved adapters that are only sampled with, by name.
         seed: of the new adapters' initial values; None leaves torch's generator as it is.
+        shard_over: ranks each of which keeps a part of the base; None keeps it whole.
 
     Raises:
         ModelNotFoundError: no such model.
@@ -96,7 +99,12 @@ def load_model(
     where = resolve_device(device)
     if isinstance(model, str):
         base = _load_base(
-            resolve_model(model), model, resolve_dtype(dtype, where), where, quantization, trust_remote_code
+            resolve_model(model),
+            model,
+            resolve_dtype(dtype, where),
+            where if shard_over is None else torch.device("cpu"),
+            quantization,
+            trust_remote_code,
         )
     else:
         base = model
@@ -118,7 +126,13 @@ def load_model(
     wrapped: Any = None
     for name, folder in {**trained, **fixed}.items():
         wrapped = _with_adapter(base, wrapped, name, None if folder is None else Path(folder).expanduser(), lora)
-    return PolicyModel(base, peft_model=wrapped, adapters=list(trained), fixed_adapters=list(fixed))
+    return PolicyModel(
+        base,
+        peft_model=wrapped,
+        adapters=list(trained),
+        fixed_adapters=list(fixed),
+        shards=None if shard_over is None else _cut(base, shard_over),
+    )
 
 
 def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -207,6 +221,15 @@ def _load_base(
     refuse_non_finite(dict(model.named_parameters()), asked, setting="model")
     loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
     return loaded
+
+
+def _cut(base: PreTrainedModel, ranks: RankGroup) -> Any:
+    from .shards import ShardedBase
+
+    # Gradients go down through all layers then, so that all ranks gather the same ones.
+    base.enable_input_require_grads()
+    backbone = getattr(base, base.base_model_prefix)
+    return ShardedBase.cut(base, backbone, base.config.get_text_config().num_hidden_layers, ranks)
 
 
 def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:

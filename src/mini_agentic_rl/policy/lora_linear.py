@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import kernels
+
 
 def fuse_lora(base: nn.Module) -> None:
     """Let every LoRA layer of `base` compute in one operation where it can."""
@@ -36,9 +38,18 @@ def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         fused: Tensor = _LoraLinear.apply(x, weight_NK, bias_N, a_RK, b_NR, scale)  # type: ignore[no-untyped-call]
         return fused
     y: Tensor = layer.base_layer(x)
-    low_TR = x.reshape(-1, x.shape[-1]) @ a_RK.T.to(x.dtype)
-    y.view(-1, y.shape[-1]).addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
+    _add(x.reshape(-1, x.shape[-1]), a_RK, b_NR, scale, y.view(-1, y.shape[-1]))
     return y
+
+
+def _add(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -> tuple[Tensor, Tensor]:
+    """Add s B A x to y in place; return x as it was read, and A x."""
+    if kernels.can_adapt(x_TK, a_RK, b_NR):
+        x_TK = x_TK.contiguous()
+        return x_TK, kernels.add_adapted(x_TK, a_RK, b_NR, scale, y_TN)
+    low_TR = x_TK @ a_RK.T.to(x_TK.dtype)
+    y_TN.addmm_(low_TR, b_NR.T.to(x_TK.dtype), alpha=scale)
+    return x_TK, low_TR
 
 
 def _plain_adapter(layer: Any, x: Tensor) -> str | None:
@@ -64,9 +75,9 @@ class _LoraLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None, a_RK: Tensor, b_NR: Tensor, scale: float
     ) -> Tensor:
         x_TK = x.reshape(-1, x.shape[-1])
-        low_TR = x_TK @ a_RK.T.to(x.dtype)
         y_TN = nn.functional.linear(x_TK, weight_NK, bias_N)
-        y_TN.addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
+        ctx.compiled = kernels.can_adapt(x, a_RK, b_NR)
+        x_TK, low_TR = _add(x_TK, a_RK, b_NR, scale, y_TN)
         ctx.save_for_backward(x_TK, weight_NK, a_RK, b_NR, low_TR)
         ctx.scale = scale
         ctx.shape = x.shape
@@ -76,9 +87,15 @@ class _LoraLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
         x_TK, weight_NK, a_RK, b_NR, low_TR = ctx.saved_tensors
         grad_TN = grad.reshape(-1, grad.shape[-1])
+        grad_x: Tensor | None = None
+        if ctx.compiled:
+            grad_TN = grad_TN.contiguous()
+            if ctx.needs_input_grad[0]:
+                grad_x = grad_TN @ weight_NK
+            grad_a_RK, grad_b_NR = kernels.adapted_gradients(x_TK, a_RK, b_NR, ctx.scale, low_TR, grad_TN, grad_x)
+            return None if grad_x is None else grad_x.view(ctx.shape), None, None, grad_a_RK, grad_b_NR, None
         # Contiguous, because BLAS is slow on a matrix whose short side lies across memory.
         low_grad_TR = grad_TN @ b_NR.T.contiguous().to(grad.dtype).T
-        grad_x: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_TK = grad_TN @ weight_NK
             grad_x = grad_TK.addmm_(low_grad_TR, a_RK.to(grad.dtype), alpha=ctx.scale).view(ctx.shape)

@@ -29,7 +29,8 @@ _PROCESS_BYTES = 640 * 2**20
 """Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
 _HOLES = 0.5
 """Share of what the layers keep that learning on the CPU leaves in the heap between its buffers: glibc does not put an
-aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much."""
+aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much; where a
+layer computes in C++ between its products it frees so little that no hole was found."""
 _ENGINE_TOKENS, _MOST_ROWS, _BLOCK_SIZE = 1024, 256, 8
 """Tokens of one of the engine's forward passes, sequences that run at once, and tokens of a cache block, as
 `EngineSettings` has them (`max_batch_tokens`, `max_running`, `block_size`)."""
@@ -166,7 +167,7 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
         MemoryPart("adapter and its gradients", 2 * 4 * lora, "always"),
         MemoryPart("optimizer", 2 * per_moment * lora, "always"),
         MemoryPart("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), cache_phase),
-        MemoryPart("activations of sampling", _sampling_bytes(shape, work, item), "sampling"),
+        MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"),
         MemoryPart("activations of learning", _learning_bytes(shape, work, settings), "learning"),
         MemoryPart("head", _head_bytes(shape, settings), "learning"),
     ]
@@ -175,10 +176,10 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     if settings.lora_dropout:
         parts.append(MemoryPart("dropout", _dropout_bytes(shape, work, settings, on_cpu=on_cpu), "learning"))
     if on_cpu:
-        holes = int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
-        parts.append(MemoryPart("holes in the heap", holes, "learning"))
+        parts.append(MemoryPart("holes in the heap", _holes_bytes(shape, work, settings), "learning"))
         parts.insert(0, MemoryPart("process", _PROCESS_BYTES, "always"))
-        if is_packed(settings.dtype) and settings.quantization == "none":
+        # In C++ a processor samples from the weights themselves.
+        if is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     if settings.samples_elsewhere:
@@ -249,10 +250,12 @@ def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings
     return min(whole, 2 * shape.layers * shape.key_size * settings.dtype.itemsize * tokens)
 
 
-def _sampling_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
+def _sampling_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
     # Sampling keeps nothing for a backward pass, so one layer's tensors at a time.
+    item = settings.dtype.itemsize
     widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
-    logits = 3 * 4 * shape.vocab * min(work.sampled_sequences, _MOST_ROWS)
+    # torch draws from float32 copies of the logits, C++ from the logits themselves.
+    logits = (item if settings.compiled else 3 * 4) * shape.vocab * min(work.sampled_sequences, _MOST_ROWS)
     return item * widest * min(_ENGINE_TOKENS, work.tasks_per_step * work.prompt_tokens + 1) + logits
 
 
@@ -280,6 +283,12 @@ def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSetti
         kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
         return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
     return shape.layers * of_layer + gradients
+
+
+def _holes_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
+    if settings.compiled and settings.checkpointing:
+        return 0
+    return int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
 
 
 def _dropout_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
@@ -312,8 +321,9 @@ def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
 
 
 def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
-    block = min(shape.vocab, VOCAB_BLOCK)
-    return settings.head_rows * block * (3 * 4 + settings.dtype.itemsize)
+    logits = settings.head_rows * min(shape.vocab, VOCAB_BLOCK)
+    # C++ writes the exponentials over the logits.
+    return logits * settings.dtype.itemsize if settings.compiled else logits * (3 * 4 + settings.dtype.itemsize)
 
 
 def _tree(work: PlannedWork) -> TokenTree:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from .fused_layers import fuse_layers
 from .lora_linear import fuse_lora
 from .packed_linear import PackedLinears
 from .thread_count import ThreadCount
+
+if TYPE_CHECKING:  # it imports torch's FSDP, which most runs do without
+    from .shards import ShardedBase
 
 DEFAULT_ADAPTER = "default"
 
@@ -36,6 +39,7 @@ class PolicyModel:
         peft_model: Any | None = None,
         adapters: Sequence[str] = (DEFAULT_ADAPTER,),
         fixed_adapters: Sequence[str] = (),
+        shards: ShardedBase | None = None,
     ) -> None:
         """
         Args:
@@ -43,9 +47,12 @@ class PolicyModel:
             peft_model: peft's wrapper of it; None for full training.
             adapters: names of the adapters that are trained, the active one first.
             fixed_adapters: names of the others, which are only sampled with.
+            shards: the base's layers, where this rank holds a part of them; it then learns, and cannot sample.
         """
         self.base = model
         self.peft_model = peft_model
+        self.shards = shards
+        """The base's layers where they are in parts over the ranks, all of which compute in step."""
         # The keys live in our cache, and transformers would keep a second one.
         self.base.config.use_cache = False
         self.base.set_attn_implementation(ATTENTION_NAME)
@@ -76,13 +83,15 @@ class PolicyModel:
         self.kernels: Literal["compiled", "torch"] = "torch"
         """Means by which attention and what stands between the products are computed: C++ that was compiled here, or
         torch."""
-        if kernels.usable(self.dtype, self.device, self.head_size):
+        # Norms of a layer that is in parts cannot be tried out alone.
+        if shards is None and kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
-        fused = fuse_layers(self.base) if self.kernels == "compiled" else set()
+        if self.kernels == "compiled":
+            fuse_layers(self.base)
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
-        self._packed = PackedLinears(self.base, fused)
+        self._packed = PackedLinears(self.base)
         self.on_pause: Callable[[], None] | None = None
         """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
         it is set, the copies that sampling computes with outlive the passes in between."""

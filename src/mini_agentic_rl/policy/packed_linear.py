@@ -1,19 +1,20 @@
-"""Linear layers for sampling on a CPU, in a layout made for few rows.
+"""Linear layers for sampling on a CPU, made for few rows.
 
-A decoding step multiplies every weight with a handful of rows. In the layout of training that runs at half the speed
-that oneDNN's blocked layout reaches with the same numbers, and each product has a price of its own that does not depend
-on its size. So the engine samples with blocked copies, in which layers that are given the same input stand as one; they
-are let go before the weights may change, and so before learning needs the memory.
+A decoding step multiplies every weight with a handful of rows. In the layout of training torch's product runs at half
+the speed that the processor reaches, and each has a price of its own that does not depend on its size. So layers that
+are given the same input are computed together: in C++, straight from the weights (kernels/linears.py), where it can be
+compiled, and elsewhere from copies in oneDNN's blocked layout. All copies are let go before the weights may change, and
+so before learning needs the memory.
 
 In float32 an adapter is added into its layer's copy. In bfloat16 it stays beside: the sum would be rounded, and the
-sampler's log-probabilities would no longer be the learner's. There A x comes out of the same product as W x, as further
-rows of the weight.
+sampler's log-probabilities would no longer be the learner's. In the blocked layout A x comes out of the same product as
+W x there, as further rows of the weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,8 @@ from . import kernels
 
 _ROWS = 16
 """Number of rows that the layout is chosen for; any number may be multiplied."""
+_FEW = 160
+"""Most rows of a product in C++; with more, the product of training is as fast."""
 _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of neighbouring layers that are given the same input. One that is given another computes by itself."""
 
@@ -38,42 +41,49 @@ class _Pack:
     sizes: tuple[int, ...]
     """Number of outputs of each layer."""
     b_RN: Tensor | None = None
-    """s B of all layers, each in rows and columns of its own; in C++'s layout where `added_in_place`."""
-    added_in_place: bool = False
-    apart: bool = False
-    """True if whoever reads the outputs takes rows that lie apart, so that they need no copies."""
+    """s B of all layers, each in rows and columns of its own."""
+
+    def takes(self, x: Tensor) -> bool:
+        """Return True: any number of rows may be multiplied."""
+        return True
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         if self.b_RN is not None:
             # The product also computed A x, as its last rows.
-            y_TW = y.view(-1, y.shape[-1])
-            if self.added_in_place:
-                y = kernels.add_low_rank(y_TW, self.b_RN).view(*x.shape[:-1], -1)
-            else:
-                y_TN, low_TR = y_TW.tensor_split([self.b_RN.shape[1]], -1)
-                y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
-        parts = torch.split(y, list(self.sizes), -1)
-        return parts if self.apart else tuple(part.contiguous() for part in parts)
+            y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
+            y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
+        return tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
+
+
+@dataclass(frozen=True)
+class _InPlace:
+    """The same in C++, from the weights themselves."""
+
+    layers: kernels.FewRows
+
+    def takes(self, x: Tensor) -> bool:
+        """Return True if `x` has few rows."""
+        return x.dtype == torch.bfloat16 and x.numel() <= _FEW * x.shape[-1]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        x_TK = x.reshape(-1, x.shape[-1])
+        outputs = self.layers(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous())
+        return tuple(y_TN.view(*x.shape[:-1], -1) for y_TN in outputs)
 
 
 class PackedLinears:
     """The linear layers of `base`, each with the adapters it may have."""
 
-    def __init__(self, base: nn.Module, fused: Collection[nn.Module] = ()) -> None:
-        """
-        Args:
-            fused: modules that take the rows of their layers' outputs wherever they lie (`fuse_layers`).
-        """
-        self._packs: dict[nn.Module, _Pack] = {}
-        """Copies by the first layer of each group."""
+    def __init__(self, base: nn.Module) -> None:
+        self._packs: dict[nn.Module, _Pack | _InPlace] = {}
+        """Groups of layers by the first of each."""
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         """For each further layer of a group the input that it should be given next, and its output for that one."""
         self._adapter: str | None = None
         self._resting = False
         """True while somebody else computes with these layers, and the copies only wait to be used again."""
         self._groups = list(_groups(base))
-        self._apart = {layer for module in fused for layer in module.children()}
         for group in self._groups:
             for layer in group:
                 layer.forward = partial(self._forward, group, layer, layer.forward)
@@ -91,7 +101,7 @@ class PackedLinears:
             return
         with torch.no_grad():
             for group in self._groups:
-                self._packs[group[0]] = replace(_packed(group, adapter), apart=group[0] in self._apart)
+                self._packs[group[0]] = _in_place(group, adapter) or _packed(group, adapter)
         self._adapter = adapter
 
     def release(self) -> None:
@@ -115,7 +125,7 @@ class PackedLinears:
     ) -> Tensor:
         pack = self._packs.get(group[0])
         # Blocked weights have no gradient: with gradients on, somebody else computes with this model.
-        if pack is None or self._resting or torch.is_grad_enabled():
+        if pack is None or self._resting or torch.is_grad_enabled() or not pack.takes(x):
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)
@@ -156,6 +166,21 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
 
 
+def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace | None:
+    """Return the layers as C++ computes them; None where it does not."""
+    if not all(kernels.FewRows.takes(_linear_of(layer).weight) for layer in group):
+        return None
+    layers = []
+    for layer in group:
+        linear = _linear_of(layer)
+        a_RK = b_NR = None
+        if layer is not linear and adapter in layer.lora_A:
+            a_RK = layer.lora_A[adapter].weight
+            b_NR = layer.lora_B[adapter].weight * layer.scaling[adapter]
+        layers.append(kernels.AdaptedLinear(linear.weight, linear.bias, a_RK, b_NR))
+    return _InPlace(kernels.FewRows(layers))
+
+
 def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
     linears = [_linear_of(layer) for layer in group]
     sizes = tuple(linear.out_features for linear in linears)
@@ -184,10 +209,7 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
         for part, bias in zip(bias_N[: sum(sizes)].split(sizes), biases, strict=True):
             if bias is not None:
                 part.copy_(bias.detach())
-    blocked = torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS)
-    if b_RN is None or sum(sizes) % 64 or len(b_RN) % 2 or not kernels.usable(b_RN.dtype, b_RN.device):
-        return _Pack(blocked, bias_N, sizes, b_RN)
-    return _Pack(blocked, bias_N, sizes, kernels.packed_pairs(b_RN), added_in_place=True)
+    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
 
 
 def _kind(layer: Any) -> tuple[int, torch.dtype]:

@@ -24,6 +24,7 @@ from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .sampling_copy import SamplingCopy, load_second
+from .scorer import Scorer
 from .settings import EngineSettings, LearnerSettings, ValueSettings
 from .shared_turns import SharedTurns
 from .torch_thread import TorchThread
@@ -91,6 +92,10 @@ class Policy:
     ) -> ValueLearner:
         """Return a learner with a fresh optimizer over `adapter` and a fresh critic. Use it inside `run` only."""
         return ValueLearner(self.model, settings, adapter, value)
+
+    def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
+        """Return what reads numbers off terms under `adapter`, or the bare model; see `Scorer`. Use it inside `run`."""
+        return Scorer(self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
 
     def run(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread between two steps of the engine, and wait for it.

@@ -1,7 +1,8 @@
 """The memory of a training that is spread out: of each rank that learns, and of each server that samples for it.
 
-A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (FSDP2) hold a part of the
-frozen base each, and the whole of two layers while they compute: the one at work and the one that is fetched meanwhile.
+A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a part
+of each layer, embeddings and head whole, and the whole of two layers while they compute: the one at work and the one
+that is fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Spread:
 
     ranks: int = 1
     sharded: bool = False
-    """True if each rank holds a part of the base."""
+    """True if each rank holds a part of the base's layers; servers then sample."""
     replicas: int = 0
     """Number of servers that sample; 0 lets each rank sample its share."""
 
@@ -45,8 +46,10 @@ def plan_rank(
     parts = list(plan.parts)
     if spread.sharded and spread.ranks > 1:
         layer = shape.linear_weights // shape.layers * settings.dtype.itemsize
+        whole = shape.other_weights * settings.dtype.itemsize
         parts = [
-            replace(part, bytes=_share(part.bytes, spread.ranks)) if part.name == "weights" else part for part in parts
+            replace(part, bytes=whole + _share(part.bytes - whole, spread.ranks)) if part.name == "weights" else part
+            for part in parts
         ]
         parts.append(MemoryPart("layers gathered from other ranks", _GATHERED_LAYERS * layer, "always"))
     return replace(plan, parts=parts)

@@ -132,6 +132,9 @@ class RankSettings(Settings):
 
     rank_timeout: float = Field(default=60.0, gt=0)
     """Seconds without a word after which a rank counts as lost; the run then ends, to be resumed."""
+    shard: bool = False
+    """Hold a part of the frozen base's layers on each rank (FSDP2) instead of the whole: ranks then only learn, so this
+    needs `sampler` to be servers, and LoRA."""
 
     @property
     def group_seconds(self) -> float:

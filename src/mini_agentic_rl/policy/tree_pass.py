@@ -40,9 +40,10 @@ class ChunkTerms:
 
 @dataclass(frozen=True)
 class _WaitingChunk:
-    """A chunk whose keys later chunks look at, and its own loss."""
+    """A chunk whose keys later chunks may look at, and its own loss."""
 
     kept: KeptKeys
+    hidden_TM: Tensor
     loss: Tensor | None
 
 
@@ -88,32 +89,35 @@ class TreePass:
             self._model.threads.adapt()
             # Depth first: once a subtree is left behind, nothing looks at its keys any more.
             while path and path[-1].kept.chunk.reach <= chunk.start:
-                _backward(path.pop())
-            kept = KeptKeys(chunk)
-            loss = self._forward(chunk, [waiting.kept for waiting in path], kept, on_terms)
+                self._backward(path.pop())
+            done = self._forward(chunk, [waiting.kept for waiting in path], on_terms)
             if chunk.reach > chunk.stop:
-                path.append(_WaitingChunk(kept, loss))
-            elif loss is not None:
-                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                path.append(done)
+            else:
+                self._backward(done)
         while path:
-            _backward(path.pop())
+            self._backward(path.pop())
+        if self._model.shards is not None:
+            self._model.shards.end()
 
     def _forward(
         self,
         chunk: TreeChunk,
         path: list[KeptKeys],
-        kept: KeptKeys,
         on_terms: Callable[[ChunkTerms], Tensor | None],
-    ) -> Tensor | None:
+    ) -> _WaitingChunk:
         own = slice(chunk.start, chunk.stop)
+        kept = KeptKeys(chunk)
         keep = kept if chunk.reach > chunk.stop else None
+        if self._model.shards is not None:
+            self._model.shards.begin_forward()
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
         hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
         at = self._predicted_at_S
         # A term belongs to the chunk that predicts it: the token itself may stand at the start of the next one.
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))
         if terms_N.size == 0:
-            return None
+            return _WaitingChunk(kept, hidden_TM, None)
         device = hidden_TM.device
         at_N = torch.from_numpy(at[terms_N] - chunk.start).to(device)
         where = targets(
@@ -124,15 +128,19 @@ class TreePass:
         logprobs_N, entropy_N = read_logprobs(
             self._model, hidden_TM, where, rows=self._head_rows, entropy_gradient=self._entropy_gradient
         )
-        return on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N))
+        return _WaitingChunk(kept, hidden_TM, on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N)))
 
-
-def _backward(waiting: _WaitingChunk) -> None:
-    """Run the backward pass of a chunk, from its own loss and from all that looked at its keys."""
-    roots, gradients = waiting.kept.gathered()
-    if waiting.loss is not None and waiting.loss.requires_grad:
-        roots.append(waiting.loss)
-        gradients.append(torch.ones_like(waiting.loss))
-    # One call for all roots, so that the chunk's graph is walked once.
-    if roots:
-        torch.autograd.backward(roots, gradients)
+    def _backward(self, waiting: _WaitingChunk) -> None:
+        """Run the backward pass of a chunk, from its own loss and from all that looked at its keys."""
+        roots, gradients = waiting.kept.gathered()
+        if waiting.loss is not None and (waiting.loss.requires_grad or not roots):
+            roots.append(waiting.loss)
+            gradients.append(torch.ones_like(waiting.loss))
+        if self._model.shards is not None and torch.is_grad_enabled():
+            # The last layer is gathered where a gradient comes to its output, whatever the loss is made of.
+            roots.append(waiting.hidden_TM)
+            gradients.append(torch.zeros_like(waiting.hidden_TM))
+            self._model.shards.begin_backward()
+        # One call for all roots, so that the chunk's graph is walked once.
+        if roots:
+            torch.autograd.backward(roots, gradients)

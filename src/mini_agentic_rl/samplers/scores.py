@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..policy import Policy, Scorer
+from ..policy import Policy
 from ..tokens import CompletionRecord, TokenTree, pack
 
 _MAX_TOKENS: Final = 1024
@@ -52,10 +52,9 @@ class PolicyScores:
             tree.insert(record if temperature is None else replace(record, temperature=temperature))
             trees.append(tree)
         packed = pack(trees)
-        model = self._policy.model
 
         def job() -> npt.NDArray[np.float32]:
-            scorer = Scorer(model, adapter, max_tokens=_MAX_TOKENS, head_rows=_HEAD_ROWS)
+            scorer = self._policy.scorer(adapter, max_tokens=_MAX_TOKENS, head_rows=_HEAD_ROWS)
             found: npt.NDArray[np.float32] = scorer.logprobs(packed).float().cpu().numpy()
             return found
 

@@ -84,9 +84,13 @@ def _draw_family(
         marker = "o" if len(finite) < 6 else None
         label = name.removeprefix(f"{family}/").replace("$", r"\$")
         axes.plot(*zip(*smooth, strict=True), color=colour, label=label, marker=marker, markersize=3)
+    drawn = {point for points in series.values() for point in points}
     for row in measured:
+        if (float(row["step"]), float(row["accuracy"])) not in drawn:  # of other tasks, as those of the transfer
+            continue
         axes.vlines(row["step"], scale * row["low"], scale * row["high"], color=_COLOURS[0], alpha=0.5)
     axes.set_title(family.replace("_", " ").replace("$", r"\$") + (" (%)" if scale != 1 else ""), fontsize=10)
+    axes.set_xlabel("step", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.25)
     if len(series) > 1:

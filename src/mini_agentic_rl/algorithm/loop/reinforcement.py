@@ -146,6 +146,8 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._ranks = ranks or RankSettings()
         self._sampler = sampler or SamplerSettings()
         self._load_options = dict(load_options or {})
+        if self._ranks.shard:
+            self._check_shard()
         self._limits = limits
         self._keep_open = keep_open
         self._configuration = self._configured()
@@ -275,9 +277,34 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             **self._load_options,
         }
 
+    def _check_shard(self) -> None:
+        """Check that a base in parts is only learnt with, and stays as it is.
+
+        Raises:
+            PolicyError: it would be sampled with, or trained itself.
+        """
+        if self._sampler.sampler == "own":
+            raise PolicyError(
+                "ranks that hold a part of the base each cannot sample: have servers do it, as with `sampler=vllm`",
+                setting="shard",
+            )
+        if self._lora is None:
+            raise PolicyError("only a frozen base is held in parts: train an adapter (LoRA)", setting="shard")
+        if self._load_options.get("quantization", "none") != "none":
+            raise PolicyError("a quantised base is not held in parts: use `quantization=none`", setting="shard")
+
     def _maker(self, launch: Launch | None) -> Callable[..., Policy]:
-        """Return what makes the policy: on one rank, or as the first of several."""
+        """Return what makes the policy: on one rank, or as the first of several.
+
+        Raises:
+            PolicyError: the base is to be in parts, and there is one rank.
+        """
         if launch is None:
+            if self._ranks.shard:
+                raise PolicyError(
+                    "one rank has nobody to share the base with: start several, as with torchrun --nproc-per-node 2",
+                    setting="shard",
+                )
             return Policy.load
         checkpoints = self.context.checkpoints
 

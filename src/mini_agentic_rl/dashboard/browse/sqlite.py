@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...errors import UserError
-from ...store.sql import SCHEMA_VERSION
+from ...store.sql import SAME_TABLES_SINCE, SCHEMA_VERSION
 from ...types import Attempt, ResourcesUpdate, Rollout, Span, Worker
 from . import sqlite_rows as read
 from .base import MAX_GROUP, MAX_RESOURCES, MAX_SPANS, GroupRow, RolloutFilter, RolloutPage, RolloutRow
@@ -173,11 +173,12 @@ class SqliteBrowser:
             connection.close()
             return None  # it is being made
         version = connection.execute("SELECT version FROM agl_schema").fetchone()[0]
-        if version != SCHEMA_VERSION:
+        if not SAME_TABLES_SINCE <= version <= SCHEMA_VERSION:
             connection.close()
             raise UserError(
-                f"the store {self.path} has schema version {version}, the dashboard reads version {SCHEMA_VERSION}: "
-                "`agl rollouts list --store` on it brings it there, where its version is an older one"
+                f"the store {self.path} has schema version {version}, the dashboard reads versions "
+                f"{SAME_TABLES_SINCE} to {SCHEMA_VERSION}: a newer one needs a newer mini-agentic-rl, an older one is "
+                "brought there by `agl rollouts list --store`"
             )
         connection.execute("ATTACH ? AS facts", (str(self._facts_of(inode).path),))
         with self._lock:

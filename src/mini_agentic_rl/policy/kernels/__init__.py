@@ -1,19 +1,27 @@
-"""Attention, norms, gates, rotations and draws in C++ for processors that multiply bfloat16, compiled at first use."""
+"""The C++ of CPUs that multiply bfloat16, compiled at first use: attention, norms, gates and rotations, adapters,
+products of a decode step, the softmax of the head, and draws."""
 
+from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import Unused, usable, why_unused
 from .draws import can_draw, draw_tokens
-from .layers import add_low_rank, packed_pairs, rms_norm, rotated, silu_product
+from .head import HeadSums
+from .layers import rms_norm, rotated, silu_product
+from .linears import AdaptedLinear, FewRows
 from .paged import PagedReads, paged_attention
 from .trees import TreeReads, tree_attention
 
 __all__ = [
+    "AdaptedLinear",
+    "FewRows",
+    "HeadSums",
     "PagedReads",
     "TreeReads",
     "Unused",
-    "add_low_rank",
+    "adapted_gradients",
+    "add_adapted",
+    "can_adapt",
     "can_draw",
     "draw_tokens",
-    "packed_pairs",
     "paged_attention",
     "rms_norm",
     "rotated",

@@ -28,8 +28,8 @@ from ...private_files import make_private_folder
 
 logger = logging.getLogger(__name__)
 
-_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "draws.cpp")
-_HEADERS: Final = ("product.h", "softmax.h")
+_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "linears.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
+_HEADERS: Final = ("product.h", "softmax.h", "dots.h")
 # The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
 _FLAGS: Final = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),
@@ -153,7 +153,7 @@ def _built(compiler: str) -> Path:
     target = folder / f"kernels-{digest.hexdigest()[:16]}.so"
     if target.exists():
         return target
-    logger.info("compiling for this processor, once (about four seconds)")
+    logger.info("compiling for this processor, once (a few seconds)")
     make_private_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]

@@ -10,13 +10,6 @@ namespace {
 // Numbers from which a second thread pays: below, one is done before another has begun.
 constexpr int64_t MANY = 32768;
 
-__m512 load(const bf16* x) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-void store(bf16* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x)); }
-
 __m512 round_once(__m512 x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(x)), 16));
 }
@@ -27,39 +20,9 @@ __m512 sigmoid(__m512 x) {
     return _mm512_div_ps(one, _mm512_add_ps(one, e));
 }
 
-// y += low b for `R` rows and 64 columns, low being the rows' `2 pairs` numbers.
-template <int R>
-void add_tile(bf16* y, const bf16* low, int64_t row, const pair* b, int64_t ldb, int64_t pairs) {
-    __m512 sum[R][4];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < 4; ++v) sum[r][v] = load(y + r * row + v * LANES);
-    for (int64_t p = 0; p < pairs; ++p)
-        for (int r = 0; r < R; ++r) {
-            int both;
-            std::memcpy(&both, low + r * row + 2 * p, sizeof both);
-            const __m512bh two = (__m512bh)_mm512_set1_epi32(both);
-            for (int v = 0; v < 4; ++v)
-                sum[r][v] = _mm512_dpbf16_ps(sum[r][v], two, (__m512bh)_mm512_loadu_si512(b + p * ldb + v * LANES));
-        }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < 4; ++v) store(y + r * row + v * LANES, sum[r][v]);
-}
-
 }  // namespace
 
 extern "C" {
-
-// Rows of y hold `size` outputs, a multiple of 64, and behind them `2 pairs` numbers of low rank: those times b
-// (packed, [pairs][size]) are added to the outputs.
-void add_low_rank(bf16* y, int64_t row, int64_t rows, int64_t size, const pair* b, int64_t pairs) {
-#pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < size; first += 64) {
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4)
-            add_tile<4>(y + r * row + first, y + r * row + size, row, b + first, size, pairs);
-        for (; r < rows; ++r) add_tile<1>(y + r * row + first, y + r * row + size, row, b + first, size, pairs);
-    }
-}
 
 void rms_norm(const bf16* x, const bf16* weight, int64_t rows, int64_t size, float epsilon, bf16* y, float* scales) {
 #pragma omp parallel for schedule(static) if (rows * size > MANY)

@@ -20,7 +20,6 @@ _SILU_BACKWARD = Kernel(
     "silu_product_backward", *[c_void_p] * 2, *[c_int64] * 2, c_void_p, *[c_int64] * 2, *[c_void_p] * 2
 )
 _ROTATE = Kernel("rotate", c_void_p, *[c_int64] * 2, *[c_void_p] * 2, *[c_int64] * 3, c_bool, c_void_p)
-_ADD_LOW_RANK = Kernel("add_low_rank", c_void_p, *[c_int64] * 3, c_void_p, c_int64)
 
 
 def rms_norm(x: Tensor, weight_M: Tensor, epsilon: float) -> Tensor:
@@ -48,26 +47,8 @@ def rotated(x_HTD: Tensor, cosines_TD: Tensor, sines_TD: Tensor) -> Tensor:
     return y
 
 
-def packed_pairs(b_RN: Tensor) -> Tensor:
-    """Return bfloat16 [R, N] as `add_low_rank` takes it, [R / 2, N, 2]; an odd R gets a row of zeros."""
-    padded_RN = torch.nn.functional.pad(b_RN, (0, 0, 0, len(b_RN) % 2))
-    return padded_RN.view(-1, 2, b_RN.shape[1]).transpose(1, 2).contiguous()
-
-
-def add_low_rank(y_TW: Tensor, b_pairs: Tensor) -> Tensor:
-    """Add to the first N of a row's numbers the product of its last R with b, in place; return those N, [T, N].
-
-    Args:
-        y_TW: [T, N + R], side by side in memory; N is a multiple of 64, R even.
-        b_pairs: `packed_pairs` of b [R, N].
-    """
-    pairs, size, _ = b_pairs.shape
-    _ADD_LOW_RANK(y_TW.data_ptr(), y_TW.stride(0), len(y_TW), size, b_pairs.data_ptr(), pairs)
-    return y_TW[:, :size]
-
-
 def _norm(x_TM: Tensor, weight_M: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    y_TM, scales_T = torch.empty_like(x_TM), torch.empty(len(x_TM))
+    y_TM, scales_T = torch.empty_like(x_TM), torch.empty(x_TM.shape[0])
     _NORM(x_TM.data_ptr(), weight_M.data_ptr(), *x_TM.shape, epsilon, y_TM.data_ptr(), scales_T.data_ptr())
     return y_TM, scales_T
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from .compiled import Heads, Kernel, Strided, dense
 
 _CHUNK_ROWS = 64
 """Rows of a prompt that are attended together: each block of them packs its keys anew."""
+_RUN_KEYS = 512
+"""Most keys of a run that one thread reads at a time: a long one is read by several."""
 
 
 class _Paged(ctypes.Structure):
@@ -66,7 +70,11 @@ class PagedReads:
 
     def read(self, rows: range, slots_P: np.ndarray, position: int) -> None:
         """Let `rows` read `slots_P`, the first of which holds position `position`."""
-        self._add(rows, self._keep(slots_P), len(slots_P), position)
+        first_slot = self._keep(slots_P)
+        pieces = max(1, -(-len(slots_P) // _RUN_KEYS))
+        bounds = [len(slots_P) * piece // pieces for piece in range(pieces + 1)]
+        for start, stop in pairwise(bounds):
+            self._add(rows, first_slot + start, stop - start, position + start)
 
     def read_prompt(self, rows: range, slots_P: np.ndarray) -> None:
         """Let `rows`, the last positions of a prompt, read and see all slots up to their own."""
@@ -85,17 +93,25 @@ class PagedReads:
     def _freeze(self, heads: int, size: int) -> _Frozen:
         row_of_part = np.concatenate([np.arange(first, last) for first, last, *_ in self._items])
         counts = np.bincount(row_of_part, minlength=len(self._lengths_T))
+        slots_P = np.ascontiguousarray(np.concatenate(self._slots), np.int64)
+        sums, tops = torch.empty(self._parts * heads), torch.empty(self._parts * heads)
+        outs = torch.empty(self._parts * heads * size)
+        arguments = _Paged(
+            new_slots=self._new_slots.data_ptr(),
+            sources=None if self._sources is None else self._sources.data_ptr(),
+            new_count=self._new_slots.numel(),
+            slots=slots_P.ctypes.data,
+            lengths=self._lengths_T.ctypes.data,
+            sums=sums.data_ptr(),
+            tops=tops.data_ptr(),
+            outs=outs.data_ptr(),
+        )
         return _Frozen(
-            new_slots=self._new_slots,
-            sources=self._sources,
+            arguments,
             items=np.array(self._items, np.int64),
-            slots_P=np.ascontiguousarray(np.concatenate(self._slots), np.int64),
-            lengths_T=self._lengths_T,
             part_first=np.concatenate([[0], counts.cumsum()]).astype(np.int64),
             parts=np.argsort(row_of_part, kind="stable").astype(np.int64),
-            sums=torch.empty(self._parts * heads),
-            tops=torch.empty(self._parts * heads),
-            outs=torch.empty(self._parts * heads * size),
+            kept=(slots_P, sums, tops, outs),
         )
 
     def _keep(self, slots_P: np.ndarray) -> int:
@@ -111,17 +127,14 @@ class PagedReads:
 
 @dataclass(frozen=True)
 class _Frozen:
-    new_slots: Tensor
-    sources: Tensor | None
+    arguments: _Paged
+    """Arguments that are the same for all layers; the others are filled in at each."""
     items: np.ndarray
-    slots_P: np.ndarray
-    lengths_T: np.ndarray
     part_first: np.ndarray
     """For each row, and behind the last one: where its parts begin in `parts`."""
     parts: np.ndarray
-    sums: Tensor
-    tops: Tensor
-    outs: Tensor
+    kept: tuple[Any, ...]
+    """Memory that `arguments` has the addresses of, beside that which the reads themselves keep."""
 
 
 def paged_attention(
@@ -147,26 +160,11 @@ def paged_attention(
     keys_CW, values_CW = cache_CW
     arrays = reads.frozen(heads, size)
     out_THD = q_HTD.new_empty(tokens, heads, size)
-    arguments = _Paged(
-        q=Strided.of(q_HTD),
-        k=Strided.of(k_HTD),
-        v=Strided.of(v_HTD),
-        keys=keys_CW.data_ptr(),
-        values=values_CW.data_ptr(),
-        slot_width=keys_CW.stride(0),
-        new_slots=arrays.new_slots.data_ptr(),
-        sources=None if arrays.sources is None else arrays.sources.data_ptr(),
-        new_count=arrays.new_slots.numel(),
-        slots=arrays.slots_P.ctypes.data,
-        lengths=arrays.lengths_T.ctypes.data,
-        scale=scale,
-        softcap=softcap or 0.0,
-        window=window or 0,
-        heads=Heads(heads, k_HTD.shape[0], size),
-        sums=arrays.sums.data_ptr(),
-        tops=arrays.tops.data_ptr(),
-        outs=arrays.outs.data_ptr(),
-    )
+    arguments = arrays.arguments
+    arguments.q, arguments.k, arguments.v = Strided.of(q_HTD), Strided.of(k_HTD), Strided.of(v_HTD)
+    arguments.keys, arguments.values = keys_CW.data_ptr(), values_CW.data_ptr()
+    arguments.slot_width, arguments.heads = keys_CW.stride(0), Heads(heads, k_HTD.shape[0], size)
+    arguments.scale, arguments.softcap, arguments.window = scale, softcap or 0.0, window or 0
     _PAGED(
         arguments,
         *(arrays.items.ctypes.data, len(arrays.items)),

@@ -81,20 +81,58 @@ void product(int64_t m, int64_t n, int64_t pairs, const bf16* a, int64_t lda, co
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
-// Pack B = X', X being n rows of `size` numbers: out[size / 2][ld]. Row i lies at x + at(i); columns to ld become 0.
+// Begin to load a row: rows that lie apart in memory are not foreseen by the processor.
+inline void fetch(const bf16* row, int64_t size) {
+    for (int64_t d = 0; d < size; d += 2 * LANES) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
+}
+
+// Turn 16 rows of 16 lanes into columns.
+inline void turn(__m512i r[16]) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // A group of four lanes holds one column of four rows now; groups are gathered from all rows.
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+        const __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
+        const __m512i b = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+        const __m512i d = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+        const __m512i e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+        t[c] = _mm512_shuffle_i32x4(a, b, 0x88);
+        t[4 + c] = _mm512_shuffle_i32x4(d, e, 0x88);
+        t[8 + c] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        t[12 + c] = _mm512_shuffle_i32x4(d, e, 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+// Pack B = X', X being n rows of `size` numbers, a multiple of 32: out[size / 2][ld]. Row i lies at x + at(i); columns
+// to ld become 0.
 template <typename At>
 void pack_transposed(const bf16* x, At at, int64_t n, int64_t size, pair* out, int64_t ld) {
     for (int64_t i = 0; i < ld; i += LANES) {
-        alignas(64) int64_t place[LANES];
-        const auto here = static_cast<__mmask16>(n - i >= LANES ? 0xffff : n > i ? (1 << (n - i)) - 1 : 0);
-        for (int64_t lane = 0; lane < LANES; ++lane) place[lane] = i + lane < n ? at(i + lane) : 0;
-        const __m512i low = _mm512_load_si512(place), high = _mm512_load_si512(place + 8);
-        for (int64_t p = 0; p < size / 2; ++p) {
-            const bf16* base = x + 2 * p;
-            const __m256i none = _mm256_setzero_si256();
-            const __m256i a = _mm512_mask_i64gather_epi32(none, static_cast<__mmask8>(here), low, base, 2);
-            const __m256i b = _mm512_mask_i64gather_epi32(none, static_cast<__mmask8>(here >> 8), high, base, 2);
-            _mm512_storeu_si512(out + p * ld + i, _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
+        const bf16* rows[LANES];
+        for (int64_t lane = 0; lane < LANES; ++lane) rows[lane] = i + lane < n ? x + at(i + lane) : nullptr;
+        for (int64_t next = i + LANES; next < std::min(i + 2 * LANES, n); ++next) fetch(x + at(next), size);
+        for (int64_t d = 0; d < size; d += 2 * LANES) {
+            __m512i r[LANES];
+#pragma GCC unroll 16
+            for (int lane = 0; lane < LANES; ++lane)
+                r[lane] = rows[lane] ? _mm512_loadu_si512(rows[lane] + d) : _mm512_setzero_si512();
+            turn(r);
+#pragma GCC unroll 16
+            for (int p = 0; p < LANES; ++p) _mm512_storeu_si512(out + (d / 2 + p) * ld + i, r[p]);
         }
     }
 }
@@ -110,6 +148,7 @@ void pack_rows(const bf16* x, At at, int64_t n, int64_t size, pair* out) {
     for (int64_t i = 0; i < n; i += 2) {
         const bf16* even = x + at(i);
         const bf16* odd = i + 1 < n ? x + at(i + 1) : nullptr;
+        for (int64_t next = i + 8; next < std::min(i + 10, n); ++next) fetch(x + at(next), size);
         for (int64_t d = 0; d < size; d += LANES) {
             const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d));
             const __m256i b =
@@ -120,6 +159,13 @@ void pack_rows(const bf16* x, At at, int64_t n, int64_t size, pair* out) {
 }
 
 __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+__m512 load(const bf16* x) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+void store(bf16* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x)); }
 
 // Round rows of float32 twice over: as rows of an A, and packed as a B. n is a multiple of 16, odd rows end with a 0.
 void round_rows(const float* x, int64_t ld, int64_t rows, int64_t n, bf16* as_a, pair* as_b) {
@@ -136,15 +182,20 @@ void round_rows(const float* x, int64_t ld, int64_t rows, int64_t n, bf16* as_a,
         }
 }
 
-// Copy rows of bf16 as the columns of an A: out[size][ld], a pair more than `rows` where that is odd.
+// Copy rows of bf16 as the columns of an A: out[size][ld], with zeros up to the next multiple of 32, which ld holds.
 template <typename At>
 void transpose(const bf16* x, At at, int64_t rows, int64_t size, bf16* out, int64_t ld) {
-    for (int64_t r = 0; r < rows; ++r) {
-        const bf16* row = x + at(r);
-        for (int64_t d = 0; d < size; ++d) out[d * ld + r] = row[d];
-    }
-    if (rows % 2)
-        for (int64_t d = 0; d < size; ++d) out[d * ld + rows] = 0;
+    const auto load_row = [&](int64_t r, int64_t d) {
+        return r < rows ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + at(r) + d)) : _mm256_setzero_si256();
+    };
+    for (int64_t first = 0; first < rows; first += 2 * LANES)
+        for (int64_t d = 0; d < size; d += LANES) {
+            __m512i pairs[LANES];
+            for (int i = 0; i < LANES; ++i)
+                pairs[i] = interleaved(load_row(first + 2 * i, d), load_row(first + 2 * i + 1, d));
+            turn(pairs);
+            for (int i = 0; i < LANES; ++i) _mm512_storeu_si512(out + (d + i) * ld + first, pairs[i]);
+        }
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ void scale_row(float* x, int64_t n, float by) {
 
 // Lanes of 16 positions from `first` on that lie in low..high - 1.
 __mmask16 between(int64_t first, int64_t low, int64_t high) {
+    if (low <= first && first + LANES <= high) return 0xffff;
     const auto upto = [first](int64_t end) {
         const int64_t n = std::clamp<int64_t>(end - first, 0, LANES);
         return (1u << n) - 1;

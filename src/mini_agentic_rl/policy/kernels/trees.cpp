@@ -45,6 +45,7 @@ struct BlockRows {
             const int64_t own = block.first_own - block.context;  // from a key's place to its token
             const auto seen = [&](int64_t j) -> __mmask16 {
                 const __mmask16 of_context = between(j, 0, block.context);
+                if (of_context == 0xffff) return of_context;
                 const __mmask16 before = between(j, block.context, std::min(n, row + 1 - own));
                 const __m512i end = _mm512_maskz_loadu_epi32(before, in.end + own + j);
                 const __m512i here = _mm512_set1_epi32(static_cast<int>(row));
@@ -156,21 +157,30 @@ void backward_block(const Trees& in, const Block& block, int64_t head, const Str
         product(size, ld, pairs, transposed, ROWS, as_b, ld, of_keys, ld, first > 0);
     }
     for (int64_t d = 0; d < size; ++d) {
-        float* to_keys = gathered.keys + (head * size + d) * all;
-        float* to_values = gathered.values + (head * size + d) * all;
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t place = j < block.context ? j : in.context + block.first_own + j - block.context;
-            to_keys[place] += of_keys[d * ld + j] * in.scale;
-            to_values[place] += of_values[d * ld + j];
-        }
+        const int64_t row = (head * size + d) * all, own = in.context + block.first_own;
+        const auto gather = [&](float* to, const float* from, float scale) {
+            for (int64_t j = 0; j < block.context; ++j) to[j] += from[j] * scale;
+            for (int64_t j = block.context; j < n; ++j) to[own + j - block.context] += from[j] * scale;
+        };
+        gather(gathered.keys + row, of_keys + d * ld, in.scale);
+        gather(gathered.values + row, of_values + d * ld, 1);
     }
 }
 
-bf16 one_to_bf16(float x) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN
-    return static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+// Add up what the threads have gathered for 16 places of a head, and turn it back: out holds a row of `size` for each.
+void add_up(const float* work, int64_t threads, int64_t apart, int64_t size, int64_t all, int64_t places, bf16* out) {
+    const __mmask16 here = between(0, 0, places);
+    for (int64_t d = 0; d < size; d += LANES) {
+        __m512i r[LANES];
+        for (int lane = 0; lane < LANES; ++lane) {
+            __m512 sum = _mm512_setzero_ps();
+            for (int64_t t = 0; t < threads; ++t)
+                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(here, work + t * apart + (d + lane) * all));
+            r[lane] = _mm512_castps_si512(sum);
+        }
+        turn(r);
+        for (int64_t place = 0; place < places; ++place) store(out + place * size + d, _mm512_castsi512_ps(r[place]));
+    }
 }
 
 }  // namespace
@@ -198,21 +208,17 @@ void tree_backward(const Trees* in, const Strided* grad, float* work, int64_t th
 #pragma omp for schedule(static, 1)
         for (int64_t job = 0; job < jobs; ++job)
             backward_block(*in, in->blocks[job / key], job % key, *grad, grad_q, gathered);
+        // Runs of 16 places of the context, and of the chunk's own.
+        const int64_t runs = (in->context + LANES - 1) / LANES, of_head = runs + (in->tokens + LANES - 1) / LANES;
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < key * all; ++row) {
-            const int64_t head = row / all, place = row % all;
-            const bool own = place >= in->context;
-            const int64_t to = own ? (head * in->tokens + place - in->context) * size
-                                   : (head * in->context + place) * size;
-            for (int64_t d = 0; d < size; ++d) {
-                float of_key = 0, of_value = 0;
-                for (int64_t t = 0; t < threads; ++t) {
-                    of_key += work[2 * t * one + (head * size + d) * all + place];
-                    of_value += work[(2 * t + 1) * one + (head * size + d) * all + place];
-                }
-                (own ? grad_k : grad_ck)[to + d] = one_to_bf16(of_key);
-                (own ? grad_v : grad_cv)[to + d] = one_to_bf16(of_value);
-            }
+        for (int64_t job = 0; job < key * of_head; ++job) {
+            const int64_t head = job / of_head, run = job % of_head;
+            const bool own = run >= runs;
+            const int64_t count = own ? in->tokens : in->context, first = (own ? run - runs : run) * LANES;
+            const int64_t places = std::min(LANES, count - first), to = (head * count + first) * size;
+            const float* from = work + head * size * all + (own ? in->context : 0) + first;
+            add_up(from, threads, 2 * one, size, all, places, (own ? grad_k : grad_ck) + to);
+            add_up(from + one, threads, 2 * one, size, all, places, (own ? grad_v : grad_cv) + to);
         }
     }
 }

@@ -46,6 +46,10 @@ class Commands:
             packed, loss, streams, gradient=gradient, entropy_gradient=entropy_gradient
         )
 
+    def take_part(self) -> None:
+        if self._model.shards is not None:
+            self._model.shards.end()
+
     def optim_step(self, number: int) -> None:
         self._learners[number].optim_step()
 

@@ -51,14 +51,14 @@ def follow(
     launch: Launch,
     settings: RankSettings,
     about: Mapping[str, Any],
-    load: Callable[[TorchThread], Policy],
+    load: Callable[[TorchThread, RankGroup], Policy],
     device: torch.device,
 ) -> None:
     """Follow rank 0 through one run.
 
     Args:
         about: the configuration of the run, which has to be rank 0's.
-        load: makes the policy; it computes on the thread that it is given.
+        load: makes the policy; it computes on the thread that it is given, with the ranks of the group.
         device: where it computes.
 
     Raises:
@@ -89,7 +89,7 @@ class Follower:
         self._failure: Exception | None = None
 
     def serve(
-        self, join: Callable[[], RankGroup], load: Callable[[TorchThread], Policy], asked: threading.Event
+        self, join: Callable[[], RankGroup], load: Callable[[TorchThread, RankGroup], Policy], asked: threading.Event
     ) -> None:
         """Load the policy, and do what rank 0 says until it lets this rank go."""
         thread = TorchThread()
@@ -98,7 +98,7 @@ class Follower:
         try:
             if self._is_let_in(asked):
                 group = thread.call(join)
-                self._policy = load(thread)
+                self._policy = load(thread, group)
                 self._commands = Commands(self._policy, group)
                 self._link.send(("ready",))
                 self._wait(asked)

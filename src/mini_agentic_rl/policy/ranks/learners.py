@@ -94,6 +94,8 @@ class LeadingLearner(Learner):
                 )
                 if seen is not None:
                     seen.take_part(first.terms_N, part)
+            elif self._team.shards is not None:
+                self._team.shards.end()
         for found in answers.values:
             for name, value in (found or {}).items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -152,5 +154,7 @@ def in_shares(
     with team.ask(command, arguments) as answers:
         if first is not None:
             found.append((first, own(first.packed)))
+        elif team.shards is not None:
+            team.shards.end()
     pairs = zip([share for share in others if share is not None], answers.values, strict=True)
     return [*found, *pairs]

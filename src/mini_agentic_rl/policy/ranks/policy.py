@@ -8,9 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from ...tokens import CompletionRecord, TokenTree, pack
 from ..engine import Engine, EngineCounters
 from ..errors import PolicyError
 from ..launch import Launch
@@ -18,13 +20,15 @@ from ..learner import Learner
 from ..load import load_model, resolve_device
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
+from ..rank_group import RankGroup
+from ..scorer import Scorer
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
 from ..torch_thread import TorchThread
 from ..value_learner import ValueLearner
 from .door import let_in, meeting_place
 from .engine import SpreadEngine
 from .follower import follow, join_group
-from .learners import LeadingLearner, LeadingValueLearner
+from .learners import LeadingLearner, LeadingScorer, LeadingValueLearner
 from .team import Team
 
 T = TypeVar("T")
@@ -76,7 +80,9 @@ class RankedPolicy(Policy):
             team = Team(launch, let_in(launch, store, about, ranks.rank_timeout, _MEET_SECONDS), log)
             team.tell(("join",))
             team.group = thread.call(lambda: join_group(launch, store, ranks, device))
-            loaded = thread.call(lambda: load_model(model, **{**options, "device": str(device)}))
+            among = team.group if ranks.shard else None
+            loaded = thread.call(lambda: _loaded(model, {**options, "device": str(device)}, among))
+            team.shards = loaded.shards
             team.wait_until_ready()
             return cls(team, loaded, engine, thread)
         except BaseException:
@@ -92,6 +98,9 @@ class RankedPolicy(Policy):
         self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
     ) -> ValueLearner:
         return LeadingValueLearner(self._team, self.model, settings, adapter, value=value)
+
+    def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
+        return LeadingScorer(self._team, self.model, adapter, max_tokens, head_rows)
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         super().read_weights(folder, adapter)
@@ -182,11 +191,21 @@ def follow_rank_0(
     """
     device = device_of(launch, options.get("device", "auto"))
 
-    def load(thread: TorchThread) -> Policy:
-        loaded = thread.call(lambda: load_model(model, **{**options, "device": str(device)}))
-        return Policy(loaded, engine, thread)
+    def load(thread: TorchThread, group: RankGroup) -> Policy:
+        among = group if ranks.shard else None
+        return Policy(thread.call(lambda: _loaded(model, {**options, "device": str(device)}, among)), engine, thread)
 
     follow(launch, ranks, about, load, device)
+
+
+def _loaded(model: str | PreTrainedModel, options: Mapping[str, Any], among: RankGroup | None) -> PolicyModel:
+    """Return the model, in parts if it is shared `among` ranks: all of them have then computed with it once."""
+    found = load_model(model, **options, shard_over=among)
+    if found.shards is not None:
+        tree = TokenTree()
+        tree.insert(CompletionRecord(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)))
+        Scorer(found, None, max_tokens=1, head_rows=1).logprobs(pack([tree]))
+    return found
 
 
 def device_of(launch: Launch, device: str) -> torch.device:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...tokens import TokenDelta, TokenRequest
 from ..engine import EngineCounters
@@ -29,6 +29,9 @@ from ..launch import Launch
 from ..model import PolicyModel
 from ..rank_group import RankGroup
 from .link import RankLink, RankLostError
+
+if TYPE_CHECKING:
+    from ..shards import ShardedBase
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class Team:
         """Adds up gradients; there once the ranks have joined it."""
         self.lost: Future[None] = Future()
         """Fails with the reason once a rank has gone."""
+        self.shards: ShardedBase | None = None
+        """This rank's part of the base; all ranks then take part in each pass."""
         self.counters = [EngineCounters() for _ in links]
         """Work of their engines so far."""
         self.on_delta: Callable[[int, int, TokenDelta], None] = lambda rank, number, delta: None
@@ -125,7 +130,7 @@ class Team:
 
         Args:
             command: a name of `Commands`.
-            arguments: of each of them; None leaves one out.
+            arguments: of each of them; None leaves one out, but for its part in sharded layers.
 
         Raises:
             RankLostError: one has gone, or could not do it.
@@ -141,8 +146,11 @@ class Team:
             self.tell(("begin", self._learning))
         while not self._forgotten.empty():
             self.tell(("do", next(self._numbers), "forget", (self._forgotten.get(),)))
-        for rank in asked:
-            self._links[rank - 1].send(("do", number, command, arguments[rank - 1]))
+        for rank, link in enumerate(self._links, 1):
+            if rank in asked:
+                link.send(("do", number, command, arguments[rank - 1]))
+            elif self.shards is not None:
+                link.send(("do", next(self._numbers), "take_part", ()))
         try:
             yield answers
             with self._changed:

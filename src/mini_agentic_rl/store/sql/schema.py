@@ -167,6 +167,9 @@ MIGRATIONS: Final[tuple[Callable[[Connection], None], ...]] = (
 )
 """Migrations; the one at index n - 1 leads from version n to version n + 1."""
 SCHEMA_VERSION: Final = len(MIGRATIONS) + 1
+SAME_TABLES_SINCE: Final = 1
+"""The oldest version that has the tables and columns of today; those after it differ in indexes, which a reader that
+changes nothing can do without."""
 
 
 def prepare(connection: Connection, name: str, *, alone: bool) -> None:

@@ -1,0 +1,66 @@
+"""Reading Markdown as GitHub and the site do: text outside of code, links, headings and their anchors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?P<open>\]\(|(?:href|src)=\")(?P<target>[^)\"\s]+)(?P<close>[)\"])")
+_HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$", re.MULTILINE)
+_ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+
+
+def slug(heading: str, separator: str = "-") -> str:
+    """Return the anchor of a heading, as GitHub makes it: letters of any script, digits, underscores and hyphens.
+
+    The site's table of contents is made with it too, so that a link to an anchor holds in both places.
+    """
+    plain = re.sub(r"<[^>]+>|\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", separator)
+
+
+def without_fences(text: str) -> str:
+    """Return a page without its blocks of code; the numbers of the lines stay."""
+    return FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
+def headings(text: str) -> list[tuple[int, str]]:
+    """Return the level and the text of each heading."""
+    return [(len(found[1]), found[2]) for found in _HEADING.finditer(without_fences(text))]
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that a link may lead to; equal headings are numbered."""
+    found: dict[str, int] = {}
+    for _, heading in headings(text):
+        found[slug(heading)] = found.get(slug(heading), 0) + 1
+    return {name if not number else f"{name}-{number}" for name, count in found.items() for number in range(count)}
+
+
+def links(text: str) -> Iterator[tuple[int, str]]:
+    """Give the line, from 1, and the target of each link and picture that leads to a file or an anchor here."""
+    plain = _CODE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for found in _LINK.finditer(plain):
+        if not _ELSEWHERE.match(found["target"]):
+            yield plain.count("\n", 0, found.start()) + 1, found["target"]
+
+
+def with_links(text: str, change: Callable[[str], str]) -> str:
+    """Return a page whose links to files and anchors here are changed; code stays as it is."""
+    kept: list[str] = []
+    start = 0
+    for code in [*_CODE.finditer(text), None]:
+        prose = text[start : len(text) if code is None else code.start()]
+        kept.append(_LINK.sub(lambda found: _changed(found, change), prose))
+        if code is not None:
+            kept.append(code[0])
+            start = code.end()
+    return "".join(kept)
+
+
+def _changed(found: re.Match[str], change: Callable[[str], str]) -> str:
+    if _ELSEWHERE.match(found["target"]):
+        return found[0]
+    return f"{found['open']}{change(found['target'])}{found['close']}"

@@ -1,0 +1,60 @@
+// Products of rows of bfloat16 with rows of bfloat16, as they lie: C[M, N] = A[M, K] B[N, K]'.
+//
+// Rows of both have their pairs side by side, so 16 pairs of one are multiplied with 16 of the other, and each product
+// has 16 partial sums that are added up at its end.
+
+#pragma once
+
+#include "softmax.h"
+
+namespace {
+
+// R rows with four others, R being at most 4: lane 4 r + n of the result belongs to row r and the n-th of the others. K
+// is a multiple of 32.
+template <int R>
+__m512 sums(const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
+    __m512 sum[R][4], of_row[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) sum[r][n] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < inputs; k += 2 * LANES) {
+        __m512bh w[4];
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) w[n] = (__m512bh)_mm512_loadu_si512(weight + n * inputs + k);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+            const __m512bh of_row = (__m512bh)_mm512_loadu_si512(x + r * row + k);
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], of_row, w[n]);
+        }
+    }
+    // Neighbouring lanes are added first, then those of whole groups of four.
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+        if (r >= R) {
+            of_row[r] = _mm512_setzero_ps();
+            continue;
+        }
+        const __m512* s = sum[r];
+        const __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
+        const __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
+        of_row[r] = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xee));
+    }
+    const auto halves = [](__m512 one, __m512 other) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(one, other, 0x44), _mm512_shuffle_f32x4(one, other, 0xee));
+    };
+    const __m512 first = halves(of_row[0], of_row[1]), second = halves(of_row[2], of_row[3]);
+    return _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+}
+
+__m512 sums_of(int64_t rows, const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
+    switch (rows) {
+        case 1: return sums<1>(x, row, weight, inputs);
+        case 2: return sums<2>(x, row, weight, inputs);
+        case 3: return sums<3>(x, row, weight, inputs);
+        default: return sums<4>(x, row, weight, inputs);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,82 @@
+"""Ranks that hold a part of the base each end with the weights of one rank that holds the whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mini_agentic_rl import MiniGRPO
+from mini_agentic_rl.policy import LoraSettings, PolicyError, RankSettings
+from mini_agentic_rl.samplers import SamplerSettings
+from ranked import run_on_ranks
+from samplers.vllm_wire import VllmWireServer
+from tiny import tiny_model, tiny_tokenizer
+
+SCRIPT = Path(__file__).parent / "sharded_run.py"
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter" / "adapter_model.safetensors")
+
+
+def _apart(one: Path, other: Path) -> float:
+    first, second = _weights(one), _weights(other)
+    assert first.keys() == second.keys()
+    assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
+    return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
+
+
+def test_two_ranks_with_half_of_the_layers_each_learn_what_one_does(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    run_on_ranks(1, SCRIPT, "learn", str(one))
+    run_on_ranks(2, SCRIPT, "learn", str(two))
+    assert _apart(one, two) < 1e-5
+    alone, together = (json.loads((folder / "told.json").read_text()) for folder in (one, two))
+    for here, there in zip(alone["scored"], together["scored"], strict=True):
+        assert there == pytest.approx(here, abs=1e-4)
+    base = tiny_model(layers=3)
+    layers = sum(p.numel() for p in base.model.layers.parameters())
+    assert alone["held"] - together["held"] == layers // 2
+
+
+@pytest.fixture
+def server():
+    found = VllmWireServer(tiny_model(len(tiny_tokenizer())))
+    yield found
+    found.close()
+
+
+def test_a_training_in_parts_samples_at_a_server_with_each_version(server, tmp_path):
+    folder = tmp_path / "run"
+    run_on_ranks(2, SCRIPT, "train", str(folder), server.url)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 2
+    versions = [name.partition(".")[0] for name in server.ever_loaded]
+    assert versions == ["default@v0", "default@v1"]  # nothing is sampled after the last step
+    assert {asked.salt.partition(".v")[2][0] for asked in server.asked if not asked.salt.startswith("base")} == {*"01"}
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] == "step_2"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert max(row["mismatch/mean_abs"] for row in rows if "mismatch/mean_abs" in row) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "shard: ranks that hold a part of the base each cannot sample.*sampler=vllm"),
+        ({"sampler": SamplerSettings(sampler="vllm"), "lora": None, "kl_coef": 0.0}, "shard: only a frozen base"),
+        ({"sampler": SamplerSettings(sampler="vllm"), "load_options": {"quantization": "4bit"}}, "shard: a quantised"),
+    ],
+)
+def test_what_cannot_be_held_in_parts_is_refused(options, said):
+    with pytest.raises(PolicyError, match=said):
+        MiniGRPO("embedded", **{"lora": LoraSettings(), "ranks": RankSettings(shard=True), **options})
+
+
+async def test_one_rank_has_nobody_to_share_with():
+    alone = MiniGRPO("embedded", ranks=RankSettings(shard=True), sampler=SamplerSettings(sampler="vllm"))
+    with pytest.raises(PolicyError, match="shard: one rank has nobody to share the base with: start several"):
+        alone._maker(None)

@@ -1,0 +1,105 @@
+"""The site: its links, its navigation, the pages that are made from the code, llms.txt, and what Chinese pages say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from documentation.checks import broken_links, chinese_pages, differences
+from documentation.declared import commands_page, settings_classes, settings_page
+from documentation.gather import gather
+from documentation.llms import FILE, entries, llms_text, navigation
+from documentation.markdown import anchors, links, slug, with_links
+from documentation.sources import pages
+
+from mini_agentic_rl.algorithm import GRPOSettings
+from mini_agentic_rl.jobs import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    gather(folder)
+    return folder
+
+
+def test_no_link_of_any_page_is_broken():
+    assert list(broken_links()) == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("The run folder", "the-run-folder"),
+        ("`init()`: what other libraries record", "init-what-other-libraries-record"),
+        ("From clone to a trained agent (OpenAI SDK)", "from-clone-to-a-trained-agent-openai-sdk"),
+        ("agent-lightning 1.0", "agent-lightning-10"),
+        ("运行文件夹", "运行文件夹"),
+    ],
+)
+def test_an_anchor_is_the_one_that_github_makes(heading, anchor):
+    assert slug(heading) == anchor
+
+
+def test_a_link_to_a_heading_is_seen_and_code_is_left_alone():
+    text = '# One\n\n## One\n\n[a](b.md#c) `[x](y.md)`\n\n```text\n# no heading\n[x](z.md)\n```\n<img src="p.svg">\n'
+    assert anchors(text) == {"one", "one-1"}
+    assert list(links(text)) == [(5, "b.md#c"), (11, "p.svg")]
+    changed = with_links(text, lambda target: f"to/{target}")
+    assert "[a](to/b.md#c) `[x](y.md)`" in changed
+    assert '[x](z.md)\n```\n<img src="to/p.svg">' in changed
+
+
+def test_every_page_is_in_the_navigation_once(gathered):
+    placed = [place for _, _, place in entries(navigation())]
+    assert sorted(placed) == sorted(set(placed))
+    found = {path.relative_to(gathered).as_posix() for path in gathered.rglob("*.md")}
+    assert {path for path in found if not path.endswith(".zh.md")} == set(placed)
+
+
+def test_a_link_of_a_gathered_page_leads_to_a_file_of_the_site(gathered):
+    missing = []
+    for page in gathered.rglob("*.md"):
+        for line, target in links(page.read_text(encoding="utf-8")):
+            path = target.partition("#")[0]
+            if path and not (page.parent / path).exists():
+                missing.append(f"{page.relative_to(gathered)}:{line}: {target}")
+    assert missing == []
+    assert (gathered / "index.md").read_text(encoding="utf-8").startswith("# mini-agentic-rl")
+
+
+def test_llms_txt_is_what_navigation_and_pages_say():
+    assert FILE.read_text(encoding="utf-8") == llms_text(), "write it: PYTHONPATH=dev python -m documentation llms"
+
+
+def test_the_page_of_settings_has_each_setting_of_a_training_with_its_help():
+    page = settings_page()
+    assert {GRPOSettings, TrainConfig} <= set(settings_classes())
+    for name, setting in TrainConfig.settings().items():
+        row = re.search(rf"^\| `{setting.path[-1]}` \|.*$", page, re.MULTILINE)
+        assert row, name
+    field = GRPOSettings.model_fields["samples_per_prompt"]
+    assert (
+        f"| `samples_per_prompt` | `int` | `{field.default}` | {' '.join((field.description or '').split())} |" in page
+    )
+
+
+def test_the_page_of_commands_has_each_option_of_a_training_and_every_command():
+    page = commands_page()
+    train = page.partition("## mini-agentic-rl train\n")[2].partition("\n## ")[0]
+    options = set(re.findall(r"^\| `(--[\w-]+)", train, re.MULTILINE))
+    assert {"--learning-rate", "--config", "--preset", "--json", "--max-staleness"} <= options
+    assert len(options) > 100
+    assert "## mini-agentic-rl rollouts list\n" in page
+
+
+@pytest.mark.parametrize("page", chinese_pages())
+def test_a_chinese_page_says_what_the_english_one_says(page):
+    assert list(differences(page)) == []
+
+
+def test_the_pages_that_a_newcomer_needs_are_there_in_chinese():
+    needed = ("openai-agent", "four-gigabytes", "one-token")
+    wanted = {*(f"docs/tutorials/{name}.zh.md" for name in needed), "docs/commands.zh.md", "docs/algorithms.zh.md"}
+    assert {"README.zh-CN.md", "docs/your-agent.zh.md", *wanted} <= set(pages())
