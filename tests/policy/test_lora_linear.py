@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from mini_agentic_rl.policy import kernels
-from mini_agentic_rl.policy.lora_linear import _LoraLinear, fuse_lora
+from mini_agentic_rl.policy.lora_linear import _add, _LoraLinear, fuse_lora
 
 
 class _Block(nn.Module):
@@ -100,7 +100,12 @@ def test_in_c_plus_plus_results_and_gradients_are_as_exact_as_torchs(rank, bias,
         return [y.detach(), *(tensor.grad for tensor in given if tensor.grad is not None)]
 
     assert kernels.can_adapt(x, a, b)
+    # What a pass without gradients gives has the same bits: a ratio of both is 1.
+    y, plain = (torch.nn.functional.linear(x[0], weight, of_bias) for _ in range(2))
+    _add(x[0], a, b, 1.5, y)
+    assert not torch.equal(y, plain)
     found, exact = results(False), results(True)
+    assert torch.equal(y, found[0][0])
     monkeypatch.setattr(kernels, "can_adapt", lambda *_: False)
     rounded = results(False)
     assert len(found) == len(exact) == (3 if frozen_input else 4)

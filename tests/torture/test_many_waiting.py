@@ -8,6 +8,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from mini_agentic_rl.algorithm import UseLearner, UseSettings, use_loop
 from mini_agentic_rl.gateway import ServedPolicy
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
@@ -60,10 +62,11 @@ def copied(path: Path, count: int) -> None:
         connection.commit()
 
 
+@pytest.mark.skipif(SIZE < 1, reason="few sessions are in tests/sessions/test_many_waiting.py; make torture has many")
 def test_a_learner_beside_many_sessions_that_wait(attack: Attack, tmp_path: Path) -> None:
     path, tokenizer = tmp_path / "sessions.db", tiny_tokenizer()
     store = SqlLightningStore(path)
-    count = attack.times(WHOLE if SIZE >= 1 else WHOLE // 5)
+    count = attack.times(WHOLE)
     served = ServedPolicy.load(tiny_model(len(tokenizer)), tokenizer, lora=LoraSettings(r=4), name="tiny")
     with served.serve(store=store, api_keys=["alice"], sessions=SessionSettings()) as gateway:
         judged(gateway.endpoint, "one", KEY, 1.0)
@@ -91,7 +94,7 @@ def test_a_learner_beside_many_sessions_that_wait(attack: Attack, tmp_path: Path
             assert turn() is None
             assert len(learner._waiting) == 1 + count // 2
         for number in range(10):
-            with attack.attempt(("nothing new", number), limit_s=TURN_S if SIZE >= 1 else None):
+            with attack.attempt(("nothing new", number), limit_s=TURN_S):
                 assert turn() is None
         for number in range(STEP_SESSIONS):
             judged(gateway.endpoint, f"new-{number}", "another key", float(number % 2))

@@ -38,9 +38,18 @@ def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         fused: Tensor = _LoraLinear.apply(x, weight_NK, bias_N, a_RK, b_NR, scale)  # type: ignore[no-untyped-call]
         return fused
     y: Tensor = layer.base_layer(x)
-    low_TR = x.reshape(-1, x.shape[-1]) @ a_RK.T.to(x.dtype)
-    y.view(-1, y.shape[-1]).addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
+    _add(x.reshape(-1, x.shape[-1]), a_RK, b_NR, scale, y.view(-1, y.shape[-1]))
     return y
+
+
+def _add(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -> tuple[Tensor, Tensor]:
+    """Add s B A x to y in place; return x as it was read, and A x."""
+    if kernels.can_adapt(x_TK, a_RK, b_NR):
+        x_TK = x_TK.contiguous()
+        return x_TK, kernels.add_adapted(x_TK, a_RK, b_NR, scale, y_TN)
+    low_TR = x_TK @ a_RK.T.to(x_TK.dtype)
+    y_TN.addmm_(low_TR, b_NR.T.to(x_TK.dtype), alpha=scale)
+    return x_TK, low_TR
 
 
 def _plain_adapter(layer: Any, x: Tensor) -> str | None:
@@ -68,12 +77,7 @@ class _LoraLinear(torch.autograd.Function):
         x_TK = x.reshape(-1, x.shape[-1])
         y_TN = nn.functional.linear(x_TK, weight_NK, bias_N)
         ctx.compiled = kernels.can_adapt(x, a_RK, b_NR)
-        if ctx.compiled:
-            x_TK = x_TK.contiguous()
-            low_TR = kernels.add_adapted(x_TK, a_RK, b_NR, scale, y_TN)
-        else:
-            low_TR = x_TK @ a_RK.T.to(x.dtype)
-            y_TN.addmm_(low_TR, b_NR.T.to(x.dtype), alpha=scale)
+        x_TK, low_TR = _add(x_TK, a_RK, b_NR, scale, y_TN)
         ctx.save_for_backward(x_TK, weight_NK, a_RK, b_NR, low_TR)
         ctx.scale = scale
         ctx.shape = x.shape
