@@ -172,9 +172,9 @@ def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatc
     batches: dict[str, Any] = {}
     step = update.update
 
-    def kept_update(learner, batch, settings):
+    def kept_update(learner, batch, *others):
         batches[learner.adapter] = batch
-        return step(learner, batch, settings)
+        return step(learner, batch, *others)
 
     monkeypatch.setattr(update, "update", kept_update)
     finished: list[Any] = []

@@ -228,7 +228,8 @@ class Trainer:
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
     ) -> dict[str, Any]:
-        """`fit` for code that runs in an event loop; returns the algorithm's summary.
+        """`fit` for code that runs in an event loop; returns what `summary.json` says (accuracies with their intervals,
+        seconds, peak memory), and without an output folder the algorithm's own summary.
 
         The run has a thread of its own. Cancelling the caller, as Ctrl-C does, stops the run; what an algorithm does
         when it is interrupted, such as writing a checkpoint, is done before this raises.
@@ -240,9 +241,8 @@ class Trainer:
         with self._run(self.is_dev, agent, train_dataset, val_dataset) as run:
             if run is not None:
                 await run.execute_async()
-        if run is None and self.folder is not None:
-            return self.folder.read_summary()
-        return {} if run is None else dict(run.algorithm_bundle.algorithm.summary)
+        written = {} if self.folder is None else self.folder.read_summary()
+        return written if written or run is None else dict(run.algorithm_bundle.algorithm.summary)
 
     @contextmanager
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
