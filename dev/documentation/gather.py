@@ -8,8 +8,8 @@ from pathlib import Path
 
 from .generated import generated_pages
 from .llms import llms_text
-from .markdown import links, with_links
-from .sources import ROOT, on_the_site, pages, resolved, text_of
+from .markdown import anchors, links, with_anchors, with_links
+from .sources import CHINESE, ROOT, on_the_site, pages, resolved, text_of
 
 
 def gather(folder: Path) -> None:
@@ -29,6 +29,9 @@ def gather(folder: Path) -> None:
                 _copy(path, folder / on_the_site("docs/index.md", f"../{path}", places | {"docs/index.md": "index.md"}))
         # The site has a switch between languages; a page of one language cannot link to one of another there.
         text = re.sub(r"^\[[^\]]*\]\(README[^)]*\)\n\n", "", text, flags=re.MULTILINE)
+        if page.endswith(CHINESE):
+            # An English page without a Chinese one stands on both sides of the site, and links to English headings.
+            text = with_anchors(text, anchors(text_of(page.removesuffix(CHINESE) + ".md")))
         changed = with_links(text, lambda target, page=page: on_the_site(page, target, places))
         _write(folder / place, changed)
     for name, text in generated_pages().items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
@@ -31,12 +31,29 @@ def headings(text: str) -> list[tuple[int, str]]:
     return [(len(found[1]), found[2]) for found in _HEADING.finditer(without_fences(text))]
 
 
-def anchors(text: str) -> set[str]:
-    """Return the anchors that a link may lead to; equal headings are numbered."""
-    found: dict[str, int] = {}
+def anchors(text: str) -> list[str]:
+    """Return the anchor of each heading, to which a link may lead; equal headings are numbered."""
+    found: list[str] = []
+    seen: dict[str, int] = {}
     for _, heading in headings(text):
-        found[slug(heading)] = found.get(slug(heading), 0) + 1
-    return {name if not number else f"{name}-{number}" for name, count in found.items() for number in range(count)}
+        name = slug(heading)
+        number = seen[name] = seen.get(name, -1) + 1
+        found.append(f"{name}-{number}" if number else name)
+    return found
+
+
+def with_anchors(text: str, names: Sequence[str]) -> str:
+    """Return a page whose headings can be reached by `names` as well, one for each in their order."""
+    left = iter(names)
+    kept: list[str] = []
+    start = 0
+    for code in [*FENCE.finditer(text), None]:
+        prose = text[start : len(text) if code is None else code.start()]
+        kept.append(_HEADING.sub(lambda found: f'<a id="{next(left)}"></a>\n\n{found[0]}', prose))
+        if code is not None:
+            kept.append(code[0])
+            start = code.end()
+    return "".join(kept)
 
 
 def links(text: str) -> Iterator[tuple[int, str]]:

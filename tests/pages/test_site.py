@@ -44,7 +44,7 @@ def test_an_anchor_is_the_one_that_github_makes(heading, anchor):
 
 def test_a_link_to_a_heading_is_seen_and_code_is_left_alone():
     text = '# One\n\n## One\n\n[a](b.md#c) `[x](y.md)`\n\n```text\n# no heading\n[x](z.md)\n```\n<img src="p.svg">\n'
-    assert anchors(text) == {"one", "one-1"}
+    assert anchors(text) == ["one", "one-1"]
     assert list(links(text)) == [(5, "b.md#c"), (11, "p.svg")]
     changed = with_links(text, lambda target: f"to/{target}")
     assert "[a](to/b.md#c) `[x](y.md)`" in changed
@@ -67,6 +67,12 @@ def test_a_link_of_a_gathered_page_leads_to_a_file_of_the_site(gathered):
                 missing.append(f"{page.relative_to(gathered)}:{line}: {target}")
     assert missing == []
     assert (gathered / "index.md").read_text(encoding="utf-8").startswith("# mini-agentic-rl")
+
+
+def test_a_chinese_page_is_reached_by_the_anchors_of_the_english_one_as_well(gathered):
+    page = (gathered / "commands.zh.md").read_text(encoding="utf-8")
+    assert page.count('<a id="loggers"></a>\n\n## ') == 1
+    assert page.count("<a id=") == len(anchors(page)) > 5
 
 
 def test_llms_txt_is_what_navigation_and_pages_say():
