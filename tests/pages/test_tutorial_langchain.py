@@ -12,7 +12,7 @@ from pages.snippets import python_block
 PAGE = "docs/tutorials/langchain-agent.md"
 AGENT = python_block(PAGE, "def make_agent(")
 ROLLOUT = python_block(PAGE, "async def solve(")
-TRIED = python_block(PAGE, ".dev(solve")
+TRIED = python_block(PAGE, "total_steps=0")
 TRAINED = python_block(PAGE, 'output_dir="outputs/langchain"')
 USED = python_block(PAGE, "agent.invoke(")
 
@@ -22,7 +22,7 @@ def follow(folder) -> None:
     names = AGENT.run().names
     names |= ROLLOUT.run(given=names).names
     few = {"max_new_tokens=64": "max_new_tokens=6"}
-    names |= TRIED.run(few | {"problems[:4]": "problems[:1]"}, given=names).names
+    names |= TRIED.run(few | {"held_out[:4]": "held_out[:1]"}, given=names).names
     sizes = {"examples=32": "examples=2", "total_steps=15": "total_steps=1, tasks_per_step=1, samples_per_prompt=2"}
     names |= TRAINED.run(
         few | sizes | {"eval_size=100": "eval_size=2", "n_runners=64": "n_runners=4"}, given=names
