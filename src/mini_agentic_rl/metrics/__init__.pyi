@@ -33,6 +33,7 @@ from .prometheus import PrometheusLogger as PrometheusLogger
 from .readable import counted as counted
 from .readable import duration as duration
 from .readable import every as every
+from .readable import latest as latest
 from .readable import number as number
 from .readable import percent as percent
 from .readable import quantity as quantity

@@ -23,6 +23,11 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
+def latest(count: int, one: str) -> str:
+    """Return the newest of something: the last step, the last 5 steps."""
+    return f"the last {one}" if count == 1 else f"the last {counted(count, one)}"
+
+
 def every(count: int, one: str) -> str:
     """Return all of something, as the beginning of a sentence: all 8 rollouts, the one rollout."""
     return f"the one {one}" if count == 1 else f"all {counted(count, one)}"

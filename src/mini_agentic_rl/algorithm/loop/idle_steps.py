@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...errors import RunFailedError
 from ...logging import CountedCauses
-from ...metrics import IDLE, IdleCause, counted, every, idle_cause, percent
+from ...metrics import IDLE, IdleCause, counted, every, idle_cause, latest, percent
 from .sampling import SampledStep
 
 _MANY = 0.5
@@ -75,9 +75,7 @@ class LostSteps:
         _add(self._causes, found.untrained)
         lost = self._causes.counts.total()
         if self._steps >= _HOPELESS_STEPS and lost >= _HOPELESS_ROLLOUTS:
-            raise RunFailedError(
-                f"{every(lost, 'rollout')} of the last {counted(self._steps, 'step')}", self._causes.counts
-            )
+            raise RunFailedError(f"{every(lost, 'rollout')} of {latest(self._steps, 'step')}", self._causes.counts)
 
 
 def failure(rollouts: int, untrained: Mapping[str, int]) -> RunFailedError:

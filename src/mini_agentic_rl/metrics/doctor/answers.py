@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..readable import counted, number, percent
+from ..readable import latest, number, percent
 from .finding import Finding
 from .view import RunView, mean
 
@@ -51,7 +51,7 @@ def cut_answers(view: RunView) -> Finding | None:
         "cut_answers",
         "fault" if often else "watch",
         "Answers are cut off",
-        f"{percent(share, 0)} of the rollouts of the last {counted(len(found), 'step')} ended at a bound of their "
+        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended at a bound of their "
         "length, before the answer was complete",
         "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
         "`mask_truncated` does not train what was cut",

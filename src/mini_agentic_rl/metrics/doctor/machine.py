@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..readable import counted, duration, number, percent
+from ..readable import duration, latest, number, percent
 from .finding import Finding
 from .view import RunView, mean
 
@@ -64,8 +64,8 @@ def shared_machine(view: RunView) -> Finding | None:
         "shared_machine",
         "watch",
         "Other work takes the processor",
-        f"of {cores:g} cores that this run may use, {free:.1f} were free for it in the last "
-        f"{counted(len(found), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
+        f"of {cores:g} cores that this run may use, {free:.1f} were free for it in "
+        f"{latest(len(found), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
         "End the other work, or leave cores to it: OMP_NUM_THREADS sets the threads of this run; seconds of such a run "
         "say nothing about the settings",
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from ..readable import counted, number, percent
+from ..readable import latest, number, percent
 from .finding import Finding, Level
 from .view import Measured, RunView, mean
 
@@ -79,7 +79,7 @@ def equal_rewards(view: RunView) -> Finding | None:
     elif cause == "alike" and abs(reward) <= _NEAR:
         cause = "unsolved"
     seen = (
-        f"in {groups - signals:.0f} of {groups:.0f} groups of the last {counted(len(found), 'step')} all rollouts "
+        f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(found), 'step')} all rollouts "
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
     )
     level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
