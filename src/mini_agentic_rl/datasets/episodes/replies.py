@@ -39,7 +39,7 @@ def plain(text: str) -> str:
     text = " ".join(text.split())
     if _NUMBER.fullmatch(text):
         return text.replace(",", "")
-    return text.casefold().removesuffix(".")
+    return text.casefold().removesuffix(".").rstrip()
 
 
 def number_of(text: str) -> str | None:
