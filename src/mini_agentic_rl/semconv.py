@@ -101,39 +101,6 @@ class LearnerSpanAttributes:
     """Entropies (nats) of the distributions that they were drawn from."""
 
 
-class CompletionSpanAttributes:
-    """Attributes of the span of one LLM call: OpenTelemetry's GenAI names, then the tokens."""
-
-    SPAN_NAME: Final = "openai.chat.completion"
-    SYSTEM: Final = "gen_ai.system"
-    OPERATION: Final = "gen_ai.operation.name"
-    AGENT_NAME: Final = "gen_ai.agent.name"
-    REQUEST_MODEL: Final = "gen_ai.request.model"
-    REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
-    RESPONSE_ID: Final = "gen_ai.response.id"
-    RESPONSE_MODEL: Final = "gen_ai.response.model"
-    FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
-    INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-    OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-    INPUT_MESSAGES: Final = "gen_ai.input.messages"
-    """JSON text of the request's messages."""
-    OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
-    """JSON text of the one message of this choice, as the agent received it."""
-    TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
-    """JSON text of the request's tools."""
-    PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
-    RESPONSE_TOKEN_IDS: Final = "response_token_ids"
-    RESPONSE_LOGPROBS: Final = "response_logprobs"
-    RESPONSE_FORCED_POSITIONS: Final = "response_forced_positions"
-    """Indices of the response tokens that a constraint left no choice about; absent where there are none."""
-    POLICY_VERSION: Final = "policy_version"
-    POLICY_VERSIONS: Final = "policy_versions"
-    """Version that sampled each response token; absent where `POLICY_VERSION` sampled all of them."""
-    CHOICE_INDEX: Final = "choice_index"
-    UNTRAINABLE: Final = "agentlightning.untrainable"
-    """Reason why the call cannot be trained: what its model's server did not report."""
-
-
 class GenAiAttributes:
     """Names of OpenTelemetry's conventions for generative AI, under which spans are exported to other tools."""
 
@@ -170,3 +137,36 @@ class GenAiAttributes:
     CHAT: Final = "chat"
     INVOKE_AGENT: Final = "invoke_agent"
     EXECUTE_TOOL: Final = "execute_tool"
+
+
+class CompletionSpanAttributes:
+    """Attributes of the span of one LLM call: OpenTelemetry's GenAI names, then the tokens."""
+
+    SPAN_NAME: Final = "openai.chat.completion"
+    SYSTEM: Final = "gen_ai.system"
+    OPERATION: Final = GenAiAttributes.OPERATION
+    AGENT_NAME: Final = GenAiAttributes.AGENT_NAME
+    REQUEST_MODEL: Final = GenAiAttributes.REQUEST_MODEL
+    REQUEST_TEMPERATURE: Final = GenAiAttributes.REQUEST_TEMPERATURE
+    RESPONSE_ID: Final = GenAiAttributes.RESPONSE_ID
+    RESPONSE_MODEL: Final = GenAiAttributes.RESPONSE_MODEL
+    FINISH_REASONS: Final = GenAiAttributes.FINISH_REASONS
+    INPUT_TOKENS: Final = GenAiAttributes.INPUT_TOKENS
+    OUTPUT_TOKENS: Final = GenAiAttributes.OUTPUT_TOKENS
+    INPUT_MESSAGES: Final = GenAiAttributes.INPUT_MESSAGES
+    """JSON text of the request's messages."""
+    OUTPUT_MESSAGES: Final = GenAiAttributes.OUTPUT_MESSAGES
+    """JSON text of the one message of this choice, as the agent received it."""
+    TOOL_DEFINITIONS: Final = GenAiAttributes.TOOL_DEFINITIONS
+    """JSON text of the request's tools."""
+    PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
+    RESPONSE_TOKEN_IDS: Final = "response_token_ids"
+    RESPONSE_LOGPROBS: Final = "response_logprobs"
+    RESPONSE_FORCED_POSITIONS: Final = "response_forced_positions"
+    """Indices of the response tokens that a constraint left no choice about; absent where there are none."""
+    POLICY_VERSION: Final = "policy_version"
+    POLICY_VERSIONS: Final = "policy_versions"
+    """Version that sampled each response token; absent where `POLICY_VERSION` sampled all of them."""
+    CHOICE_INDEX: Final = "choice_index"
+    UNTRAINABLE: Final = "agentlightning.untrainable"
+    """Reason why the call cannot be trained: what its model's server did not report."""

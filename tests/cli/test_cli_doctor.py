@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.store import SqlLightningStore
 
+NO_PICTURES = "matplotlib is not installed: the pictures that `report` draws are left unchecked"
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jbye\u202e"
 TOOL = json.dumps([{"type": "function", "function": {"name": "calculator", "parameters": {}}}])
 
@@ -160,7 +161,7 @@ def test_watch_knows_whether_somebody_still_writes(tmp_path, pid, state):
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_report_draws_the_curves(idle, tmp_path, form, begins):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason=NO_PICTURES)
     target = tmp_path / f"curves.{form}"
     result = invoke("report", str(idle), "--format", form, "--output", str(target))
     assert result.exit_code == 0, result.stderr
@@ -177,7 +178,7 @@ def test_report_writes_the_page_of_a_run_that_has_not_ended(tmp_path):
 
 
 def test_a_report_that_cannot_be_written_is_one_line(idle, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason=NO_PICTURES)
     result = invoke("report", str(idle), "--output", str(tmp_path / "none" / "curves.png"))
     assert result.exit_code == 2
     assert "none/curves.png cannot be written" in result.stderr

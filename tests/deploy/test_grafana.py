@@ -14,28 +14,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
-from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import MiniGRPO, Trainer
 from mini_agentic_rl.cli.store_server import ServeStoreSettings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.metrics import PrometheusLogger
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
+from talking import Talking
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 SELECTOR = re.compile(r"(mini_agentic_rl_\w+)(?:\{name=~\"([^\"]*)\"\})?")
-
-
-class Talking(LitAgent):
-    async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        body = {"model": llm.model, "messages": [{"role": "user", "content": task["word"]}], "max_tokens": 4}
-        async with httpx.AsyncClient(timeout=60) as client:
-            answer = await client.post(f"{url}/chat/completions", json=body)
-        return float(len(answer.json()["choices"][0]["message"]["content"]) % 2)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,10 @@ import httpx
 import pytest
 
 from exporter.recorded import two_calls
-from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import MiniGRPO, Trainer
 from mini_agentic_rl.exporter import TraceExportSettings, exported
 from mini_agentic_rl.store import InMemoryLightningStore
+from talking import Talking
 
 PYTHON = os.environ.get("PHOENIX_PYTHON", "")
 PROJECT = "default"
@@ -154,16 +155,6 @@ def test_messages_are_valid_by_the_schemas_of_the_conventions(shown):
     )
     done = subprocess.run([PYTHON, "-c", program], input=json.dumps(messages), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-class Talking(LitAgent):
-    async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        body = {"model": llm.model, "messages": [{"role": "user", "content": task["word"]}], "max_tokens": 4}
-        async with httpx.AsyncClient(timeout=60) as client:
-            answer = await client.post(f"{url}/chat/completions", json=body)
-        return float(len(answer.json()["choices"][0]["message"]["content"]) % 2)
 
 
 def test_a_training_is_seen_in_phoenix_while_it_runs(phoenix, tiny_folder):

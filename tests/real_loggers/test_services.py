@@ -9,25 +9,15 @@ import json
 import sqlite3
 from pathlib import Path
 
-import httpx
 import pytest
 
-from mini_agentic_rl import LitAgent, MiniGRPO
+from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.metrics import check_loggers, read_metrics
 from mini_agentic_rl.trainer import RunFolder, RunSettings, Trainer, recorded
+from talking import Talking
 
 SERVICES = ["tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
 WORD = "an unmistakable question"
-
-
-class Talking(LitAgent):
-    async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        body = {"model": llm.model, "messages": [{"role": "user", "content": task["word"]}], "max_tokens": 4}
-        async with httpx.AsyncClient(timeout=60) as client:
-            answer = await client.post(f"{url}/chat/completions", json=body)
-        return float(len(answer.json()["choices"][0]["message"]["content"]) % 2)
 
 
 @pytest.fixture(scope="module")

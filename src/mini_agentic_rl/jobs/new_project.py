@@ -92,7 +92,7 @@ from reward import reward
 
 
 class Agent(LitAgent):
-    """What is trained. Put your own agent here: anything that takes a base URL."""
+    """Answers a task with one call. Put your own agent here: anything that takes a base URL."""
 
     async def rollout_async(self, task, resources, rollout):
         """Try one task, a row of tasks/train.jsonl; the number that is returned is its reward."""
