@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from forking import status_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -60,10 +62,17 @@ def _run(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
+def _settle_threads() -> None:
+    """Let torch renew its pool of threads now; threads that are the first to use it after a fork, as those that load a
+    model's weights, find none while one of them renews it ("Invalid thread pool")."""
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def main() -> None:
     """Run the benchmark of the command line."""
     del sys.argv[0]
     sys.path.insert(0, str(BENCHMARKS))
+    os.register_at_fork(after_in_child=_settle_threads)
     subprocess.Popen = Forked  # type: ignore[misc]  # what `subprocess.run` starts, too
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
