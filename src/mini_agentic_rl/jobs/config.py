@@ -17,6 +17,7 @@ from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
+from ..recipes.harness import TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
@@ -75,6 +76,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
+        "Agent that is a command": ("harness.*",),
         "Model": (
             "load.*",
             "preset",
@@ -225,6 +227,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
+    harness: HarnessSettings = HarnessSettings()
     gepa: GEPASettings = GEPASettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     loop: GRPOSettings | PPOSettings = GRPOSettings()
@@ -247,7 +250,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
             loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
-        given = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset), **value}
+        harness = info.data.get("harness", HarnessSettings())
+        tokens = TOKENS_OF_CALL if harness.agent_command else tokens_of_call(tasks.agent, tasks.dataset)
+        given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
             foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
@@ -331,6 +336,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
         if "output_dir" not in config.run.model_fields_set:
             changes["run"] = {"output_dir": Path("outputs", f"{tasks.agent}-agent")}
+    if config.harness.agent_command and "output_dir" not in config.run.model_fields_set:
+        changes["run"] = {"output_dir": Path("outputs/command-agent")}
     for path, value in training_defaults(tasks.agent, tasks.dataset).items():
         group, name = path.split(".")
         settings = getattr(config, group)

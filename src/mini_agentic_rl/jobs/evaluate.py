@@ -12,8 +12,9 @@ from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
-from ..recipes import load_recipe, load_tasks, tokens_of_call
+from ..recipes import load_tasks, tokens_of_call
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
+from .agents import load_agent
 from .config import SqlTrainConfig, tasks_of_family
 from .settings import EvalSettings
 
@@ -25,7 +26,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         UserError: a setting cannot work.
     """
     settings = _with_defaults_of_agent(settings)
-    recipe = load_recipe(settings.tasks.agent, settings.tasks.dataset)
+    recipe = load_agent(settings.tasks, settings.harness)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
     tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
