@@ -91,9 +91,9 @@ class HarnessAgent(LitAgent[Any]):
         if ended.left_behind:
             logger.info("the command left %d processes behind, which were killed", ended.left_behind)
         said = ended.stderr.strip() or ended.stdout.strip()
-        last = f"; its last words: {said[-300:]}" if said else ""
+        last = f" Its last words: {said[-300:]}" if said else ""
         if ended.limit is not None or (ended.exit_code or 0) < 0:
-            raise HarnessError(f"the command {ended.describe()} after {ended.seconds:.1f} s{last}")
+            raise HarnessError(f"the command {ended.describe()} after {ended.seconds:.1f} s.{last}")
         if await self._calls(rollout) == 0:
             raise HarnessError(
                 f"the command {ended.describe()} and never called the model: does it read OPENAI_BASE_URL or "

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from ...errors import UserError
 from ...http import is_loopback
 from .errors import HarnessError
-from .namespaces import loopback_url, short_socket
+from .namespaces import inner_port, loopback_url, short_socket
 from .relay import relay
 from .sandbox import Confined, Ended, exit_code_of
 from .settings import MIB
@@ -113,7 +113,7 @@ class DockerSandbox:
         if socket is not None and confined.gateway is not None:
             words += ["--mount", f"type=bind,source={PROGRAMS / 'inside.py'},target={_INSIDE},readonly"]
             words += ["--mount", f"type=bind,source={socket.parent},target={_SOCKET_FOLDER}"]
-            way = ["--relay", str(confined.gateway[1]), f"{_SOCKET_FOLDER}/{socket.name}"]
+            way = ["--relay", str(inner_port(confined.gateway[1])), f"{_SOCKET_FOLDER}/{socket.name}"]
             command = ["python3", "-I", "-S", _INSIDE, *way, "--", *command]
         for key, value in confined.env.items():
             if key != "PATH":  # the image's own

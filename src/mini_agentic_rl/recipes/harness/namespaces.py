@@ -23,6 +23,7 @@ from .relay import relay
 from .sandbox import Confined, Ended, exit_code_of
 from .supervised import PROGRAMS, run_supervised
 
+_UNPRIVILEGED: Final = 1024
 _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
@@ -51,7 +52,7 @@ class BubblewrapSandbox:
             if self._network == "closed" and confined.gateway is not None:
                 socket = short_socket(stack)
                 await stack.enter_async_context(relay(socket, confined.gateway))
-                way, shown = ["--relay", str(confined.gateway[1]), str(socket)], [socket]
+                way, shown = ["--relay", str(inner_port(confined.gateway[1])), str(socket)], [socket]
             inner = [
                 *(sys.executable, "-I", "-S", str(PROGRAMS / "inside.py")),
                 *("--processes", str(confined.limits.processes), *way, "--", *confined.words),
@@ -109,4 +110,9 @@ def loopback_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme != "http":
         raise HarnessError(f"{url}: a sandbox with a closed network reaches a gateway over plain HTTP alone")
-    return parts._replace(netloc=f"127.0.0.1:{parts.port or 80}").geturl()
+    return parts._replace(netloc=f"127.0.0.1:{inner_port(parts.port or 80)}").geturl()
+
+
+def inner_port(port: int) -> int:
+    """Return the port of a gateway on the loopback of a sandbox: its own, unless that takes a privilege."""
+    return port if port >= _UNPRIVILEGED else _UNPRIVILEGED + port

@@ -1,8 +1,8 @@
 """Sandboxes: where a command runs, what it may take, and what came of it.
 
 A `Sandbox` runs one `Confined` command to its end and returns the `Ended`. `process` and `bubblewrap` are local; these
-and the client of `docker` run under one supervisor (`supervised`), which bounds output, time and the scratch folder, and
-kills what is left. `kubernetes` goes by `kubectl`.
+and the client of `docker` run under one supervisor (`supervised`), which bounds output, time and the scratch folder,
+and kills what is left. `kubernetes` goes by `kubectl`.
 """
 
 from __future__ import annotations

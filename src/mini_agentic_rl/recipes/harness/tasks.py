@@ -84,6 +84,8 @@ def load_task_folder(path: Path, split: str, size: int | None, seed: int) -> Tas
     for folder in _folders(path):
         part = folder.parent.name if folder.parent != path else "all"
         parts.setdefault(part, []).append(_row(folder, path))
+    if split in parts:  # what is named so is so, though it be the only one
+        return choose(parts[split], size, seed)
     return choose(select(parts, split, lambda row: str(row["id"])), size, seed)
 
 

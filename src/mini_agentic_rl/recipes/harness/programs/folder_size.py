@@ -23,13 +23,13 @@ class FolderSize:
         self._size = 0
         self._next = 0.0
 
-    def look(self) -> int:
-        """Return the size, as it was at the last look."""
+    def look(self, *, now: bool = False) -> int:
+        """Return the size as it was at the last look, or with `now` as it is."""
         begun = time.monotonic()
-        if begun >= self._next:
+        if now or begun >= self._next:
             self._size = sum(map(_size, self._folders))
-            now = time.monotonic()
-            self._next = now + max(_FIRST_SECONDS, _SHARE * (now - begun))
+            done = time.monotonic()
+            self._next = done + max(_FIRST_SECONDS, _SHARE * (done - begun))
         return self._size
 
 

@@ -79,6 +79,8 @@ class Supervised:
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
         for output in self._outputs:
             output.drain()
+        if self.ended_by is None and self._sizes.look(now=True) > self._limits["disk"]:
+            self.ended_by = "disk"
         self._after()
         return {
             "status": self._status,
