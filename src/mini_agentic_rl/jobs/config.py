@@ -76,7 +76,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
-        "Agent that is a command": ("harness.*",),
         "Model": (
             "load.*",
             "preset",
@@ -106,6 +105,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "run.overwrite",
             "json_output",
         ),
+        "Agent that is a command": ("harness.*",),
         "Prompt before weights": (
             "optimize_prompt",
             "prompt_file",

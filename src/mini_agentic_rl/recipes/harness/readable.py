@@ -77,7 +77,7 @@ def _installation(folder: Path, hidden: Sequence[Path]) -> list[Path]:
     above = folder.parent
     private = (Path.home().resolve(), Path("/"), Path("/tmp"), Path("/home"), Path("/root"))
     is_open = above.resolve() not in private and not any(one.is_relative_to(above.resolve()) for one in hidden)
-    if folder.name in ("bin", ".bin", "sbin", "Scripts") and is_open:
+    if folder.name in ("bin", ".bin", "sbin", "shims", "Scripts") and is_open:
         found.append(above)
     resolved = folder.resolve()
     if resolved != folder:

@@ -24,7 +24,7 @@ _LINUX: Final = sys.platform == "linux"
 
 @dataclass
 class Usage:
-    """What processes take together."""
+    """Resources that processes take together."""
 
     processes: int = 0
     """Processes and their threads."""

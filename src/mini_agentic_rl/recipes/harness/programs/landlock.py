@@ -1,4 +1,4 @@
-"""Landlock: what a process of Linux may read, write, reach and signal from here on, with all that it starts.
+"""Landlock: all that a process of Linux may read, write, reach and signal from here on, with all that it starts.
 
 The kernel's interface (`man 7 landlock`) has no wrapper in C's library, so that the system calls are made by number,
 which is the same on every architecture. A kernel knows a version of it: files from 1, TCP ports from 4, signals and

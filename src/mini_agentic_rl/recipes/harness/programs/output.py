@@ -12,7 +12,7 @@ _BREATH_SECONDS: Final = 0.002
 
 
 class KeptOutput:
-    """What was read from a pipe, bounded."""
+    """Bytes that were read from a pipe, bounded."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         """`descriptor` is the pipe's, which does not block; `limit` is in bytes."""
