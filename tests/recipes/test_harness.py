@@ -137,6 +137,14 @@ def test_no_daemon_outlives_its_rollout(sandbox, play: Play):
     assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "987"]]
 
 
+def test_what_kills_its_supervisor_ends_with_its_processes(play: Play, monkeypatch):
+    monkeypatch.setattr(landlock, "version", lambda: 0)  # which would forbid the signal
+    script = "setsid sleep 986 & while ! pgrep -x -f 'sleep 986' > /dev/null; do :; done; kill -9 $PPID; sleep 986"
+    with pytest.raises(HarnessError, match="its supervisor was killed; so was all that bore its mark"):
+        play(shell(script))
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "986"]]
+
+
 BOUNDS: list[tuple[str, dict[str, Any], str]] = [
     ("sleep 987", {"sandbox_seconds": 0.3}, "sandbox_seconds"),
     (shell("while :; do :; done"), {"sandbox_cpu_seconds": 0.3}, "sandbox_cpu_seconds"),
@@ -243,6 +251,8 @@ async def test_the_reward_is_the_tests_the_written_number_the_function_or_the_ex
     assert (await untested._rewards(task, replace(ended, agent=Ended(3))))["reward"] == 0.0
     with pytest.raises(HarnessError, match=r"'lots' to \$REWARD_FILE, which is no number"):
         await rewards("true", test_command=shell("echo lots > $REWARD_FILE"))
+    with pytest.raises(HarnessError, match=r"'' to .REWARD_FILE, which is no number"):
+        await rewards("true", test_command=shell("mkfifo $REWARD_FILE"))
     with pytest.raises(HarnessError, match=r"the test command cannot be run: .*no-such-test"):
         await rewards("true", test_command=shell("no-such-test"))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.test_kubernetes import kind_of, strangers
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import HarnessError, HarnessSettings, kubernetes
 from mini_agentic_rl.recipes.harness.docker import DockerSandbox
@@ -164,3 +165,12 @@ def test_a_job_closes_what_it_can(programs):
     assert json.loads(json.dumps(job)) == job
     closed = job_manifest(replace(asked, gateway=None), "one", cpus=1, closed=True)["items"][0]
     assert closed["spec"]["egress"] == []
+
+
+def test_the_job_and_its_policy_fit_the_api(programs):
+    pytest.importorskip("lightkube.models", reason="lightkube-models is not installed: the Job is left unchecked")
+    items = job_manifest(confined(programs, "agent"), "one", cpus=1, closed=True)["items"]
+    assert [one["kind"] for one in items] == ["NetworkPolicy", "Job"]
+    for one in items:
+        assert list(strangers(one, kind_of(one), one["kind"])) == []
+        assert list(strangers({**one, "spek": 1}, kind_of(one), one["kind"])) == [f"{one['kind']} has no spek"]

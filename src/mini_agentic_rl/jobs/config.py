@@ -17,7 +17,7 @@ from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import tokens_of_call, training_defaults
-from ..recipes.harness import TOKENS_OF_CALL, HarnessSettings
+from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
@@ -336,8 +336,11 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
         if "output_dir" not in config.run.model_fields_set:
             changes["run"] = {"output_dir": Path("outputs", f"{tasks.agent}-agent")}
-    if config.harness.agent_command and "output_dir" not in config.run.model_fields_set:
-        changes["run"] = {"output_dir": Path("outputs/command-agent")}
+    if config.harness.agent_command:
+        if "output_dir" not in config.run.model_fields_set:
+            changes["run"] = {"output_dir": Path("outputs/command-agent")}
+        if "n_runners" not in config.model_fields_set:
+            changes["n_runners"] = COMMANDS_AT_ONCE
     for path, value in training_defaults(tasks.agent, tasks.dataset).items():
         group, name = path.split(".")
         settings = getattr(config, group)

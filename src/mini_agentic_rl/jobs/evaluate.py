@@ -13,6 +13,7 @@ from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
 from ..recipes import load_tasks, tokens_of_call
+from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .agents import load_agent
 from .config import SqlTrainConfig, tasks_of_family
@@ -46,7 +47,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         trainer = Trainer(
             algorithm=algorithm,
             hooks=recipe.hooks,
-            n_runners=settings.n_runners,
+            n_runners=_runners(settings),
             logger=logger,
             otlp=settings.export,
         )
@@ -72,6 +73,12 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         whole = {**result, "answers": answers, "rollouts": shown}
         write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
+
+
+def _runners(settings: EvalSettings) -> int:
+    """Return the number of rollouts at the same time; fewer where each is a program of its own."""
+    is_open = settings.harness.agent_command and "n_runners" not in settings.model_fields_set
+    return COMMANDS_AT_ONCE if is_open else settings.n_runners
 
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:

@@ -43,7 +43,10 @@ def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden:
         wanted += _installation(Path(folder), kept_out)
     for command in words:
         wanted += _of_program(command[0], kept_out)
-        wanted += [Path(word).parent for word in command[1:] if os.path.isabs(word) and Path(word).is_file()]
+        for word in command[1:]:
+            if os.path.isabs(word) and os.path.isfile(word):
+                file = Path(word)
+                wanted.append(file if file.parent.resolve() in _private() else file.parent)
     paths: list[str] = []
     listed: list[str] = []
     for path in [*wanted, *more]:
@@ -59,8 +62,11 @@ def _of_program(name: str, hidden: Sequence[Path]) -> list[Path]:
     paths: list[Path] = []
     for program in (Path(found).absolute(), Path(found).resolve()):
         paths += _installation(program.parent, hidden)
-        with open(program, "rb") as file:
-            first = file.readline(_FIRST_LINE)
+        try:
+            with open(program, "rb") as file:
+                first = file.readline(_FIRST_LINE)
+        except OSError:  # it may be executed, and not be read
+            continue
         if first.startswith(b"#!"):
             interpreter = first[2:].decode(errors="replace").split()
             for word in interpreter[:1]:
@@ -70,13 +76,17 @@ def _of_program(name: str, hidden: Sequence[Path]) -> list[Path]:
     return paths
 
 
+def _private() -> tuple[Path, ...]:
+    """Return folders that are not opened for the sake of one file in them."""
+    return (Path.home().resolve(), *map(Path, ("/", "/tmp", "/var/tmp", "/home", "/root", "/Users")))
+
+
 def _installation(folder: Path, hidden: Sequence[Path]) -> list[Path]:
     """Return the folder of a program, or where that is a `bin` the one above it, with libraries and all; never a home,
     nor a folder with something hidden in it."""
     found = [folder]
     above = folder.parent
-    private = (Path.home().resolve(), Path("/"), Path("/tmp"), Path("/home"), Path("/root"))
-    is_open = above.resolve() not in private and not any(one.is_relative_to(above.resolve()) for one in hidden)
+    is_open = above.resolve() not in _private() and not any(one.is_relative_to(above.resolve()) for one in hidden)
     if folder.name in ("bin", ".bin", "sbin", "shims", "Scripts") and is_open:
         found.append(above)
     resolved = folder.resolve()

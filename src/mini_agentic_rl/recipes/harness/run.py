@@ -7,6 +7,8 @@ put back before they are run, and they run with a home of their own in a folder 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ _REWARD: Final = "reward.txt"
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST_WORD: Final = 130_000
 """Bytes of one word of a command, which Linux bounds."""
+_LONGEST_NUMBER: Final = 100
 _NOT_FOUND: Final = (126, 127)
 
 
@@ -166,12 +169,13 @@ class HarnessRun:
 
     def _hidden(self) -> list[Path]:
         """Return the folder with all tasks, of which the sandbox may show nothing."""
-        return [] if self._folder is None else [self._folder.parent]
+        if self._folder is None:
+            return []
+        parents = self._folder.parents  # the task's id is its place below that folder
+        return [parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
 
 
 def _copy_tests(source: Path, target: Path) -> None:
-    import shutil
-
     shutil.copytree(source, target, symlinks=True)
 
 
@@ -181,10 +185,16 @@ def _number(path: Path) -> float | None:
     Raises:
         HarnessError: it holds something else.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")[:100].strip()
+    try:  # what the agent wrote ran beside the tests: a pipe in the file's place must not be waited for
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    try:
+        text = os.read(opened, _LONGEST_NUMBER).decode("utf-8", "replace").strip()
+    except OSError:
+        text = ""
+    finally:
+        os.close(opened)
     try:
         return float(text)
     except ValueError:

@@ -13,6 +13,8 @@ MIB = 1 << 20
 
 TOKENS_OF_CALL = 1024
 """Tokens of a call of a program that works on files, where nothing else is said."""
+COMMANDS_AT_ONCE = 8
+"""Rollouts at the same time, where nothing else is said: each is at least one program."""
 
 
 class HarnessSettings(Settings):
