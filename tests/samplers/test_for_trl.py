@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig
-from tiny import tiny_model, tiny_tokenizer
 
 from datasets import Dataset
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.samplers import TRLSampler
+from tiny import tiny_model, tiny_tokenizer
 
 trl = pytest.importorskip("trl", reason="trl is not installed: the engine as TRL's sampler is left unchecked")
 
@@ -78,7 +78,9 @@ def trained(tmp_path_factory):
                 differences.append(float((torch.tensor(ours) - theirs).abs().max()))
             return answers
 
-        trainer = trainer_of(tmp_path_factory.mktemp(name), tiny_model(len(tiny_tokenizer())), checked, peft_config=lora)
+        trainer = trainer_of(
+            tmp_path_factory.mktemp(name), tiny_model(len(tiny_tokenizer())), checked, peft_config=lora
+        )
         before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
         trainer.train()
         after = trainer.model.state_dict()
@@ -132,7 +134,7 @@ def test_what_the_engine_does_not_do_is_refused_by_its_name(tmp_path):
         sampler([TASKS[0]["prompt"]], trainer)
     trainer.tools = []
     long = [{"role": "user", "content": "x" * 600}]
-    with pytest.raises(UserError, match="cannot be sampled from: .*512"):
+    with pytest.raises(UserError, match=r"cannot be sampled from: .*512"):
         sampler([long], trainer)
     assert len(sampler([TASKS[0]["prompt"]], trainer)["completion_ids"]) == 1
     sampler.close()

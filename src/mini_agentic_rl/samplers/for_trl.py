@@ -1,6 +1,6 @@
 """The engine as the sampler of TRL's GRPOTrainer: `GRPOTrainer(…, rollout_func=TRLSampler())`.
 
-It samples with the very weights that TRL trains; there is no copy of them and no server that has to be told of new ones.
+It samples with the very weights that TRL trains: no copy of them is made, and no server has to be told of new ones.
 Between two calls the model is as TRL means it: attention, training mode, cache and all.
 
 TRL has one turn in mind where it calls a rollout function: tools and environments of the trainer's own are refused.
@@ -130,8 +130,8 @@ class TRLSampler:
 def _check(trainer: Any) -> None:
     if trainer.tools:
         raise UserError(
-            "the engine answers TRL's rollout_func with one turn, but the trainer has tools or environments: train them "
-            "here (GRPOTrainerWrapper(environment_factory=…)), or let TRL sample"
+            "the engine answers TRL's rollout_func with one turn, but the trainer has tools or environments: train "
+            "them here (GRPOTrainerWrapper(environment_factory=…)), or let TRL sample"
         )
     for name, value in _REFUSED.items():
         found = getattr(trainer, name)
@@ -181,8 +181,7 @@ def _at_once(policy: Policy, requests: Sequence[TokenRequest]) -> list[TokenDelt
     answers: list[Future[TokenDelta]] = [Future() for _ in requests]
     try:
         checked = [
-            policy.engine.checked(request, answer.set_result)
-            for request, answer in zip(requests, answers, strict=True)
+            policy.engine.checked(request, answer.set_result) for request, answer in zip(requests, answers, strict=True)
         ]
         for sequence in checked:
             policy.engine.queue(sequence)
