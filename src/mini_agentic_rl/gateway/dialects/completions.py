@@ -49,7 +49,7 @@ class CompletionsDialect:
                 raise BadRequestError(f"{name} is not served: leave it out", param=name)
         if request.best_of is not None and request.best_of != (body.get("n") or 1):
             raise BadRequestError("best_of is not served: ask for n answers", param="best_of")
-        chat = {name: body[name] for name in _AS_CHAT if name in body}
+        chat: Json = {name: body[name] for name in _AS_CHAT if name in body}
         chat |= {
             "messages": [{"role": "user", "content": ""}],
             "raw_prompt": _one(request.prompt),
@@ -129,10 +129,10 @@ def _one(prompt: str | list[int] | list[str] | list[list[int]]) -> str | list[in
     """
     if isinstance(prompt, str):
         return prompt
-    if prompt and isinstance(prompt[0], int):
-        return prompt  # type: ignore[return-value]  # checked: ids and nothing else
-    if len(prompt) != 1 or not prompt[0]:
-        raise BadRequestError(
-            f"prompt: expected one prompt, not {len(prompt)}: make a request for each", param="prompt"
-        )
-    return prompt[0]  # type: ignore[return-value]  # not a bare id
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids:
+        return ids
+    given = [item for item in prompt if not isinstance(item, int)]
+    if len(given) != 1 or not given[0]:
+        raise BadRequestError(f"prompt: expected one prompt, not {len(given)}: make a request for each", param="prompt")
+    return given[0]

@@ -1,4 +1,4 @@
-"""Events of agent-lightning 1.0, and the spans that they are here: rewards, model calls, and what else an agent tells."""
+"""Events of agent-lightning 1.0, and the spans that they are here: rewards, model calls, and what an agent tells."""
 
 from __future__ import annotations
 

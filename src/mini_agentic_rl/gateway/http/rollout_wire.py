@@ -30,6 +30,7 @@ from ...http import (
     OverloadedError,
     RequestMetrics,
     checked,
+    encode,
     guarded,
     json_response,
     openai_response,
@@ -143,7 +144,8 @@ class RolloutWire:
             found = events_of(await _asked(store.query_spans(rollout_id, attempt_id)))
             kind = request.query_params.get("event_type")
             found = [event for event in found if kind is None or event["event_type"] == kind]
-            return json_response(trimmed(found) if request.query_params.get("format") == "triplet" else found)
+            told = trimmed(found) if request.query_params.get("format") == "triplet" else found
+            return Response(encode(told), media_type="application/json")
 
         async def rollout(request: Request) -> Response:
             found = await self._rollout(request.path_params["rollout_id"])
