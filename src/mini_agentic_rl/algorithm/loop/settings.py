@@ -8,7 +8,15 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
+from ..losses import (
+    PRESETS,
+    Aggregation,
+    ImportanceCorrection,
+    KLEstimator,
+    PolicyLossName,
+    PresetName,
+    is_preset,
+)
 from ..settings import OnFailure, RolloutSettings
 
 Baseline = Literal["group", "leave_one_out", "none"]
@@ -167,7 +175,7 @@ class LoopSettings(RolloutSettings):
         if not isinstance(values, Mapping):
             return handler(values)
         name = values.get("preset", "grpo")
-        preset = PRESETS.get(name) if isinstance(name, str) else None
+        preset = PRESETS[name] if isinstance(name, str) and is_preset(name) else None
         if preset is None:
             return handler(values)
         settings = handler({**_for_stale(preset, values), **preset, **values})
