@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 
@@ -129,8 +130,11 @@ def test_what_is_no_source_is_said_with_what_would_be(spec, told):
         open_foreign(spec)
 
 
-async def test_the_command_says_what_it_took_over(tmp_path):
-    folder = write(tmp_path / "dump", await documents_of(await recorded()), "bson")
+def test_the_command_says_what_it_took_over(tmp_path):
+    async def documents():
+        return await documents_of(await recorded())
+
+    folder = write(tmp_path / "dump", asyncio.run(documents()), "bson")
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "rollouts.bson").write_bytes(b"\x30\x00\x00")

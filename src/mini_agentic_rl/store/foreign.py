@@ -10,7 +10,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Protocol
+from typing import IO, Any, Final, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 from ..errors import MissingPackageError, UserError
@@ -81,7 +81,8 @@ class _Folder:
         if file is None:
             return
         try:
-            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            with file.open("rb") as whole:
+                opened = cast(IO[bytes], gzip.open(whole)) if file.suffix == ".gz" else whole
                 for document in _read(opened, file):
                     if _is_of(document, self._partition):
                         yield document
@@ -150,7 +151,8 @@ class _Server:
 
 
 async def _none() -> AsyncIterator[Document]:
-    for document in ():
+    nothing: list[Document] = []
+    for document in nothing:
         yield document
 
 
