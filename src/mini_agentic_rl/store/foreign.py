@@ -82,7 +82,7 @@ class _Folder:
             return
         try:
             with file.open("rb") as whole:
-                opened = cast(IO[bytes], gzip.open(whole)) if file.suffix == ".gz" else whole
+                opened = cast(IO[bytes], gzip.GzipFile(fileobj=whole)) if file.suffix == ".gz" else whole
                 for document in _read(opened, file):
                     if _is_of(document, self._partition):
                         yield document

@@ -43,8 +43,8 @@ class AgentClassProgram(LitAgent[Any]):
 
     Args:
         agent_class: `package.module.Class` or `package.module:Class`; the working directory is on the import path.
-        env_map: variables by name: `input` is the whole task, `input.a.0` a part of it, anything else a text. What is no
-            text becomes JSON.
+        env_map: variables by name: `input` is the whole task, `input.a.0` a part of it, anything else a text. A part
+            that is no text becomes JSON.
 
     Raises:
         UserError: `agent_class` is no such name.
@@ -72,7 +72,7 @@ class AgentClassProgram(LitAgent[Any]):
             quiet = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
             process = await asyncio.to_thread(start_child, command, env=environment, start_new_session=True, **quiet)
             try:
-                while process.poll() is None:
+                while process.poll() is None:  # noqa: ASYNC110  # nobody tells when a process ends
                     await asyncio.sleep(_LOOK_SECONDS)
             finally:
                 kill_group(process.pid)  # what it has left behind, too
