@@ -78,7 +78,7 @@ class TRLSampler:
             min_p=trainer.min_p or 0.0,
             max_tokens=trainer.max_completion_length,
             seed=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1,
-            stop_token_ids=tuple(trainer.eos_token_ids),
+            stop_token_ids=_end_ids(trainer),
         )
 
     def _next_call(self, trainer: Any) -> int:
@@ -148,6 +148,14 @@ def _unwrapped(trainer: Any) -> Any:
 def _names(model: Any) -> list[str]:
     """Return the adapter that is trained; nothing where all weights are."""
     return [str(model.active_adapter)] if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else []
+
+
+def _end_ids(trainer: Any) -> tuple[int, ...]:
+    """Return the ids that end an answer: the tokenizer's, and those of the model's generation."""
+    config = getattr(_unwrapped(trainer), "generation_config", None)
+    told = None if config is None else config.eos_token_id
+    known = [] if told is None else [told] if isinstance(told, int) else list(told)
+    return tuple(dict.fromkeys([int(trainer.processing_class.eos_token_id), *map(int, known)]))
 
 
 def _ids_of(prompt: Any, trainer: Any) -> list[int]:

@@ -16,7 +16,6 @@ from typing import Any
 from ...emitter import emit_annotation
 from ...errors import UserError
 from ...rewards import Reward, RewardError
-from ...rewards.base import name_of
 from ..environments.environment import REWARD
 
 Function = Callable[..., Any]
@@ -75,7 +74,7 @@ class _Called(Reward):
     """A function, called as TRL calls it."""
 
     def __init__(self, function: Function) -> None:
-        super().__init__(name_of(function))
+        super().__init__(_name_of(function))
         self._function = function
 
     def score_columns(
@@ -108,9 +107,13 @@ def _check(function: Any) -> None:
     named = inspect.signature(function).parameters
     if "trainer_state" in named and named["trainer_state"].default is inspect.Parameter.empty:
         raise UserError(
-            f"{name_of(function)} asks for trainer_state, which only TRL's trainer has: give it a default",
+            f"{_name_of(function)} asks for trainer_state, which only TRL's trainer has: give it a default",
             setting="reward_funcs",
         )
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _log_metric(name: str, value: float) -> None:
