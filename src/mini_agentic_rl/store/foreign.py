@@ -55,9 +55,9 @@ def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None
     if scheme in ("http", "https"):
         from .http.client import LightningStoreClient
 
-        return _Server(LightningStoreClient(spec, api_key=api_key, retry_seconds=1.0))
+        return _ServedStore(LightningStoreClient(spec, api_key=api_key, retry_seconds=1.0))
     if scheme in ("mongodb", "mongodb+srv"):
-        return _Database(spec, partition)
+        return _MongoCollections(spec, partition)
     folder = Path(spec).expanduser()
     if scheme or not folder.is_dir():
         raise UserError(
@@ -65,10 +65,10 @@ def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None
             "rollouts.bson or rollouts.json",
             setting="source",
         )
-    return _Folder(folder, partition)
+    return _DumpFolder(folder, partition)
 
 
-class _Folder:
+class _DumpFolder:
     """Files of `mongodump` (`rollouts.bson`, perhaps `.gz`) or of `mongoexport` (`rollouts.json`, `rollouts.jsonl`)."""
 
     def __init__(self, folder: Path, partition: str | None) -> None:
@@ -94,7 +94,7 @@ class _Folder:
         return next((self._folder / name for name in names if (self._folder / name).is_file()), None)
 
 
-class _Database:
+class _MongoCollections:
     """The collections themselves."""
 
     def __init__(self, url: str, partition: str | None) -> None:
@@ -119,7 +119,7 @@ class _Database:
             raise UserError(f"{without_secrets(self._url)} cannot be read: {error}", setting="source") from error
 
 
-class _Server:
+class _ServedStore:
     """A store server, whatever is behind it."""
 
     def __init__(self, store: LightningStore) -> None:

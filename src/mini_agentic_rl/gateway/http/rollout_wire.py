@@ -52,7 +52,7 @@ _MODES: Final = ("train", "val")
 _LATEST: Final = "0"
 _REMEMBERED: Final = 4096
 _STATES: Final = {"queuing": "queuing", "requeuing": "queuing", "preparing": "running", "cancelled": "failed"}
-"""What 1.0 calls the states that it has not."""
+"""Names in 1.0 of the states that it has not."""
 
 
 class PauseRequest(Body):

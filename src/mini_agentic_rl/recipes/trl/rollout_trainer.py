@@ -1,4 +1,4 @@
-"""What a `rollout_func` finds in the place of TRL's trainer: its settings, its tokenizer, and what samples.
+"""A stand-in for TRL's trainer, as a `rollout_func` sees it: settings, the tokenizer, and a sampler.
 
 It samples as TRL's functions do that use vLLM: `trainer.vllm_generation.generate(prompts, …)` takes token ids,
 `trainer.vllm_client.generate(prompts, n=…)` texts or ids. Weights and optimizer of the trainer are not to be had.
