@@ -18,8 +18,8 @@ from .conversation import (
 from .convert import convert_preferences
 from .examples import divide_examples, load_examples
 from .formats import FORMS, Example, Form, examples_of
+from .load import EVERY_NAME, NAMES, load_task_dataset, splits_of
 from .load import LOCAL as LOCAL_GSM8K
-from .load import NAMES, load_task_dataset, splits_of
 from .messages import ShapeError
 from .overlap import overlap_of_splits, split_overlap
 from .preferences import PreferenceFields
@@ -29,6 +29,7 @@ from .small_talk import small_talk_conversations
 from .tasks import load_jsonl
 
 __all__ = [
+    "EVERY_NAME",
     "FORMS",
     "LOCAL_GSM8K",
     "NAMES",

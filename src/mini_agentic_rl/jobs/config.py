@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
-from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings
+from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
 from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
@@ -25,10 +25,10 @@ PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
 if TYPE_CHECKING:
     AlgorithmName: TypeAlias = str
-else:  # the variants of GRPO, those among them that a program has added, and PPO
+else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
     AlgorithmName = Annotated[
         Literal[_ALGORITHMS],
-        WrapValidator(lambda value, choices: value if isinstance(value, str) and value in PRESETS else choices(value)),
+        WrapValidator(lambda value, choices: choices(value) if value in _ALGORITHMS or not is_preset(value) else value),
     ]
 Backend = Literal["native", "trl"]
 
@@ -45,7 +45,8 @@ class TaskSettings(Settings):
 
     agent: str = "math"
     """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
-    `reasoning_gym` (each for the tasks of its name), or `module:ClassName` of a LitAgent of yours. The defaults shown
+    `reasoning_gym` (each for the tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of
+    yours. The defaults shown
     are those of `math` on `arithmetic`; others have some of their own, which `--print-config` shows."""
     dataset: str = "arithmetic"
     """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its

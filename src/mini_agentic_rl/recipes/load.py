@@ -11,6 +11,7 @@ from ..datasets.episodes import EPISODES, is_episodes, load_episodes, tokens_of_
 from ..datasets.sql import MedicalQuestions
 from ..errors import MissingPackageError, UserError
 from ..litagent import LitAgent
+from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
 from .defaults import SHORT_IMITATION
 from .harness import is_task_folder, load_task_folder
@@ -18,8 +19,8 @@ from .recipe import Recipe
 
 
 def load_recipe(name: str, dataset: str = "") -> Recipe:
-    """Return the recipe `math` or `sql`, that of a family of `EPISODES`, or that of a user's `module:ClassName` of a
-    LitAgent.
+    """Return the recipe `math` or `sql`, that of a family of `EPISODES`, that of a plugin, or that of a user's
+    `module:ClassName` of a LitAgent.
 
     `dataset` is where the tasks come from: generated arithmetic takes fewer calls than other problems, and
     `reasoning_gym` has a generator behind its name.
@@ -42,14 +43,15 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
         from .environments import episodes_recipe
 
         return episodes_recipe(dataset if is_episodes(dataset) else name)
-    if ":" not in name:
+    plugged = None if ":" in name else load_plugin("agents", name, setting="agent")
+    if ":" not in name and plugged is None:
         raise UserError(
             f"{name!r} is unknown: give 'math', 'sql', {', '.join(map(repr, EPISODES))}, or module:ClassName of a "
-            "LitAgent",
+            f"LitAgent{or_plugin('agents')}",
             setting="agent",
         )
     try:
-        found = load_object(name)
+        found = load_object(name) if plugged is None else plugged
         agent = found() if isinstance(found, type) else found
     except MissingPackageError:
         raise
