@@ -16,12 +16,14 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...child_processes import start_child
 from ...errors import UserError
 from ...http import is_loopback
 from .errors import HarnessError
@@ -140,24 +142,24 @@ class KubernetesSandbox:
         Raises:
             HarnessError: it fails, or takes too long.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self._program,
-            *words,
-            stdin=asyncio.subprocess.PIPE if given is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        process = await asyncio.to_thread(
+            start_child,
+            [*self._program, *words],
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={key: os.environ[key] for key in _HOST_VARIABLES if key in os.environ},
         )
         try:
-            output, errors = await asyncio.wait_for(process.communicate(given), _CALL_SECONDS)
-        except asyncio.TimeoutError:
+            output, errors = await asyncio.to_thread(process.communicate, given, _CALL_SECONDS)
+        except subprocess.TimeoutExpired:
             raise HarnessError(f"kubectl {words[0]} took longer than {_CALL_SECONDS:g} s") from None
         finally:
-            if process.returncode is None:
+            if process.poll() is None:
                 process.kill()
         if checked and process.returncode != 0:
             raise HarnessError(f"kubectl {words[0]}: {errors.decode('utf-8', 'replace').strip()[:300]}")
-        return output
+        return bytes(output)
 
 
 def _packed(folders: Sequence[Path]) -> bytes:
