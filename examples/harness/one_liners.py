@@ -2,7 +2,7 @@
 
     python examples/harness/one_liners.py one-liners
     mini-agentic-rl train --agent-command "python examples/harness/write_once.py" --dataset one-liners \
-        --max-new-tokens 48
+        --max-new-tokens 64
 """
 
 import random
@@ -21,7 +21,7 @@ SHAPES = [
     ("the smaller of x and {a}", "min(x, {a})"),
     ("a list with x and {a}", "[x, {a}]"),
 ]
-INSTRUCTION = "Write a Python function f(x) that returns {words}. Answer with the code alone, without any other text.\n"
+INSTRUCTION = "Write a Python function f(x) that returns {words}. Answer with the code alone.\n"
 CHECK = '''"""Compare what the function gives, in a process of its own, with what was asked for."""
 
 import os

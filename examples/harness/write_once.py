@@ -1,8 +1,9 @@
-"""An agent of one call, in the standard library alone: the model's answer becomes solution.py as it is."""
+"""An agent of one call, in the standard library alone: the code of the model's answer becomes solution.py."""
 
 import json
 import os
 import pathlib
+import re
 import urllib.request
 
 task = json.loads(pathlib.Path(os.environ["TASK_FILE"]).read_text())
@@ -19,5 +20,6 @@ request = urllib.request.Request(
 )
 reply = json.load(urllib.request.urlopen(request))
 answer = reply["choices"][0]["message"]["content"] or ""
-pathlib.Path("solution.py").write_text(answer)
+fenced = re.search(r"```(?:python)?\n(.*?)(```|$)", answer, re.DOTALL)
+pathlib.Path("solution.py").write_text(fenced[1] if fenced else answer)
 print(answer)
