@@ -18,6 +18,7 @@ from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
 from ..recipes import ENV, tokens_of_call, training_defaults
+from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
@@ -111,6 +112,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "run.overwrite",
             "json_output",
         ),
+        "Agent that is a command": ("harness.*",),
         "Prompt before weights": (
             "optimize_prompt",
             "prompt_file",
@@ -232,6 +234,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
+    harness: HarnessSettings = HarnessSettings()
     gepa: GEPASettings = GEPASettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     loop: GRPOSettings | PPOSettings = GRPOSettings()
@@ -254,7 +257,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
             loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
-        given = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.env or tasks.dataset), **value}
+        harness = info.data.get("harness", HarnessSettings())
+        tokens = TOKENS_OF_CALL if harness.agent_command else tokens_of_call(tasks.agent, tasks.env or tasks.dataset)
+        given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
             foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
@@ -339,6 +344,11 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         if "output_dir" not in config.run.model_fields_set:
             name = _UNSAFE.sub("-", tasks.agent.removeprefix(ENV).partition("?")[0])
             changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
+    if config.harness.agent_command:
+        if "output_dir" not in config.run.model_fields_set:
+            changes["run"] = {"output_dir": Path("outputs/command-agent")}
+        if "n_runners" not in config.model_fields_set:
+            changes["n_runners"] = COMMANDS_AT_ONCE
     for path, value in training_defaults(tasks.agent, tasks.dataset).items():
         group, name = path.split(".")
         settings = getattr(config, group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
@@ -13,6 +14,7 @@ from ..litagent import LitAgent
 from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
 from .defaults import SHORT_IMITATION
+from .harness import is_task_folder, load_task_folder
 from .recipe import Recipe
 
 ENV: Final = "env:"
@@ -104,6 +106,8 @@ def load_tasks(
     name, as_text = split_style(dataset)
     if is_episodes(name):
         return load_episodes(name, split, size, seed, tuple(difficulty))
+    if is_task_folder(Path(dataset)):
+        return load_task_folder(Path(dataset), split, size, seed)
     if name in ("arithmetic", "medical") and split != "all":
         if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
             raise UserError(f"{list(difficulty)}: the levels are 1, 2, 3 and 4", setting="difficulty")
