@@ -21,7 +21,7 @@ from .formats import FORMS, Example, Form, examples_of
 from .load import EVERY_NAME, NAMES, load_task_dataset, splits_of
 from .load import LOCAL as LOCAL_GSM8K
 from .messages import ShapeError
-from .named_options import named_options
+from .name_options import named_options
 from .overlap import overlap_of_splits, split_overlap
 from .preferences import PreferenceFields
 from .records import is_data_file, is_hub_name

@@ -35,3 +35,6 @@ class CounterTaskset(vf.Taskset[CounterTask]):
 
 
 __all__ = ["CounterTaskset"]
+
+if __name__ == "__main__":  # how the package starts a server of tools
+    CounterTools.run()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from ...errors import MissingPackageError, UserError, nearest
 from ..messages import Message, assistant
-from ..named_options import named_options
+from ..name_options import named_options
 from ..rows import DatasetError, Row, TaskRows, check_split, digest, split_of
 from .episode import Episode, Episodes, field_of
 from .gym_score import score_of
