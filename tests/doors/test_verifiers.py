@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from recipes.test_math_agent import ScriptedServer, _server
 from .training import steps_of, trained
 
 vf = pytest.importorskip("verifiers.v1")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 server = _server
 
 
@@ -86,6 +88,18 @@ async def test_what_goes_wrong_in_the_environment_fails_its_rollout_and_is_told(
     for spec, complaint in (("nowhere", "verifiers has no 'nowhere'"), ("reversal?size=few", "size")):
         with pytest.raises(UserError, match=complaint):
             load_environment(f"verifiers:{spec}")
+
+
+async def test_the_example_pays_for_words_in_order(server: ScriptedServer, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    env = load_environment("verifiers:sort_words?words=3&size=10")
+    task = env.tasks("train", 1)[0]
+    words = task["question"].splitlines()[0].removeprefix("Sort these words alphabetically: ").split()
+    rewards = []
+    for said in (" ".join(sorted(words)), words[0], "something else"):
+        server.script = [says(said)]
+        rewards.append((await env.rollout(task, Endpoint(server.endpoint, "m"))).rewards["reward"])
+    assert rewards == [pytest.approx(1.2), pytest.approx(0.2 / 3), 0.0]
 
 
 @pytest.mark.parametrize("name", ["reversal", "talk"])
