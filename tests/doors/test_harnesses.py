@@ -84,7 +84,8 @@ def test_claude_code_is_trained_unmodified(tmp_path):
         save_bash_model(tmp_path / "model", "Bash"),
         *("--agent-env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "--agent-env", "DISABLE_TELEMETRY=1"),
         "--agent-command",
-        f"{CLAUDE} -p {{prompt}} --model {{model}} --tools Bash --allowedTools Bash --max-turns 4",
+        f"{CLAUDE} -p {{prompt}} --model {{model}} --tools Bash --allowedTools Bash --max-turns 4 "
+        "--system-prompt 'You mend programs.'",
     )
     assert (summary["steps"], summary["untrained"]) == (2, {})
     earned(tmp_path)
