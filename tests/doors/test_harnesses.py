@@ -64,7 +64,7 @@ def earned(folder: Path) -> None:
         assert step["reward/tests_passed/mean"] == 1.0
 
 
-@pytest.mark.skipif(not MINI, reason="DOORS_MINI names no mini-swe-agent: it is left unchecked")
+@pytest.mark.skipif(not Path(MINI).is_file(), reason="DOORS_MINI names no mini-swe-agent: it is left unchecked")
 def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     config = shlex.quote(str(EXAMPLES / "mini.yaml"))
     summary = trained(
@@ -77,7 +77,7 @@ def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     earned(tmp_path)
 
 
-@pytest.mark.skipif(not CLAUDE, reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
+@pytest.mark.skipif(not Path(CLAUDE).is_file(), reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
 def test_claude_code_is_trained_unmodified(tmp_path):
     summary = trained(
         tmp_path,

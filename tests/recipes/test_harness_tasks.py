@@ -99,7 +99,7 @@ def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):
         "ANTHROPIC_BASE_URL? Its last words: no key\n"
     )
     told = command("eval", *asked, "--agent-command", "true", "--agent", "math")
-    assert told == "2: error: --agent-command: an agent is a command or a recipe: leave --agent out\n"
+    assert told == "2: error: --agent-command: a command is the agent: leave --agent and --env out\n"
     told = command("eval", *asked, "--sandbox-seconds", "3")
     assert told.startswith("2: error: --sandbox-seconds: is for an agent that is a command: give --agent-command")
     told = command("train-sql", "--agent-command", "true", "--output-dir", tmp_path / "run")
