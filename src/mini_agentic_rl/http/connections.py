@@ -27,7 +27,7 @@ _MOST: Final = 4096
 _SOUGHT_AT_ONCE: Final = 64
 """One connection in so many is looked out, when there are too many, to make room for this newcomer and the next ones:
 looking costs as much as there are."""
-ACCEPTED_AT_ONCE: Final = 16
+ACCEPTED_AT_ONCE: Final = 8
 """Newcomers that are let in before those who are in have their turn: with those that make room for them, each takes
 about a millisecond."""
 _UNFINISHED: Final = 1024
