@@ -4,8 +4,8 @@ While the model is idle a text waits a moment for others; while it computes, wha
 is then taken as one round and planned into batches, so that like texts go together.
 
 A round of one request alone may be many batches, and ends early when another request arrives. A round of several is one
-batch's worth, shared out among them by tokens: however much one asks for, another waits for the batch under way and for
-its own share. A text whose client has gone away is dropped before its batch.
+batch's worth, shared out among them by tokens, and its smallest batch comes first: however much one asks for, another
+waits for the batch under way and for its own share. A text whose client has gone away is dropped before its batch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Batcher:
             await self._company()
             self._take_round()
             members, left = self._round, set(range(len(self._round)))
-            for batch in await self._planned():
+            # The smallest first: a short text of one request does not wait for a long one of another.
+            for batch in sorted(await self._planned(), key=lambda batch: batch.tokens):
                 if len(left) < len(members) and self._others_wait(members):
                     break
                 self._computed = [members[item] for item in batch.items if not members[item].score.done()]
