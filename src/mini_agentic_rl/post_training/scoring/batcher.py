@@ -144,17 +144,18 @@ class Batcher:
         known = [self._served[request] for request in by_request if request in self._served]
         least = min(known, default=0)  # who comes later has missed nothing
         self._served = {request: self._served.get(request, least) for request in by_request}
-        turns = [(tokens, request) for request, tokens in self._served.items()]
+        # Whose next text would leave it with the least has the turn: a short text does not wait for another's long one.
+        turns = [(self._served[request] + len(texts[0].text.ids), request) for request, texts in by_request.items()]
         heapq.heapify(turns)
         taken: list[_WaitingText] = []
         tokens = 0
         while turns and len(taken) < self._settings.batch_size and tokens < self._batch_tokens:
-            _, request = heapq.heappop(turns)
+            served, request = heapq.heappop(turns)
             taken.append(by_request[request].popleft())
-            tokens += len(taken[-1].text.ids)
-            self._served[request] += len(taken[-1].text.ids)
+            tokens += served - self._served[request]
+            self._served[request] = served
             if by_request[request]:
-                heapq.heappush(turns, (self._served[request], request))
+                heapq.heappush(turns, (served + len(by_request[request][0].text.ids), request))
         chosen = {id(each) for each in taken}
         self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 
