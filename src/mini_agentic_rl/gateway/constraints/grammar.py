@@ -19,8 +19,8 @@ from ...tokens import ConstraintError
 from ..render import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
-"""A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and of the items of one
-token nobody can be told to wait: 300 forms at once, told apart by their last field, take 15,000."""
+"""A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one
+token come before anybody else has a turn: 300 forms at once, told apart by their last field, take up to 15,000."""
 
 _STEP_SECONDS: Final = 0.002
 """Processor time that a token may take on average; a usual one takes a tenth of it."""
