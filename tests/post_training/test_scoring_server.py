@@ -187,7 +187,7 @@ def test_a_text_waits_a_moment_for_company():
         assert seen == batches
 
 
-@pytest.mark.parametrize(("short", "long"), [("a", "z " * 50), ("z", "a " * 50)])
+@pytest.mark.parametrize(("short", "long"), [("a", "z " * 50), ("z", "a " * 50)], ids=["before", "behind"])
 def test_a_short_text_comes_before_a_long_one_of_another_request(short, long):
     with gated_server(batches=BatchSettings(batch_tokens=80)) as (server, gated), ThreadPoolExecutor(3) as clients:
         first = clients.submit(_score, server, TEXT)
