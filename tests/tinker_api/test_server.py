@@ -25,12 +25,14 @@ class Client:
     """What a client of Tinker sends, and what it makes of the answers."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        self.http = httpx.Client(base_url=f"{url}/api/v1", timeout=120, headers={"x-api-key": key} if key else {})
+        self.http = httpx.Client(
+            base_url=f"{url}/api/v1", timeout=120, verify=False, headers={"x-api-key": key} if key else {}
+        )
         self.session = self.post("create_session", tags=[])["session_id"] if not key else ""
         self.models = 0
         self.numbers: dict[str, int] = {}
 
-    def post(self, path: str, **body: Any) -> dict[str, Any]:
+    def post(self, path: str, /, **body: Any) -> dict[str, Any]:
         response = self.http.post(path, json=body)
         assert response.status_code == 200, response.text
         return response.json()
@@ -54,7 +56,7 @@ class Client:
         self.numbers[model] = self.numbers.get(model, 0) + 1
         return self.numbers[model]
 
-    def do(self, path: str, model: str, **body: Any) -> dict[str, Any]:
+    def do(self, path: str, model: str, /, **body: Any) -> dict[str, Any]:
         return self.result(self.post(path, model_id=model, seq_id=self.next(model), **body))
 
     def loss(self, model: str, *, tokens=TOKENS, loss="cross_entropy", forward=False, **inputs: Any) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def start(folder, **options: Any) -> TinkerServer:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    settings = ClientSettings(max_open_requests=40, retrieve_seconds=5, sampler_slots=2, max_trained_adapters=4)
+    settings = ClientSettings(max_open_requests=20, retrieve_seconds=5, sampler_slots=2, max_trained_adapters=4)
     server = start(tmp_path_factory.mktemp("out"), clients=settings)
     yield server
     server.stop()
@@ -181,7 +183,7 @@ def test_a_text_ends_a_continuation_at_the_token_that_completes_it(client, serve
 
 
 def test_clients_of_several_shapes_train_beside_each_other_as_if_alone(client, server):
-    shapes = [{"rank": 4}, {"rank": 2, "train_mlp": False}, {"rank": 4}]
+    shapes = [{"rank": 4}, {"rank": 2, "train_mlp": False}]
 
     def alone(lora: dict[str, Any]) -> list[float]:
         own = Client(server.root)
@@ -197,7 +199,7 @@ def test_clients_of_several_shapes_train_beside_each_other_as_if_alone(client, s
         return found
 
     one_by_one = [alone(lora) for lora in shapes]
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(alone, shapes))
     assert together == [pytest.approx(each, abs=1e-5) for each in one_by_one]
     assert one_by_one[0] != pytest.approx(one_by_one[1], abs=1e-3)
@@ -235,7 +237,7 @@ def test_a_failing_request_leaves_gradients_as_they_were(client):
         if failing:
             far = client.loss(model, loss="importance_sampling", logprobs=[-200.0] * 5, advantages=[1.0] * 5)
             assert "the loss is not finite" in far["error"]
-            assert "not finite" in client.do("optim_step", model, adam_params={"learning_rate": -1.0})["error"]
+            assert "must be 0 or more" in client.do("optim_step", model, adam_params={"learning_rate": -1.0})["error"]
         norms.append(client.step(model)["metrics"]["grad_norm:mean"])
     assert norms[0] == norms[1]
 
@@ -287,9 +289,10 @@ def test_more_requests_than_a_client_may_open_are_refused_until_it_fetches_some(
     model = client.create()
     sampler = client.sampler(model)
     body = {"sampling_session_id": sampler, "prompt": {"chunks": [{"tokens": TOKENS}]}}
-    answers = [client.http.post("asample", json=body | {"seq_id": 100 + n}) for n in range(60)]
+    body["sampling_params"] = {"max_tokens": 2}
+    answers = [client.http.post("asample", json=body | {"seq_id": 100 + n}) for n in range(30)]
     refused = [each for each in answers if each.status_code == 429]
-    assert len(refused) >= 20
+    assert len(refused) >= 10
     assert "max_open_requests" in refused[0].json()["detail"]
     other = Client(server.root)
     assert other.learnt(other.create())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..atomic_files import read_json, remove_folder, remove_leftovers, write_folder, write_json
+from ..damaged_files import reading
 from .errors import RefusedError
 from .training import AdapterShape
 
@@ -70,6 +71,9 @@ class CheckpointFolder:
     Args:
         folder: made if need be; nobody else writes it meanwhile.
         clock: seconds since 1970.
+
+    Raises:
+        UserError: what an earlier server wrote is damaged.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
@@ -80,8 +84,9 @@ class CheckpointFolder:
         for place in sorted((folder / _RUNS).glob("*/run.json")):
             for kind in KINDS:
                 remove_leftovers(place.parent / kind)
-            about = read_json(place)
-            run = TrainingRun(**{**about, "shape": AdapterShape(**about["shape"])})
+            with reading(place, setting="output_dir"):
+                about = read_json(place)
+                run = TrainingRun(**{**about, "shape": AdapterShape(**about["shape"])})
             self._runs[run.run_id] = run
         for checkpoint in self.all():
             self._unless_expired(checkpoint)

@@ -175,6 +175,8 @@ class Trainings:
         known = self._promises.find(f"{model_id}:0")
         if known is not None:
             return known
+        if model_id in session.models:
+            raise RefusedError(f"the model {model_id!r} was begun already")
         promise = self._promises.open(f"{model_id}:0", session.session_id)
         model = ClientModel(model_id, base_model, NumberedTurns(0, self._settings.gap_seconds))
         session.models[model_id] = model
