@@ -121,7 +121,7 @@ class ClientSampler:
         if not given:  # nothing ends it, not even an end token
             return _Stops((), ())
         texts = tuple(each for each in given if isinstance(each, str))
-        ids = tuple(each for each in given if not isinstance(each, str))
+        ids = tuple(each for each in given if isinstance(each, int))
         if "" in texts:
             raise RefusedError("sampling_params.stop holds an empty text")
         check_ids(np.array(ids, np.int64), "sampling_params.stop", self._vocabulary)

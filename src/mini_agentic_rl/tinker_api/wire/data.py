@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 MOST_CELLS: Final = 1 << 24
 """Most numbers of one tensor when it is written out, zeros included."""
-_NUMPY: Final = {FLOAT32: np.dtype("<f4"), INT64: np.dtype("<i8"), INT32: np.dtype("<i4")}
+_NUMPY: Final[Mapping[int, Any]] = {FLOAT32: np.dtype("<f4"), INT64: np.dtype("<i8"), INT32: np.dtype("<i4")}
 _NAMED: Final = {"float32": FLOAT32, "int64": INT64}
 
 
@@ -172,7 +172,8 @@ def _of_json(raw: Mapping[str, Any], where: str) -> tuple[npt.NDArray[np.int64],
 def _numbers(data: bytes, kind: int, where: str) -> Array:
     if len(data) % _NUMPY[kind].itemsize:
         raise RefusedError(f"{where} has {len(data)} bytes, which is no whole number of its numbers")
-    return np.frombuffer(data, _NUMPY[kind])
+    numbers: Array = np.frombuffer(data, _NUMPY[kind])
+    return numbers
 
 
 def _integers(values: Any, where: str) -> npt.NDArray[np.int64]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]  # no types
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
 
 from ...http import BadRequestError
 
