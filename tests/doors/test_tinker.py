@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ tinker = pytest.importorskip("tinker")
 torch = pytest.importorskip("torch")
 
 TOKENS = [5, 6, 7, 8, 9, 10]
+KNOWN = "Qwen/Qwen3-8B"
+"""A name that the cookbook knows a conversation's format of."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,8 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
-    server = TinkerServer.load(str(model), tmp_path_factory.mktemp("out"), load={"dtype": "float32"}).start()
+    folder = tmp_path_factory.mktemp("out")
+    server = TinkerServer.load(str(model), folder, names=["tiny", KNOWN], load={"dtype": "float32"}).start()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(server).items():
             patch.setenv(name, value)
@@ -207,7 +211,7 @@ def test_the_page_s_example_runs_as_it_stands(server):
 def run_recipe(module: str, here: Path, server: TinkerServer, **options: object) -> list[dict]:
     """Run a recipe by its own command line; return its metrics."""
     pytest.importorskip("tinker_cookbook")
-    given = {"model_name": server.service.model.names[0], "log_path": here / "log", **options}
+    given = {"model_name": server.service.model.tokenizer_id, "log_path": here / "log", **options}
     ran = subprocess.run(
         [sys.executable, "-m", f"tinker_cookbook.recipes.{module}", *(f"{k}={v}" for k, v in given.items())],
         cwd=here,
@@ -260,10 +264,8 @@ def test_the_cookbook_s_supervised_training_on_a_file(server, tmp_path):
 
 def test_the_cookbook_s_on_policy_distillation(server, tmp_path):
     # What the recipe would fetch from the hub: `datasets` takes a folder of that name first.
-    folder = tmp_path / "zwhe99" / "DeepMath-103K"
-    folder.mkdir(parents=True)
-    rows = [json.dumps({"question": f"What is {number} + 1?"}) for number in range(8)]
-    (folder / "train.jsonl").write_text("\n".join(rows))
+    rows = [{"question": f"What is {number} + 1?"} for number in range(8)]
+    write_rows(tmp_path / "zwhe99" / "DeepMath-103K", rows)
     steps = run_recipe(
         "distillation.on_policy_distillation",
         tmp_path,
@@ -279,3 +281,25 @@ def test_the_cookbook_s_on_policy_distillation(server, tmp_path):
         save_every=0,
     )
     assert all("teacher_kl" in step for step in steps if "optim/lr" in step)
+
+
+@pytest.mark.parametrize("loop", ["sl_loop", "rl_loop"])
+def test_the_cookbook_s_loops_that_look_the_model_up_by_its_name(loop, server, model, tmp_path):
+    # What would be fetched by name is taken from folders of these names.
+    shutil.copytree(model, tmp_path / KNOWN)
+    talk = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    write_rows(tmp_path / "HuggingFaceH4" / "no_robots", [{"messages": talk}] * 8)
+    write_rows(tmp_path / "openai" / "gsm8k", [{"question": "2 + 2?", "answer": "so #### 4"}] * 8)
+    files = "configs:\n- config_name: main\n  data_files: train.jsonl\n"
+    (tmp_path / "openai" / "gsm8k" / "README.md").write_text(f"---\n{files}---\n")
+    sizes = {"batch_size": 4, "max_steps": 2, "lora_rank": 4, "save_every": 0}
+    sizes |= {"group_size": 2, "max_tokens": 8, "loss_fn": "importance_sampling"} if loop == "rl_loop" else {}
+    steps = run_recipe(loop, tmp_path, server, model_name=KNOWN, **sizes)
+    assert len(steps) == 2
+    saved = [json.loads(line) for line in (tmp_path / "log" / "checkpoints.jsonl").read_text().splitlines()]
+    assert saved[-1]["state_path"].endswith("/weights/final")
+
+
+def write_rows(folder: Path, rows: list[dict]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
