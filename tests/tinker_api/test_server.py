@@ -330,6 +330,7 @@ def test_a_session_is_silent_after_a_time_without_a_word():
     sessions.hear(first.session_id)
     now[0] = 12.0
     assert sessions.silent() == [second.session_id]
+    assert sorted(sessions.silent(3.0)) == sorted([first.session_id, second.session_id])
 
 
 def test_a_key_is_asked_for_where_there_is_one(tmp_path):

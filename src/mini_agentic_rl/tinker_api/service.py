@@ -27,6 +27,8 @@ from .wire.results import SampleAnswer
 logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
+_MISSED_SECONDS: Final = 60.0
+"""A client that is there says so every 10 seconds: one that has missed this many may have its place taken."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class TinkerService:
             checkpoints,
             self._snapshots,
             self.check_base,
+            self._make_room,
             settings,
             learner,
         )
@@ -87,9 +90,7 @@ class TinkerService:
         """End sessions whose clients are gone, from time to time, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            for session_id in self.sessions.silent():
-                logger.warning("session %s has not been heard of for long, and is ended", session_id)
-                await self.end_session(session_id)
+            await self._end_silent(self.settings.session_seconds)
 
     async def end_session(self, session_id: str) -> None:
         """Drop what a client has begun; what it saved stays."""
@@ -101,6 +102,15 @@ class TinkerService:
         self.promises.drop(session_id)
         for model in session.models.values():
             await self.trainings.end(model)
+
+    async def _make_room(self) -> None:
+        """End sessions whose clients seem to be gone, because another one needs the place."""
+        await self._end_silent(min(_MISSED_SECONDS, self.settings.session_seconds))
+
+    async def _end_silent(self, seconds: float) -> None:
+        for session_id in self.sessions.silent(seconds):
+            logger.warning("session %s has not been heard of for %g seconds, and is ended", session_id, seconds)
+            await self.end_session(session_id)
 
     def check_base(self, name: str | None) -> str:
         """Return the name of the model.

@@ -150,7 +150,7 @@ class TinkerSessions:
         """Forget a session and return it."""
         return self._sessions.pop(session_id, None)
 
-    def silent(self) -> list[str]:
-        """Return the ids of sessions that have not been heard of for too long."""
-        until = self._clock() - self._seconds
+    def silent(self, seconds: float | None = None) -> list[str]:
+        """Return the ids of sessions that have not been heard of for too long, or for so many seconds."""
+        until = self._clock() - (self._seconds if seconds is None else seconds)
         return [each.session_id for each in self._sessions.values() if each.heard_at < until]

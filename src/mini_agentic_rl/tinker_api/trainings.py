@@ -32,6 +32,7 @@ class Trainings:
     Args:
         policy: has the adapters.
         check_base: gives the name of the model that a client asked for, or refuses it.
+        make_room: ends clients that seem to be gone.
         learner: bounds the memory of a pass.
     """
 
@@ -43,6 +44,7 @@ class Trainings:
         checkpoints: CheckpointFolder,
         snapshots: Snapshots,
         check_base: Callable[[str | None], str],
+        make_room: Callable[[], Awaitable[None]],
         settings: ClientSettings,
         learner: LearnerSettings,
     ) -> None:
@@ -52,6 +54,7 @@ class Trainings:
         self._checkpoints = checkpoints
         self._snapshots = snapshots
         self._check_base = check_base
+        self._make_room = make_room
         self._settings = settings
         # The state of its moments is saved and read back, which the 8-bit optimizer's cannot be everywhere.
         self._learner = learner.model_copy(update={"optimizer": "adamw"})
@@ -203,6 +206,8 @@ class Trainings:
         user_metadata: Mapping[str, Any] | None,
     ) -> TrainedAdapter:
         settings = self._settings
+        if self.count >= settings.max_trained_adapters:
+            await self._make_room()
         if self.count >= settings.max_trained_adapters:
             raise RefusedError(
                 f"{settings.max_trained_adapters} adapters are in training, which is the most (max_trained_adapters): "
