@@ -11,7 +11,7 @@ from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.tinker_api.errors import RefusedError
 from mini_agentic_rl.tinker_api.wire.data import loss_request_of_proto, read_data, tensor_of_json, tensor_to_proto
 from mini_agentic_rl.tinker_api.wire.messages import FLOAT32, INT64, new_message, read_message
-from mini_agentic_rl.tinker_api.wire.results import LossAnswer, SampleAnswer, SampledTokens, TokenRows
+from mini_agentic_rl.tinker_api.wire.results import LikeliestRows, LossAnswer, SampleAnswer, SampledTokens
 
 
 def loss_message(tokens=(1, 2), **tensors):
@@ -102,7 +102,7 @@ def test_log_probabilities_of_data_are_told_apart_in_the_answer():
 
 
 def test_what_was_not_scored_is_marked_in_rows_of_likeliest_tokens():
-    rows = TokenRows(np.array([[9, 9], [1, 2]]), np.array([[np.nan, np.nan], [-1, -2]], "f4"))
+    rows = LikeliestRows(np.array([[9, 9], [1, 2]]), np.array([[np.nan, np.nan], [-1, -2]], "f4"))
     message = rows.to_message()
     assert np.frombuffer(message.token_ids, "<i4").tolist() == [0, 0, 1, 2]
     assert np.frombuffer(message.logprobs, "<f4").tolist() == [-99999, -99999, -1, -2]

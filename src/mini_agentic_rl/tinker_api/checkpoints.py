@@ -36,7 +36,7 @@ _HOUR, _TEN_YEARS = 3600, 10 * 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
-class TrainingRun:
+class ClientRun:
     """A client's model, as it is remembered."""
 
     run_id: str
@@ -50,7 +50,7 @@ class TrainingRun:
 class SavedCheckpoint:
     """One saved state."""
 
-    run: TrainingRun
+    run: ClientRun
     kind: Kind
     name: str
     folder: Path
@@ -61,7 +61,7 @@ class SavedCheckpoint:
 
     @property
     def path(self) -> str:
-        """What clients call it."""
+        """The name that clients have for it."""
         return f"{SCHEME}{self.run.run_id}/{self.kind}/{self.name}"
 
 
@@ -79,14 +79,14 @@ class CheckpointFolder:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._clock = clock
-        self._runs: dict[str, TrainingRun] = {}
+        self._runs: dict[str, ClientRun] = {}
         shutil.rmtree(folder / _SNAPSHOTS, ignore_errors=True)
         for place in sorted((folder / _RUNS).glob("*/run.json")):
             for kind in KINDS:
                 remove_leftovers(place.parent / kind)
             with reading(place, setting="output_dir"):
                 about = read_json(place)
-                run = TrainingRun(**{**about, "shape": AdapterShape(**about["shape"])})
+                run = ClientRun(**{**about, "shape": AdapterShape(**about["shape"])})
             self._runs[run.run_id] = run
         for checkpoint in self.all():
             self._unless_expired(checkpoint)
@@ -97,11 +97,11 @@ class CheckpointFolder:
         return self._folder / _SNAPSHOTS
 
     @property
-    def runs(self) -> list[TrainingRun]:
+    def runs(self) -> list[ClientRun]:
         """All training runs, the latest first."""
         return sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
 
-    def run(self, run_id: str) -> TrainingRun:
+    def run(self, run_id: str) -> ClientRun:
         """Return a training run.
 
         Raises:
@@ -111,7 +111,7 @@ class CheckpointFolder:
             raise RefusedError(f"there is no training run {run_id!r}")
         return self._runs[run_id]
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: ClientRun) -> None:
         """Remember a training run."""
         place = self._place(run.run_id)
         place.mkdir(parents=True, exist_ok=True)
@@ -201,14 +201,14 @@ class CheckpointFolder:
             raise RefusedError(f"ttl_seconds must be between {_HOUR} and {_TEN_YEARS}, not {ttl_seconds}")
         return self._clock() + ttl_seconds
 
-    def _of(self, run: TrainingRun) -> Iterator[SavedCheckpoint]:
+    def _of(self, run: ClientRun) -> Iterator[SavedCheckpoint]:
         for kind in KINDS:
             for folder in sorted((self._place(run.run_id) / kind).glob("[!.]*")):
                 found = self._read(run, kind, folder)
                 if found is not None:
                     yield found
 
-    def _read(self, run: TrainingRun, kind: Kind, folder: Path) -> SavedCheckpoint | None:
+    def _read(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint | None:
         if not (folder / _ABOUT).is_file():
             return None
         about = read_json(folder / _ABOUT)

@@ -135,7 +135,7 @@ class LossBatch:
     shapes: Sequence[tuple[int, ...]]
     """Shape of each datum's targets: [tokens], or [tokens, targets of each]."""
     ratio_mask_S: Floats | None
-    """Where a sequence's ratio is taken over; None for losses of tokens."""
+    """1 for terms that a sequence's ratio is taken over; None for losses of tokens."""
 
     def __call__(self, given: LossInputs) -> LossOutputs:
         """Return the loss of some of the terms."""

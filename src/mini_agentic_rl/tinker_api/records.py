@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..http import BadRequestError, json_response
-from .checkpoints import SCHEME, SavedCheckpoint, TrainingRun
+from .checkpoints import SCHEME, ClientRun, SavedCheckpoint
 from .errors import RefusedError
 from .routes import TinkerRoutes
-from .sessions import UnknownSessionError
+from .sessions import UnknownClientError
 from .wire.bodies import LifetimeBody, PathBody
 
 _OWNER = "local"
@@ -35,17 +35,17 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     def health(request: Request) -> dict[str, Any]:
         return {"status": "ok"}
 
-    def run_of(request: Request) -> TrainingRun:
+    def run_of(request: Request) -> ClientRun:
         try:
             return kept.run(request.path_params["run"])
         except RefusedError as error:
-            raise UnknownSessionError(str(error)) from error
+            raise UnknownClientError(str(error)) from error
 
     def checkpoint_of(request: Request) -> SavedCheckpoint:
         path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
         found = kept.find(path)
         if found is None:
-            raise UnknownSessionError(f"there is no checkpoint {path!r}")
+            raise UnknownClientError(f"there is no checkpoint {path!r}")
         return found
 
     def run(request: Request) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     async def weights_info(body: PathBody) -> dict[str, Any]:
         found = kept.find(body.tinker_path)
         if found is None:
-            raise UnknownSessionError(f"there are no weights at {body.tinker_path!r} on this server")
+            raise UnknownClientError(f"there are no weights at {body.tinker_path!r} on this server")
         shape = found.run.shape
         return {
             "base_model": found.run.base_model,
@@ -135,7 +135,7 @@ def _page(request: Request, found: list[Any]) -> tuple[list[Any], dict[str, int]
     return found[offset : offset + limit], {"offset": offset, "limit": limit, "total_count": len(found)}
 
 
-def _run(run: TrainingRun, checkpoints: list[SavedCheckpoint]) -> dict[str, Any]:
+def _run(run: ClientRun, checkpoints: list[SavedCheckpoint]) -> dict[str, Any]:
     latest = {kind: next((_checkpoint(each) for each in checkpoints if each.kind == kind), None) for kind in _TYPES}
     return {
         "training_run_id": run.run_id,

@@ -21,14 +21,14 @@ from ..http import (
     UnsupportedEncodingError,
     checked,
     json_response,
+    off_loop,
     read_body,
     read_json,
 )
-from ..http.lanes import off_loop
 from .errors import RefusedError
 from .promises import Promise
 from .service import TinkerService
-from .sessions import UnknownSessionError
+from .sessions import UnknownClientError
 from .wire.bodies import (
     AnythingBody,
     CreateModelBody,
@@ -162,7 +162,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     async def get_info(body: ModelBody) -> dict[str, Any]:
         _, model = service.sessions.of_model(body.model_id)
         if model.adapter is None:
-            raise UnknownSessionError(f"the model {body.model_id!r} is not made yet")
+            raise UnknownClientError(f"the model {body.model_id!r} is not made yet")
         about = {"model_name": model.base_model, "tokenizer_id": service.model.tokenizer_id}
         return {
             "type": "get_info",

@@ -21,7 +21,7 @@ from .scoring import Asked, PromptScorer
 from .slots import SamplerSlots, SavedWeights
 from .wire.bodies import SampleBody, SamplingBody
 from .wire.data import tensor_of_json, tokens_of_chunks
-from .wire.results import SampleAnswer, SampledTokens, TokenRows
+from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ _BUSY_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class _Stops:
-    """What ends a continuation, beside its length."""
+    """The ends of a continuation, beside its length."""
 
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -175,7 +175,7 @@ class ClientSampler:
 
 @dataclass(frozen=True)
 class _Questions:
-    """What is asked of a prompt: its own tokens, the likeliest ones, and those of a tensor."""
+    """The tokens asked of a prompt: its own, the likeliest ones, and those of a tensor."""
 
     length: int
     own: Asked | None
@@ -224,7 +224,7 @@ class _Questions:
             answer = replace(answer, prompt_logprobs=logprobs)
         if self.likeliest is not None:
             scored, shape = next(rest), (self.length, self.likeliest.likeliest)
-            rows = TokenRows(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
+            rows = LikeliestRows(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
             rows.token_ids[self.likeliest.place_N + 1] = scored.token_ids
             rows.logprobs[self.likeliest.place_N + 1] = scored.logprobs
             answer = replace(answer, prompt_likeliest=rows)
@@ -244,8 +244,10 @@ def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:
     return replace(sampling, seed=seed)
 
 
-def _rows(likeliest: Sequence[Sequence[tuple[int, float]]], width: int) -> TokenRows:
-    rows = TokenRows(np.zeros((len(likeliest), width), np.int64), np.full((len(likeliest), width), np.nan, np.float32))
+def _rows(likeliest: Sequence[Sequence[tuple[int, float]]], width: int) -> LikeliestRows:
+    rows = LikeliestRows(
+        np.zeros((len(likeliest), width), np.int64), np.full((len(likeliest), width), np.nan, np.float32)
+    )
     for row, pairs in enumerate(likeliest):
         for column, (token, logprob) in enumerate(pairs[:width]):
             rows.token_ids[row, column], rows.logprobs[row, column] = token, logprob

@@ -25,7 +25,7 @@ _AT_ONCE: Final = 16384
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of one sequence: log-probabilities of `target_N` after `place_N`, or of the `likeliest` tokens
+    """A question about one sequence: the log-probabilities of `target_N` after `place_N`, or of the `likeliest` tokens
     there."""
 
     tokens_T: Ints
@@ -35,7 +35,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Scored:
+class PromptScores:
     """The answer: log-probabilities [N], or with `likeliest` ids and log-probabilities [N, K]."""
 
     logprobs: Floats
@@ -54,17 +54,17 @@ class PromptScorer:
         self._policy = policy
         self._max_tokens = max_tokens
         self._head_rows = head_rows
-        self._waiting: dict[tuple[str | None, int], list[tuple[Asked, asyncio.Future[Scored]]]] = {}
+        self._waiting: dict[tuple[str | None, int], list[tuple[Asked, asyncio.Future[PromptScores]]]] = {}
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def score(self, asked: Asked, adapter: str | None) -> Scored:
+    async def score(self, asked: Asked, adapter: str | None) -> PromptScores:
         """Return what is asked, at temperature 1."""
         if not asked.place_N.size:
             wide = (0, asked.likeliest) if asked.likeliest else (0,)
-            return Scored(np.empty(wide, np.float32), np.empty(wide, np.int64) if asked.likeliest else None)
+            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if asked.likeliest else None)
         kind = (adapter, asked.likeliest)
         queue = self._waiting.setdefault(kind, [])
-        found: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
         queue.append((asked, found))
         if len(queue) == 1:
             # A task of its own: whoever began a batch may go away, and those who joined it stay.
@@ -101,12 +101,12 @@ class PromptScorer:
             if not found.done():
                 found.set_result(each)
 
-    def _scored(self, batch: Sequence[Asked], adapter: str | None, likeliest: int) -> list[Scored]:
+    def _scored(self, batch: Sequence[Asked], adapter: str | None, likeliest: int) -> list[PromptScores]:
         packed = pack_targets([TargetSequence(each.tokens_T, each.place_N, each.target_N) for each in batch])
         scorer = self._policy.scorer(adapter, max_tokens=self._max_tokens, head_rows=self._head_rows)
         ends = np.cumsum([each.place_N.size for each in batch])[:-1]
         if not likeliest:
-            return [Scored(each) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
+            return [PromptScores(each) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
         found = scorer.likeliest(packed, likeliest)
         ids = np.arange(found.logprobs_SK.shape[1])[None].repeat(packed.term_count, 0)
         logprobs = found.logprobs_SK.numpy()
@@ -116,4 +116,4 @@ class PromptScorer:
             order = np.argsort(-logprobs, axis=1, kind="stable")
             ids, logprobs = np.take_along_axis(ids, order, 1), np.take_along_axis(logprobs, order, 1)
         pairs = zip(np.split(logprobs, ends), np.split(ids, ends), strict=True)
-        return [Scored(each_logprobs, each_ids) for each_logprobs, each_ids in pairs]
+        return [PromptScores(each_logprobs, each_ids) for each_logprobs, each_ids in pairs]

@@ -33,7 +33,7 @@ from .checkpoints import CheckpointFolder
 from .command_settings import TinkerSettings
 from .records import record_routes
 from .routes import TinkerRoutes, refused, work_routes
-from .service import ServedModel, TinkerService
+from .service import TinkerModel, TinkerService
 from .settings import ClientSettings
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class TinkerServer(AdmittingServer):
         policy = Policy.load(model, engine=engine, lora=LoraSettings(r=1, alpha=1), **(load or {}))
         try:
             known = [*names, *([model] if isinstance(model, str) else []), source, Path(source).name]
-            served = ServedModel(
+            served = TinkerModel(
                 names=tuple(dict.fromkeys(name for name in known if name)),
                 tokenizer=loaded,
                 tokenizer_id=tokenizer_id or source,

@@ -1,4 +1,4 @@
-"""What the server of the Tinker API does with a request: its clients' sessions, trainings and samplings. No HTTP.
+"""The work behind the server of the Tinker API: its clients' sessions, trainings and samplings. No HTTP.
 
 A request that takes long is answered at once with a promise. Used from one event loop, but for `close`.
 """
@@ -20,7 +20,7 @@ from .sessions import SamplingSession, TinkerSessions
 from .settings import ClientSettings
 from .slots import SamplerSlots, SavedWeights
 from .snapshots import Snapshots
-from .trainings import Trainings
+from .trainings import ClientTrainings
 from .wire.bodies import SampleBody, SamplingSessionBody
 from .wire.results import SampleAnswer
 
@@ -32,14 +32,14 @@ _MISSED_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class TinkerModel:
     """The model that is served."""
 
     names: tuple[str, ...]
     """Names that clients may call it, the first of which they are told."""
     tokenizer: Any
     tokenizer_id: str
-    """Where clients load its tokenizer from."""
+    """Name or folder that clients load its tokenizer from."""
     eos_ids: tuple[int, ...]
 
 
@@ -57,7 +57,7 @@ class TinkerService:
     def __init__(
         self,
         policy: Policy,
-        model: ServedModel,
+        model: TinkerModel,
         checkpoints: CheckpointFolder,
         settings: ClientSettings,
         learner: LearnerSettings,
@@ -65,12 +65,12 @@ class TinkerService:
         self.model = model
         self.settings = settings
         self.checkpoints = checkpoints
-        self.sessions = TinkerSessions(settings.max_sessions, settings.session_seconds)
+        self.sessions = TinkerSessions(settings.max_clients, settings.session_seconds)
         self.promises = Promises(settings.max_open_requests)
         self.context_length: int = policy.model.context_length
         self._policy = policy
         self._snapshots = Snapshots(policy, checkpoints.snapshots, settings.max_snapshots)
-        self.trainings = Trainings(
+        self.trainings = ClientTrainings(
             policy,
             self.sessions,
             self.promises,

@@ -15,7 +15,7 @@ from .training import TrainedAdapter
 from .turns import NumberedTurns
 
 
-class UnknownSessionError(NotServedError):
+class UnknownClientError(NotServedError):
     """There is no session, model or sampler of this id, or not any more."""
 
     def __init__(self, what: str, status: int = 404) -> None:
@@ -105,7 +105,7 @@ class TinkerSessions:
             OverloadedError: there are as many as there may be.
         """
         if len(self._sessions) >= self._most:
-            raise OverloadedError(f"{self._most} clients are here already, which is the most (max_sessions)")
+            raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
         session = TinkerSession(secrets.token_hex(12), self._clock(), user_metadata, display_name)
         self._sessions[session.session_id] = session
         return session
@@ -114,11 +114,11 @@ class TinkerSessions:
         """Return the session of a client that has just said something.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownClientError: there is none.
         """
         session = self._sessions.get(session_id)
         if session is None:
-            raise UnknownSessionError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
+            raise UnknownClientError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
         session.heard_at = self._clock()
         return session
 
@@ -126,12 +126,12 @@ class TinkerSessions:
         """Return a client's model, and its session.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownClientError: there is none.
         """
         for session in self._sessions.values():
             if model_id in session.models:
                 return self.hear(session.session_id), session.models[model_id]
-        raise UnknownSessionError(
+        raise UnknownClientError(
             f"there is no model {model_id!r} in training here, or not any more: create it from a saved state"
         )
 
@@ -139,12 +139,12 @@ class TinkerSessions:
         """Return a sampling client, and its session.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownClientError: there is none.
         """
         for session in self._sessions.values():
             if sampling_session_id in session.samplers:
                 return self.hear(session.session_id), session.samplers[sampling_session_id]
-        raise UnknownSessionError(f"there is no sampling session {sampling_session_id!r}, or not any more")
+        raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
 
     def end(self, session_id: str) -> TinkerSession | None:
         """Forget a session and return it."""

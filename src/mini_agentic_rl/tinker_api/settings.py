@@ -23,7 +23,7 @@ class ClientSettings(Settings):
     """Weights without a name that are kept to sample with; beyond it those that were used longest ago are dropped."""
     max_open_requests: int = Field(default=4096, ge=1)
     """Requests of one client whose results it has not fetched yet; more are refused with 429."""
-    max_sessions: int = Field(default=256, ge=1)
+    max_clients: int = Field(default=256, ge=1)
     """Clients at once; more are refused with 429."""
     session_seconds: float = Field(default=900.0, gt=0)
     """Seconds without a word after which a client counts as gone: its adapters are dropped, what it saved stays."""

@@ -23,11 +23,11 @@ class SavedWeights:
     folder: Path
     shape: AdapterShape
     key: str
-    """What tells these weights from all others, those of an overwritten folder included."""
+    """A name of these weights alone, which those of an overwritten folder do not share."""
 
 
 @dataclass
-class _Slot:
+class _SamplerSlot:
     name: str
     key: str
     """Weights that it has, or is about to have."""
@@ -52,7 +52,7 @@ class SamplerSlots:
         self._policy = policy
         self._count = count
         self._alpha = alpha
-        self._slots: list[_Slot] = []
+        self._slots: list[_SamplerSlot] = []
         self._uses = 0
         self._freed = asyncio.Condition()
 
@@ -77,7 +77,7 @@ class SamplerSlots:
                 slot.users -= 1
                 self._freed.notify_all()
 
-    async def _taken(self, weights: SavedWeights) -> _Slot:
+    async def _taken(self, weights: SavedWeights) -> _SamplerSlot:
         """Return a slot that has the weights, or is free to take them, with one more user."""
         async with self._freed:
             while (slot := self._choose(weights)) is None:
@@ -87,19 +87,19 @@ class SamplerSlots:
             slot.key, slot.users, slot.used_at = weights.key, slot.users + 1, self._uses
             return slot
 
-    def _choose(self, weights: SavedWeights) -> _Slot | None:
+    def _choose(self, weights: SavedWeights) -> _SamplerSlot | None:
         idle = sorted((slot for slot in self._slots if not slot.users), key=lambda slot: slot.used_at)
         alike = [slot for slot in idle if slot.shape == weights.shape]
         for slot in self._slots:
             if slot.key == weights.key:
                 return slot
         if not alike and len(self._slots) < self._count:
-            self._slots.append(_Slot(f"slot{len(self._slots)}", weights.key))
+            self._slots.append(_SamplerSlot(f"slot{len(self._slots)}", weights.key))
             return self._slots[-1]
         # One of the same shape only takes other numbers; of another, its matrices are made anew.
         return next(iter([*alike, *idle]), None)
 
-    def _load(self, slot: _Slot, weights: SavedWeights) -> None:
+    def _load(self, slot: _SamplerSlot, weights: SavedWeights) -> None:
         """Fill a slot, on the torch thread."""
         slot.loaded = None
         if slot.shape != weights.shape:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..policy import LearnerSettings, Policy
-from .checkpoints import CheckpointFolder, Kind, TrainingRun
+from .checkpoints import CheckpointFolder, ClientRun, Kind
 from .errors import RefusedError
 from .losses import loss_batch
 from .promises import Promise, Promises
@@ -26,7 +26,7 @@ from .wire.data import LossRequest, read_data
 from .wire.results import LossAnswer
 
 
-class Trainings:
+class ClientTrainings:
     """The adapters that clients train.
 
     Args:
@@ -233,7 +233,7 @@ class Trainings:
             raise
         model = session.models[model_id]
         model.adapter, model.base_model = adapter, base_model
-        run = TrainingRun(model_id, base_model, shape, time.time(), user_metadata)
+        run = ClientRun(model_id, base_model, shape, time.time(), user_metadata)
         await asyncio.to_thread(self._checkpoints.begin, run)
         return adapter
 

@@ -175,4 +175,4 @@ class LifetimeBody(Body):
 
 
 class AnythingBody(Body):
-    """Whatever is sent and not read."""
+    """Send something that is not read."""

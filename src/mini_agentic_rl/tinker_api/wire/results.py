@@ -54,7 +54,7 @@ class LossAnswer:
 
 
 @dataclass(frozen=True)
-class TokenRows:
+class LikeliestRows:
     """The K likeliest tokens of each of some places [N, K]; NaN where nothing was computed."""
 
     token_ids: Ints
@@ -83,7 +83,7 @@ class SampledTokens:
     tokens: Sequence[int]
     logprobs: Sequence[float]
     stop_reason: Literal["stop", "length"]
-    likeliest: TokenRows | None = None
+    likeliest: LikeliestRows | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SampleAnswer:
     sequences: Sequence[SampledTokens]
     prompt_logprobs: Floats | None = None
     """[prompt] NaN where nothing was computed."""
-    prompt_likeliest: TokenRows | None = None
+    prompt_likeliest: LikeliestRows | None = None
     target_logprobs: tuple[Floats, TensorCells] | None = field(default=None)
     """Log-probabilities of the tokens that were asked for, and how they were."""
     cached_tokens: int = 0
