@@ -233,6 +233,25 @@ $(INSTALLED_LOGGERS): pyproject.toml constraints.txt
 	$(VENV_LOGGERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[loggers,test]'
 	touch $@
 
+# Programs that others wrote, as agents: each in a place of its own, at the version that docs/harnesses.md names.
+VENV_MINI ?= .venv-mini
+VENV_CLAUDE ?= .venv-claude
+INSTALLED_MINI := $(VENV_MINI)/.installed
+INSTALLED_CLAUDE := $(VENV_CLAUDE)/.installed
+test-doors: export DOORS_MINI = $(abspath $(VENV_MINI))/bin/mini
+test-doors: export DOORS_CLAUDE = $(abspath $(VENV_CLAUDE))/node_modules/.bin/claude
+test-doors: $(INSTALLED_MINI) $(INSTALLED_CLAUDE)
+
+$(INSTALLED_MINI):
+	test -x $(VENV_MINI)/bin/python || $(PYTHON) -m venv $(VENV_MINI)
+	$(VENV_MINI)/bin/python -m pip install --quiet mini-swe-agent==2.4.6 mcp
+	touch $@
+
+$(INSTALLED_CLAUDE):
+	npm install --silent --prefix $(VENV_CLAUDE) @anthropic-ai/claude-code@2.1.197
+	cd $(VENV_CLAUDE)/node_modules/@anthropic-ai/claude-code && node install.cjs
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
 	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_DOORS) $(VENV_VERIFIERS) $(VENV_RAY) $(VENV_OLDEST) \
