@@ -1,5 +1,6 @@
 # Everything runs in .venv, which is made when it is missing and installed again only when the requirements change.
-# The tests of the agent SDKs have environments of their own: crewai and tau2 need older versions than the others.
+# The tests of the agent SDKs have environments of their own: crewai and tau2 need older versions than the others. So have
+# those of the doors to other packages, of which verifiers needs an older openai.
 #   make train ARGS="--model Qwen/Qwen2.5-0.5B-Instruct --output-dir outputs/qwen"
 
 PYTHON ?= python3
@@ -7,6 +8,8 @@ VENV ?= .venv
 VENV_AGENTS ?= .venv-agents
 VENV_CREWAI ?= .venv-crewai
 VENV_TAU2 ?= .venv-tau2
+VENV_DOORS ?= .venv-doors
+VENV_VERIFIERS ?= .venv-verifiers
 VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
@@ -23,6 +26,8 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_AGENTS := $(VENV_AGENTS)/.installed
 INSTALLED_CREWAI := $(VENV_CREWAI)/.installed
 INSTALLED_TAU2 := $(VENV_TAU2)/.installed
+INSTALLED_DOORS := $(VENV_DOORS)/.installed
+INSTALLED_VERIFIERS := $(VENV_VERIFIERS)/.installed
 INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
@@ -31,14 +36,17 @@ INSTALLED_DOCS := $(VENV_DOCS)/.installed
 INSTALLED_PHOENIX := $(VENV_PHOENIX)/.installed
 INSTALLED_LOGGERS := $(VENV_LOGGERS)/.installed
 SDK_TESTS := tests/agents_sdk
+DOOR_TESTS := tests/doors
+# Its cookbook asks for a renderer of its makers' own models in a version that is not everywhere; no recipe here uses it.
+TINKER_PACKAGES := 'tinker>=0.38; python_version >= "3.11"' blobfile chz pylatexenc pyrage termcolor tiktoken tml-renderers
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
 # Left out: what needs TRL, which asks for newer versions than ours (datasets 4.7), and the rooms that are not named.
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) --ignore=tests/cli/test_cli_post_training.py
 
-.PHONY: train test test-embedded test-agents test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm test-oldest torture \
-  sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
+.PHONY: train test test-embedded test-agents test-doors test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm \
+  test-oldest torture sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -55,6 +63,11 @@ test-embedded: $(INSTALLED_DEV)
 test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
+
+# The doors to other packages, each with the real one: a whole training on a tiny model through each.
+test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS)
+	$(VENV_DOORS)/bin/python -m pytest -n 0 $(DOOR_TESTS) --ignore=$(DOOR_TESTS)/test_verifiers.py $(ARGS)
+	$(VENV_VERIFIERS)/bin/python -m pytest -n 0 $(DOOR_TESTS)/test_verifiers.py $(ARGS)
 
 # The pool of samplers over real vLLM servers: VLLM_PYTHON is the Python of an environment that has vLLM.
 test-vllm: $(INSTALLED_DEV)
@@ -168,6 +181,18 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 	$(VENV_TAU2)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[tau2,test]'
 	touch $@
 
+$(INSTALLED_DOORS): pyproject.toml constraints.txt
+	test -x $(VENV_DOORS)/bin/python || $(PYTHON) -m venv $(VENV_DOORS)
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[gymnasium,openenv,test]'
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile $(TINKER_PACKAGES)
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile --no-deps 'tinker-cookbook>=0.6.1; python_version >= "3.11"'
+	touch $@
+
+$(INSTALLED_VERIFIERS): pyproject.toml constraints.txt
+	test -x $(VENV_VERIFIERS)/bin/python || $(PYTHON) -m venv $(VENV_VERIFIERS)
+	$(VENV_VERIFIERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,verifiers]'
+	touch $@
+
 $(INSTALLED_RAY): pyproject.toml constraints.txt
 	test -x $(VENV_RAY)/bin/python || $(PYTHON) -m venv $(VENV_RAY)
 	$(VENV_RAY)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[ray,test]'
@@ -208,9 +233,28 @@ $(INSTALLED_LOGGERS): pyproject.toml constraints.txt
 	$(VENV_LOGGERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[loggers,test]'
 	touch $@
 
+# Programs that others wrote, as agents: each in a place of its own, at the version that docs/harnesses.md names.
+VENV_MINI ?= .venv-mini
+VENV_CLAUDE ?= .venv-claude
+INSTALLED_MINI := $(VENV_MINI)/.installed
+INSTALLED_CLAUDE := $(VENV_CLAUDE)/.installed
+test-doors: export DOORS_MINI = $(abspath $(VENV_MINI))/bin/mini
+test-doors: export DOORS_CLAUDE = $(abspath $(VENV_CLAUDE))/node_modules/.bin/claude
+test-doors: $(INSTALLED_MINI) $(INSTALLED_CLAUDE)
+
+$(INSTALLED_MINI):
+	test -x $(VENV_MINI)/bin/python || $(PYTHON) -m venv $(VENV_MINI)
+	$(VENV_MINI)/bin/python -m pip install --quiet mini-swe-agent==2.4.6 mcp
+	touch $@
+
+$(INSTALLED_CLAUDE):
+	npm install --silent --prefix $(VENV_CLAUDE) @anthropic-ai/claude-code@2.1.197
+	cd $(VENV_CLAUDE)/node_modules/@anthropic-ai/claude-code && node install.cjs
+	touch $@
+
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) \
-	  $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_DOORS) $(VENV_VERIFIERS) $(VENV_RAY) $(VENV_OLDEST) \
+	  $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,25 +53,25 @@ def save_calling_model(folder: Path) -> str:
     tokenizer = small_tokenizer(CHATML_TOOLS)
     model = tiny_model(len(tokenizer), width=96)
     model.config.max_position_embeddings = CONTEXT
-    _train(model, tokenizer)
+    imitate(model, tokenizer, _dialogues())
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
 
-def _train(model: PreTrainedModel, tokenizer) -> float:
-    """Imitate the dialogues, one after the other with other text between them; returns the last loss.
+def imitate(model: PreTrainedModel, tokenizer, said: list[tuple[str, str]]) -> float:
+    """Imitate dialogues, one after the other with other text between them; returns the last loss.
 
     That text is noise and parts of prompts and calls, so that only what stands right before an answer tells what to
-    say; positions are random, so that prompts may be long.
+    say; positions are random, so that prompts may be long. Each of `said` is how a prompt ends, and what is said then.
     """
     rng = random.Random(0)
     special = set(tokenizer.all_special_ids)
     plain = [id_ for id_ in range(len(tokenizer)) if id_ not in special]
     parts = [tokenizer.encode(text, add_special_tokens=False) for text in _OTHER_TEXT]
     dialogues = [
-        (tokenizer.encode(end, add_special_tokens=False), tokenizer.encode(said, add_special_tokens=False))
-        for end, said in _dialogues()
+        (tokenizer.encode(end, add_special_tokens=False), tokenizer.encode(answer, add_special_tokens=False))
+        for end, answer in said
     ]
 
     def row(width: int) -> tuple[list[int], list[int]]:
@@ -79,10 +79,10 @@ def _train(model: PreTrainedModel, tokenizer) -> float:
         labels: list[int] = []
         while len(ids) < width:
             other = rng.choice([rng.choice(parts), rng.choices(plain, k=rng.randrange(5, 60))])
-            end, said = rng.choice(dialogues)
-            said = [*said, tokenizer.eos_token_id]
-            ids += [*other, *end, *said]
-            labels += [-100] * (len(other) + len(end)) + said
+            end, answer = rng.choice(dialogues)
+            answer = [*answer, tokenizer.eos_token_id]
+            ids += [*other, *end, *answer]
+            labels += [-100] * (len(other) + len(end)) + answer
         return ids[:width], labels[:width]
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.0)

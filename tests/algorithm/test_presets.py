@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
 from mini_agentic_rl.algorithm.grpo.teachers.local import LocalTeacher
 from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
@@ -69,6 +70,35 @@ def test_every_value_of_a_preset_is_a_default_that_a_setting_wins_over(preset):
     assert GRPOSettings(preset=preset, clip_ratio=0.17, clip_ratio_high=None).clip_ratio == 0.17
     assert MiniGRPO(settings=settings, preset="grpo").settings == GRPOSettings()
     assert MiniGRPO(settings=GRPOSettings(clip_ratio=0.17), preset=preset).settings.clip_ratio == 0.17
+
+
+def test_a_short_wrong_answer_is_suppressed_as_hard_as_each_token_of_a_long_one():
+    with tiny_policy() as policy:
+        groups = _groups(policy, lambda index: float(index < 2))
+        for group in groups:
+            group.trajectories[3] = replace(group.trajectories[3], records=group.trajectories[3].records[:1])
+        batch = batch_of(groups, GRPOSettings())
+    assert len(set(batch.packed.trajectory_S.tolist())) == 8
+    assert np.ptp(batch.weights_S) == 0
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
+def test_groups_of_equal_rewards_count_in_the_average_though_they_are_not_computed(aggregation):
+    settings = GRPOSettings(loss_aggregation=aggregation)
+    with tiny_policy() as policy:
+        told, silent = _groups(policy, lambda index: float(index < 2))
+        silent = replace(silent, trajectories=[replace(one, reward=1.0) for one in silent.trajectories])
+        alone, beside = (batch_of(groups, settings) for groups in ([told], [told, silent]))
+        drawn_again = batch_of([told, silent], GRPOSettings(loss_aggregation=aggregation, dynamic_sampling=True))
+    assert beside.packed.token_count == alone.packed.token_count
+    np.testing.assert_allclose(2 * beside.weights_S, alone.weights_S, rtol=1e-6)
+    np.testing.assert_array_equal(drawn_again.weights_S, alone.weights_S)
+
+
+def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is_asked_for():
+    assert GRPOSettings(policy_loss="gspo").loss_aggregation == "sequence"
+    assert GRPOSettings(policy_loss="gspo", loss_aggregation="token").loss_aggregation == "token"
+    assert GRPOSettings().loss_aggregation == "token"
 
 
 def test_a_preset_that_does_not_exist_is_refused_with_those_that_do():

@@ -167,7 +167,7 @@ time.sleep(60)
     ended = await _run(store, agent, ["before", "hangs", "after"], limits={"hangs": 3})
     assert [one.status for one in ended] == ["succeeded", "failed", "succeeded"]
     assert ended[1].attempt.status == "timeout"
-    assert _reason(ended[1].attempt) == "the agent took longer than timeout_seconds=3"
+    assert _reason(ended[1].attempt) == "the agent took longer than timeout_seconds=3, which `rollout_timeout` sets"
     assert await _messages(store, ended[1]) == ["now"]
     started = [int(line) for line in pids.read_text().split()]
     assert len(started) == 3

@@ -25,6 +25,7 @@ from .losses import LOSSES as LOSSES
 from .losses import PRESETS as PRESETS
 from .losses import PolicyLossName as PolicyLossName
 from .losses import PresetName as PresetName
+from .losses import is_preset as is_preset
 from .measure import Measure as Measure
 from .peak_memory import peak_memory_bytes as peak_memory_bytes
 from .ppo import MiniPPO as MiniPPO

@@ -253,7 +253,7 @@ def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
     if reason is not None:
         return str(reason)
     if attempt.status == "timeout":
-        return f"the agent took longer than timeout_seconds={config.timeout_seconds:g}"
+        return f"the agent took longer than timeout_seconds={config.timeout_seconds:g}, which `rollout_timeout` sets"
     if attempt.status == "unresponsive":
         return f"nothing was heard of its runner for unresponsive_seconds={config.unresponsive_seconds:g}"
     return None

@@ -13,7 +13,7 @@ COMMAND_PANEL = "Command"
 
 _RUN = ("output_dir", "seed", "loggers", "resume", "overwrite", "json_output")
 _TRAIN = (
-    *("agent", "dataset", "difficulty", "max_samples", "eval_size", "model", "device", "preset", *_RUN),
+    *("env", "agent", "dataset", "difficulty", "max_samples", "eval_size", "model", "device", "preset", *_RUN),
     *("sft_examples", "algorithm", "total_steps", "tasks_per_step", "samples_per_prompt"),
     *("max_new_tokens", "learning_rate"),
 )

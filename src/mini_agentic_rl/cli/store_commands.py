@@ -108,6 +108,17 @@ class WorkerSettings(StoreSettings):
     """Settings of `workers`."""
 
 
+class ImportSettings(StoreSettings):
+    """Settings of `import`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Source": ("source", "partition"), **_STORE, **_OUTPUT}
+
+    source: str = Field(json_schema_extra={"argument": True})
+    """`mongodb://…/database`, a folder of mongodump or mongoexport, or the `http://…` of a store server."""
+    partition: str | None = None
+    """Only records of this partition of a database that several trainers share."""
+
+
 rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")
 spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
 
@@ -188,6 +199,32 @@ def show_workers(settings: WorkerSettings) -> None:
     show(settings, result, lambda console: console.print(worker_table(workers)), ascii_only=True)
 
 
+def import_records(settings: ImportSettings) -> None:
+    """Take over what a store of agent-lightning 0.3 has recorded: rollouts that have ended, with all that is theirs."""
+    from ..store import Imported, import_store, open_foreign, open_store
+
+    if settings.store is None:
+        raise UserError("say where to: a .db file, postgresql:// or mongodb://", setting="store")
+    to = settings.store
+
+    async def take() -> Imported:
+        store = open_store(to, api_key=settings.api_key)
+        try:
+            return await import_store(open_foreign(settings.source, partition=settings.partition), store)
+        finally:
+            await store.close()
+
+    found = asyncio.run(take())
+    result = {name: value for name, value in vars(found).items() if name != "reasons"}
+    lines = [
+        f"{counted(found.rollouts, 'rollout')}, {counted(found.attempts, 'attempt')}, {counted(found.spans, 'span')} "
+        f"and {found.resources} resources taken over; {found.known} rollouts were known",
+        *([f"{found.unfinished} rollouts have not ended, and are left out"] if found.unfinished else []),
+        *(f"{count} left out: {reason}" for reason, count in found.reasons.most_common(5)),
+    ]
+    show(settings, result, lambda _: typer.echo("\n".join(lines)), ascii_only=True)
+
+
 def serve_store(settings: ServeStoreSettings) -> None:
     """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines."""
     from .store_server import serve
@@ -200,6 +237,7 @@ def add_store_commands(app: typer.Typer) -> None:
     settings_command(app, "store", ServeStoreSettings, log_level="WARNING", panel=STORE)(serve_store)
     app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True, rich_help_panel=STORE)
     app.add_typer(spans_app, name="spans", no_args_is_help=True, rich_help_panel=STORE)
+    settings_command(app, "import", ImportSettings, log_level="WARNING", panel=STORE, has_file=False)(import_records)
     settings_command(app, "workers", WorkerSettings, log_level="WARNING", panel=STORE, has_file=False)(show_workers)
 
 

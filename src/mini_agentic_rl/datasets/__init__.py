@@ -18,17 +18,19 @@ from .conversation import (
 from .convert import convert_preferences
 from .examples import divide_examples, load_examples
 from .formats import FORMS, Example, Form, examples_of
+from .load import EVERY_NAME, NAMES, load_task_dataset, splits_of
 from .load import LOCAL as LOCAL_GSM8K
-from .load import NAMES, load_task_dataset, splits_of
 from .messages import ShapeError
+from .name_options import named_options
 from .overlap import overlap_of_splits, split_overlap
 from .preferences import PreferenceFields
 from .records import is_data_file, is_hub_name
-from .rows import SPLITS, DatasetError, Row, Split, TaskRows, check_split, choose, select
+from .rows import SPLITS, DatasetError, Row, Split, TaskRows, check_split, choose, digest, divided, select, split_of
 from .small_talk import small_talk_conversations
 from .tasks import load_jsonl
 
 __all__ = [
+    "EVERY_NAME",
     "FORMS",
     "LOCAL_GSM8K",
     "NAMES",
@@ -49,17 +51,21 @@ __all__ = [
     "choose",
     "convert_preferences",
     "demonstration",
+    "digest",
     "divide_examples",
+    "divided",
     "examples_of",
     "is_data_file",
     "is_hub_name",
     "load_examples",
     "load_jsonl",
     "load_task_dataset",
+    "named_options",
     "opening",
     "overlap_of_splits",
     "select",
     "small_talk_conversations",
+    "split_of",
     "split_overlap",
     "split_style",
     "splits_of",

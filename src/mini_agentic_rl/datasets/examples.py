@@ -23,7 +23,7 @@ from .conversation import TEXT_PROMPT, demonstration, in_text, opening, split_st
 from .corruptions import Case, corrupted
 from .episodes import episode_examples, is_episodes, load_episodes
 from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
-from .load import EVERY_NAME, MEDICAL, NAMES, load_task_dataset
+from .load import EVERY_NAME, MEDICAL, NAMES, is_plugged, load_task_dataset
 from .messages import ShapeError, assistant
 from .records import Located, is_data_file, is_hub_name, stem
 from .rows import DatasetError, Row, digest, meant, select
@@ -124,7 +124,7 @@ def load_examples(
     known = text.partition(":")[0]
     if known == MEDICAL:
         return medical_examples(load_task_dataset(text, split, max_samples, seed), form)
-    if known in NAMES:
+    if known in NAMES or is_plugged(text):
         size = max_samples if form != "unpaired" or max_samples is None else -(-max_samples // 2)
         return examples_of_tasks(load_task_dataset(str(name), split, size, seed), form, seed)[:max_samples]
     if ":" in text and not (path.exists() or is_data_file(path) or is_hub_name(text)):

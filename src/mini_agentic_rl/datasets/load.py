@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import MissingPackageError
+from ..errors import MissingPackageError, UserError
+from ..plugins import load_plugin, or_plugin, plugin_has
 from .arithmetic import TRANSFER, ArithmeticDataset
 from .conversation import in_text, split_style
 from .episodes import EPISODES, SPLITS_OF_EPISODES, is_episodes, load_episodes
@@ -18,7 +19,7 @@ from .records import SUFFIXES, is_data_file, is_hub_name
 from .rows import SPLITS, DatasetError, Row, TaskRows, check_split, digest, meant, split_of
 from .sql import MedicalQuestions
 from .stories import LEVELS
-from .tasks import load_tasks_of
+from .tasks import as_row, load_tasks_of
 
 HUB_NAME = "openai/gsm8k:main"
 LOCAL = "./gsm8k"
@@ -115,12 +116,12 @@ def load_task_dataset(
 ) -> TaskRows:
     """Return rows with `id`, `question` and `answer`.
 
-    `name_or_path` is one of `NAMES`, `MEDICAL` or `EPISODES` (`arithmetic:1,2` has problems of these levels only), a
-    file (.jsonl, .json, .csv, .tsv or .parquet), a folder with files named for their splits, or `owner/name` on the
-    Hugging Face Hub. What has no published splits is divided by its questions into train, val and test (8 : 1 : 1); the
-    split "all", for everything that is not generated, takes every row. "text:" before the name asks for answers in
-    words: the rows have the `style` "text", by which the math agent offers no calculator. Without a `size`, generated
-    data sets have `DEFAULT_SIZE` rows and others all they hold.
+    `name_or_path` is one of `NAMES`, `MEDICAL` or `EPISODES` (`arithmetic:1,2` has problems of these levels only), the
+    name of a plugin, a file (.jsonl, .json, .csv, .tsv or .parquet), a folder with files named for their splits, or
+    `owner/name` on the Hugging Face Hub. What has no published splits is divided by its questions into train, val and
+    test (8 : 1 : 1); the split "all", for everything that is not generated, takes every row. "text:" before the name
+    asks for answers in words: the rows have the `style` "text", by which the math agent offers no calculator. Without a
+    `size`, generated data sets have `DEFAULT_SIZE` rows and others all they hold.
 
     Raises:
         DatasetError: no such data set, split or file, or a malformed one.
@@ -137,10 +138,13 @@ def _load(name: str, split: str, size: int | None, seed: int) -> TaskRows:
         return load_episodes(name, split, size, seed)
     known, _, levels = name.partition(":")
     if known not in (*NAMES, MEDICAL):
+        if is_plugged(name):
+            return _plugged(name, split, size, seed)
         if not (path.exists() or is_data_file(path) or is_hub_name(name)):
             raise DatasetError(
                 f"{name!r} does not exist{meant(name, EVERY_NAME)}; choose {', '.join(EVERY_NAME)}, "
-                f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub",
+                f"or give a file ({', '.join(SUFFIXES)}), a folder, or owner/name on the Hugging Face Hub"
+                f"{or_plugin('datasets')}",
                 setting="dataset",
             )
         return load_tasks_of(name, split, size, seed)
@@ -158,6 +162,28 @@ def _load(name: str, split: str, size: int | None, seed: int) -> TaskRows:
     if known == "gsm_symbolic":
         return load_gsm_symbolic(wanted, DEFAULT_SIZE if size is None else size, seed)
     return load_gsm8k(wanted, size, seed)
+
+
+def is_plugged(name: str) -> bool:
+    """Return True for a name that is no file here and that a plugin offers, with or without what follows a colon."""
+    return not Path(name).exists() and plugin_has("datasets", name.partition(":")[0])
+
+
+def _plugged(name: str, split: str, size: int | None, seed: int) -> TaskRows:
+    """Return the rows of a plugin, which is called with split, size and seed, and with the text after a colon as
+    `name` where there is one."""
+    known, _, rest = name.partition(":")
+    load = load_plugin("datasets", known, setting="dataset")
+    more = {"name": rest} if rest else {}
+    try:
+        rows = [] if load is None else list(load(split=split, size=size, seed=seed, **more))
+        return TaskRows(
+            [as_row(dict(row), f"{name}: row {at}", f"{known}-{split}-{at}") for at, row in enumerate(rows)]
+        )
+    except UserError:
+        raise
+    except Exception as error:  # the plugin's code may fail in any way
+        raise DatasetError(f"{name!r} gives no rows: {type(error).__name__}: {error}", setting="dataset") from error
 
 
 def _levels(name: str, text: str) -> Sequence[int]:

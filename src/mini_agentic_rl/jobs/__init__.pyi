@@ -14,6 +14,8 @@ from .new_project import NewSettings as NewSettings
 from .new_project import new_job as new_job
 from .parity import parity_job as parity_job
 from .plan import plan_job as plan_job
+from .plugins import PluginSettings as PluginSettings
+from .plugins import plugins_job as plugins_job
 from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
 from .serve import score_job as score_job

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
-from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings
+from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
 from ..config import COMMAS, JsonSettings, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
@@ -16,7 +17,8 @@ from ..execution import RaySettings
 from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
-from ..recipes import tokens_of_call, training_defaults
+from ..recipes import ENV, tokens_of_call, training_defaults
+from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
 
@@ -24,10 +26,10 @@ PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
 if TYPE_CHECKING:
     AlgorithmName: TypeAlias = str
-else:  # the variants of GRPO, those among them that a program has added, and PPO
+else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
     AlgorithmName = Annotated[
         Literal[_ALGORITHMS],
-        WrapValidator(lambda value, choices: value if isinstance(value, str) and value in PRESETS else choices(value)),
+        WrapValidator(lambda value, choices: choices(value) if value in _ALGORITHMS or not is_preset(value) else value),
     ]
 Backend = Literal["native", "trl"]
 
@@ -35,6 +37,7 @@ DECIDED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in
 """Settings of the loop that the algorithm decides where they are not given."""
 CRITIC: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
 """Settings of the loop that PPO alone has."""
+_UNSAFE = re.compile(r"[^\w.-]+")
 COMPARED: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
 """Settings of the loop that PPO has not."""
 
@@ -42,9 +45,14 @@ COMPARED: Sequence[str] = [name for name in GRPOSettings.model_fields if name no
 class TaskSettings(Settings):
     """An agent and its tasks."""
 
+    env: str | None = None
+    """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
+    `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
+    name of a plugin."""
     agent: str = "math"
     """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
-    `reasoning_gym` (each for the tasks of its name), or `module:ClassName` of a LitAgent of yours. The defaults shown
+    `reasoning_gym` (each for the tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of
+    yours. The defaults shown
     are those of `math` on `arithmetic`; others have some of their own, which `--print-config` shows."""
     dataset: str = "arithmetic"
     """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
@@ -104,6 +112,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "run.overwrite",
             "json_output",
         ),
+        "Agent that is a command": ("harness.*",),
         "Prompt before weights": (
             "optimize_prompt",
             "prompt_file",
@@ -225,6 +234,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
+    harness: HarnessSettings = HarnessSettings()
     gepa: GEPASettings = GEPASettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     loop: GRPOSettings | PPOSettings = GRPOSettings()
@@ -247,7 +257,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
             loop: GRPOSettings | PPOSettings = handler(value)
             return loop
         tasks = info.data.get("tasks", TaskSettings())
-        given = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset), **value}
+        harness = info.data.get("harness", HarnessSettings())
+        tokens = TOKENS_OF_CALL if harness.agent_command else tokens_of_call(tasks.agent, tasks.env or tasks.dataset)
+        given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
             foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
@@ -330,7 +342,13 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     if tasks != config.tasks:
         changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
         if "output_dir" not in config.run.model_fields_set:
-            changes["run"] = {"output_dir": Path("outputs", f"{tasks.agent}-agent")}
+            name = _UNSAFE.sub("-", tasks.agent.removeprefix(ENV).partition("?")[0])
+            changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
+    if config.harness.agent_command:
+        if "output_dir" not in config.run.model_fields_set:
+            changes["run"] = {"output_dir": Path("outputs/command-agent")}
+        if "n_runners" not in config.model_fields_set:
+            changes["n_runners"] = COMMANDS_AT_ONCE
     for path, value in training_defaults(tasks.agent, tasks.dataset).items():
         group, name = path.split(".")
         settings = getattr(config, group)
@@ -345,6 +363,8 @@ def tasks_of_family(tasks: TaskSettings) -> TaskSettings:
     Raises:
         UserError: agent and data set do not belong together.
     """
+    if tasks.env is not None:
+        return _tasks_of_environment(tasks, tasks.env)
     given = tasks.model_fields_set
     family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
     if tasks.agent in EPISODES and "dataset" not in given:
@@ -357,3 +377,17 @@ def tasks_of_family(tasks: TaskSettings) -> TaskSettings:
             setting="dataset",
         )
     return tasks
+
+
+def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
+    """Return the settings with the agent and the tasks of an environment.
+
+    Raises:
+        UserError: an agent or a data set is given as well.
+    """
+    family = is_episodes(env)
+    meant = {"agent": env.partition(":")[0] if family else ENV + env, "dataset": env if family else ENV + env}
+    for name, value in meant.items():
+        if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
+            raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
+    return tasks.changed(**meant)

@@ -12,8 +12,10 @@ from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..metrics import ConsoleLogger
-from ..recipes import load_recipe, load_tasks, tokens_of_call
+from ..recipes import load_tasks, tokens_of_call
+from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
+from .agents import load_agent
 from .config import SqlTrainConfig, tasks_of_family
 from .settings import EvalSettings
 
@@ -25,7 +27,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         UserError: a setting cannot work.
     """
     settings = _with_defaults_of_agent(settings)
-    recipe = load_recipe(settings.tasks.agent, settings.tasks.dataset)
+    recipe = load_agent(settings.tasks, settings.harness)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
     tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
@@ -45,7 +47,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         trainer = Trainer(
             algorithm=algorithm,
             hooks=recipe.hooks,
-            n_runners=settings.n_runners,
+            n_runners=_runners(settings),
             logger=logger,
             otlp=settings.export,
         )
@@ -71,6 +73,12 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         whole = {**result, "answers": answers, "rollouts": shown}
         write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
+
+
+def _runners(settings: EvalSettings) -> int:
+    """Return the number of rollouts at the same time; fewer where each is a program of its own."""
+    is_open = settings.harness.agent_command and "n_runners" not in settings.model_fields_set
+    return COMMANDS_AT_ONCE if is_open else settings.n_runners
 
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:

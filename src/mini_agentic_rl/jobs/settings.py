@@ -21,6 +21,7 @@ from ..policy import (
     ModelSettings,
     RankSettings,
 )
+from ..recipes.harness import HarnessSettings
 from ..samplers import SamplerSettings
 from ..sessions import SessionSettings
 from ..trainer import RunnerSettings
@@ -100,6 +101,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("load.*", "rollouts.tool_format", "rollouts.thinking"),
         "Tasks": ("tasks.*", "split", "size"),
+        "Agent that is a command": ("harness.*",),
         "Sampling": (
             "samples",
             "temperature",
@@ -131,6 +133,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
 
     load: AdaptedModelSettings = AdaptedModelSettings()
     tasks: TaskSettings = TaskSettings()
+    harness: HarnessSettings = HarnessSettings()
     rollouts: RolloutSettings = RolloutSettings()
     export: TraceExportSettings = TraceExportSettings()
 

@@ -12,9 +12,10 @@ from ..errors import UserError
 from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder, launched, restarted
-from ..recipes import Recipe, load_recipe, load_tasks
+from ..recipes import Recipe, load_tasks
 from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
+from .agents import load_agent
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset
@@ -39,9 +40,11 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     check_loggers(config.run.loggers)
     components: dict[str, Any] = {}
     if isinstance(config, SqlTrainConfig):
+        if config.harness.agent_command:
+            raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
         config, recipe, components = prepare_sql(config)
     else:
-        recipe = load_recipe(config.tasks.agent, config.tasks.dataset)
+        recipe = load_agent(config.tasks, config.harness)
     if current_role() == "runner":
         return _run_agent(config, recipe, components)
     check_model(config.load.model, config.load.device)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from ..errors import UserError
+from ..plugins import choices_or_plugin, load_plugin, or_plugin
 from ..redaction import without_secrets
 from .base import MetricsLogger, MultiLogger
 from .console import ConsoleLogger
@@ -25,9 +26,20 @@ from .services import (
 
 logger = logging.getLogger(__name__)
 
-LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
+_Known = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
+LOGGERS: Final[tuple[str, ...]] = get_args(_Known)
+"""The loggers that are built in."""
 
-_SERVICES: Final[dict[str, Callable[[Path, Mapping[str, Any]], MetricsLogger]]] = {
+
+Maker: TypeAlias = Callable[[Path, Mapping[str, Any]], MetricsLogger]
+"""Makes a logger, called with the run's folder and the run's configuration as JSON values."""
+
+if TYPE_CHECKING:
+    LoggerName: TypeAlias = str
+else:  # the choices that the doors offer, and those of plugins
+    LoggerName = Annotated[_Known, choices_or_plugin("loggers")]
+
+_SERVICES: Final[dict[str, Maker]] = {
     "tensorboard": TensorBoardLogger,
     "wandb": WandbLogger,
     "swanlab": SwanLabLogger,
@@ -42,10 +54,9 @@ def check_loggers(names: Sequence[str]) -> None:
     Raises:
         UserError: an unknown name, or the package of a logger is not installed or cannot be loaded beside the others.
     """
-    known = get_args(LoggerName)
     for name in names:
-        if name not in known:
-            raise UserError(f"unknown logger {name!r}; choose from {', '.join(known)}", setting="loggers")
+        if name not in LOGGERS:
+            _maker(name)
     try:
         for name in names:
             if name in MODULES:
@@ -66,7 +77,7 @@ def make_logger(
     """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
 
     Args:
-        names: Any of `LoggerName`; a name that is given twice counts once.
+        names: Any of `LOGGERS` or of a plugin; a name that is given twice counts once.
         run_dir: Existing folder of the run; files go there.
         keep_rows: Rows of metrics that stay when a run is continued (see `JsonlLogger`).
         hyperparameters: The configuration of the run, as JSON values, for the services that keep one.
@@ -87,13 +98,30 @@ def make_logger(
     return MultiLogger(made)
 
 
+def _maker(name: str) -> Maker:
+    """Return what makes a logger that is no file or console.
+
+    Raises:
+        UserError: there is no such logger, or it is a plugin's that cannot be loaded.
+    """
+    make: Maker | None = _SERVICES.get(name) or load_plugin("loggers", name, setting="loggers")
+    if make is None:
+        raise UserError(
+            f"unknown logger {name!r}; choose from {', '.join(LOGGERS)}{or_plugin('loggers')}", setting="loggers"
+        )
+    return make
+
+
 def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapping[str, Any]) -> MetricsLogger:
     if name == "console":
         return ConsoleLogger()
     if name == "jsonl":
         return JsonlLogger(run_dir / "metrics.jsonl", keep_rows=keep_rows)
     try:
-        return GuardedLogger(name, _SERVICES[name](run_dir, hyperparameters))
+        made = _maker(name)(run_dir, hyperparameters)
+        if not isinstance(made, MetricsLogger):
+            raise TypeError(f"a {type(made).__name__} is no MetricsLogger")
+        return GuardedLogger(name, made)
     except Exception as error:  # of a foreign package, and of the network behind it
         first = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
         offline = f"; {name.upper()}_MODE=offline keeps it on this computer" if name in ("wandb", "swanlab") else ""

@@ -3,6 +3,7 @@ from .endpoint import outgrew_context as outgrew_context
 from .endpoint import rollout_client as rollout_client
 from .endpoint import rollout_url as rollout_url
 from .endpoint import shared_client as shared_client
+from .load import ENV as ENV
 from .load import load_recipe as load_recipe
 from .load import load_tasks as load_tasks
 from .load import tokens_of_call as tokens_of_call

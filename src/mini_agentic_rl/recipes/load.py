@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
 from ..datasets.episodes import EPISODES, is_episodes, load_episodes, tokens_of_episodes
 from ..datasets.sql import MedicalQuestions
 from ..errors import MissingPackageError, UserError
 from ..litagent import LitAgent
+from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
 from .defaults import SHORT_IMITATION
+from .harness import is_task_folder, load_task_folder
 from .recipe import Recipe
+
+ENV: Final = "env:"
+"""Before the name of an environment, where an agent or a data set is named: its agent, and its tasks."""
 
 
 def load_recipe(name: str, dataset: str = "") -> Recipe:
-    """Return the recipe `math` or `sql`, that of a family of `EPISODES`, or that of a user's `module:ClassName` of a
-    LitAgent.
+    """Return the recipe `math` or `sql`, that of a family of `EPISODES`, that of a plugin, that of an environment
+    (`env:NAME`, by a name as `load_environment` takes it), or that of a user's `module:ClassName` of a LitAgent.
 
     `dataset` is where the tasks come from: generated arithmetic takes fewer calls than other problems, and
     `reasoning_gym` has a generator behind its name.
@@ -36,18 +42,21 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
         from .sql import sql_recipe
 
         return sql_recipe()
-    if name in EPISODES:
-        from .environments import episodes_recipe
+    if name in EPISODES or name.startswith(ENV):
+        from .environments import environment_recipe
 
-        return episodes_recipe(dataset if is_episodes(dataset) else name)
-    if ":" not in name:
+        if name.startswith(ENV):
+            return environment_recipe(name.removeprefix(ENV))
+        return environment_recipe(dataset if is_episodes(dataset) else name)
+    plugged = None if ":" in name else load_plugin("agents", name, setting="agent")
+    if ":" not in name and plugged is None:
         raise UserError(
             f"{name!r} is unknown: give 'math', 'sql', {', '.join(map(repr, EPISODES))}, or module:ClassName of a "
-            "LitAgent",
+            f"LitAgent{or_plugin('agents')}",
             setting="agent",
         )
     try:
-        found = load_object(name)
+        found = load_object(name) if plugged is None else plugged
         agent = found() if isinstance(found, type) else found
     except MissingPackageError:
         raise
@@ -90,9 +99,15 @@ def load_tasks(
     Raises:
         UserError: no such data set, or its extra is not installed.
     """
+    if dataset.startswith(ENV):
+        from .environments import environment_tasks
+
+        return environment_tasks(dataset.removeprefix(ENV), split, size, seed)
     name, as_text = split_style(dataset)
     if is_episodes(name):
         return load_episodes(name, split, size, seed, tuple(difficulty))
+    if is_task_folder(Path(dataset)):
+        return load_task_folder(Path(dataset), split, size, seed)
     if name in ("arithmetic", "medical") and split != "all":
         if not difficulty or not set(difficulty) <= {1, 2, 3, 4}:
             raise UserError(f"{list(difficulty)}: the levels are 1, 2, 3 and 4", setting="difficulty")

@@ -5,6 +5,7 @@ from .base import Sample as Sample
 from .base import encodable as encodable
 from .base import message_text as message_text
 from .base import samples_of as samples_of
+from .combine import NAMES as NAMES
 from .combine import NormalisedSum as NormalisedSum
 from .combine import WeightedSum as WeightedSum
 from .combine import load_reward as load_reward

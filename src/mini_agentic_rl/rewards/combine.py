@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
 from .base import Reward, RewardError, RewardFunction, Sample, group_key, name_of, samples_of
 from .format import FormatReward
@@ -180,7 +181,8 @@ NAMES: dict[str, Callable[[], Reward]] = {
 
 
 def load_reward(name: str) -> Reward:
-    """Return one of `NAMES`, the URL of a reward service, or `module:name` of a reward function, a reward or its class.
+    """Return one of `NAMES`, that of a plugin, the URL of a reward service, or `module:name` of a reward function, a
+    reward or its class.
 
     Raises:
         RewardError: there is no such reward.
@@ -189,13 +191,15 @@ def load_reward(name: str) -> Reward:
         return NAMES[name]()
     if name.startswith(("http://", "https://")):
         return RemoteReward(name)
-    if ":" not in name:
+    plugged: Any = None if ":" in name else load_plugin("rewards", name, setting="reward")
+    if ":" not in name and plugged is None:
         raise RewardError(
-            f"{name!r} is unknown: give {', '.join(NAMES)}, the URL of a reward service, or module:function",
+            f"{name!r} is unknown: give {', '.join(NAMES)}, the URL of a reward service, or module:function"
+            f"{or_plugin('rewards')}",
             setting="reward",
         )
     try:
-        found: Any = load_object(name)
+        found: Any = load_object(name) if plugged is None else plugged
         if isinstance(found, type):
             found = found()
     except Exception as error:  # the user's module may fail in any way while it is imported

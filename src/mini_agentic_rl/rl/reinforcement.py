@@ -10,6 +10,7 @@ from ..algorithm import PRESETS, Backend, ReinforcementLearning
 from ..errors import UserError
 from ..jobs import PPO, TrainConfig, check_model
 from ..jobs import make_algorithm as make_from_config
+from ..litagent import LitAgent
 from ..metrics import check_loggers
 from ..policy import adapter_folder
 from ..trainer import RunFolder, RunnerSettings, RunSettings, Trainer, recorded
@@ -49,6 +50,7 @@ def reinforce(
     backend: Backend = "native",
     resume: bool = False,
     overwrite: bool = False,
+    agent: LitAgent[Any] | None = None,
 ) -> dict[str, Any]:
     """Train on tasks and return the summary of the run. The adapter is in `adapter/` of the folder, and in `epoch_N/`
     as it was after each epoch.
@@ -61,6 +63,7 @@ def reinforce(
         backend: who turns rewards into new weights: "native", or TRL's trainer, "trl".
         resume: go on with the run in the folder.
         overwrite: replace the run in the folder.
+        agent: works on the tasks, and gives the rewards itself; None asks with the prompt, and scores with `reward_fn`.
 
     Raises:
         UserError: a setting cannot work, or the folder holds something else.
@@ -91,8 +94,8 @@ def reinforce(
                 logger=run.logger,
                 resume=run.is_resumed,
             )
-            agent = agent_of(config, reward_fn)
-            outside_of_loops(lambda: trainer.fit(agent, list(rows), val_dataset=list(eval_rows)))
+            works = agent_of(config, reward_fn) if agent is None else agent
+            outside_of_loops(lambda: trainer.fit(works, list(rows), val_dataset=list(eval_rows)))
     return run_folder.read_summary()
 
 

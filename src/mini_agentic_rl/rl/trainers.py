@@ -9,14 +9,18 @@ Trainers that learn from written rows, and what all trainers share, are in `wrap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..algorithm import Backend
+from ..errors import UserError
 from ..gateway import load_tokenizer
 from ..jobs import PPO
+from ..litagent import LitAgent
+from ..recipes.environments import EnvironmentAgent
+from ..recipes.trl import RolloutFunction, RolloutFunctionAgent, Tool, TRLEnvironment, WithoutEnvironment
 from ..rewards import RemoteReward
 from .config import TrainingConfig
 from .datasets import create_rl_dataset, create_sft_dataset
@@ -38,6 +42,14 @@ class GRPOTrainerWrapper(TrainerWrapper):
         eval_dataset: rows to measure on, before and after.
         algorithm: "grpo" or one of its variants; see `reinforcement.ALGORITHMS`.
         backend: "native", or "trl" for TRL's trainer.
+        environment_factory: makes an environment of TRL's, or several by name: see `recipes.trl.TRLEnvironment`. Its
+            rewards may do without a `reward_fn`, and with `max_steps` set it may do without a data set.
+        rollout_func: a rollout function of TRL's, which makes the completions: see `recipes.trl.RolloutFunctionAgent`.
+        tools: functions that the model may call, beside those of the environment.
+        reward_weights: a factor for each of several reward functions (with an environment or a rollout function).
+
+    Raises:
+        UserError: these do not go together, or something in them cannot work.
     """
 
     method = "grpo"
@@ -46,13 +58,22 @@ class GRPOTrainerWrapper(TrainerWrapper):
         self,
         config: TrainingConfig | None = None,
         dataset: Rows | None = None,
-        reward_fn: RewardFunction | None = None,
+        reward_fn: Any = None,
         *,
         eval_dataset: Rows | None = None,
         algorithm: str = "grpo",
         backend: Backend = "native",
+        environment_factory: Any = None,
+        rollout_func: RolloutFunction | None = None,
+        tools: Sequence[Tool] = (),
+        reward_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__(config, dataset)
+        self.environment: TRLEnvironment | None = None
+        self.rollout_func = rollout_func
+        self.reward_weights = reward_weights
+        if environment_factory is not None or tools:
+            self.environment = self._environment(environment_factory, reward_fn, tools)
         self.reward_fn = create_accuracy_reward() if reward_fn is None else reward_fn
         self.eval_dataset = eval_dataset
         self.algorithm = algorithm
@@ -75,7 +96,33 @@ class GRPOTrainerWrapper(TrainerWrapper):
             backend=self.backend,
             resume=resume,
             overwrite=overwrite,
+            agent=self._agent(),
         )
+
+    def _agent(self) -> LitAgent[Any] | None:
+        if self.environment is not None:
+            return EnvironmentAgent(self.environment)
+        if self.rollout_func is None:
+            return None
+        tokenizer = load_tokenizer(model_source(self.config))
+        return RolloutFunctionAgent(self.rollout_func, tokenizer, self.reward_fn, reward_weights=self.reward_weights)
+
+    def _environment(self, factory: Any, reward_fn: Any, tools: Sequence[Tool]) -> TRLEnvironment:
+        if self.rollout_func is not None:
+            raise UserError("rollout_func makes whole completions: give it, or an environment and tools, not both")
+        if self.dataset is None and self.config.max_steps is None:
+            raise UserError("an environment without a dataset needs to know how long to train: set max_steps")
+        found = TRLEnvironment(
+            WithoutEnvironment if factory is None else factory,
+            () if reward_fn is None and factory is not None else reward_fn or create_accuracy_reward(),
+            reward_weights=self.reward_weights,
+            tools=tools,
+            train_dataset=self.dataset,
+        )
+        if self.dataset is None:
+            batch = self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps
+            self.dataset = found.tasks("train", batch)
+        return found
 
     def _result_folder(self) -> Path:
         return self.run_folder / "adapter"

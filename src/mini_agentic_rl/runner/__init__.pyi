@@ -4,6 +4,9 @@ from .base import Runner as Runner
 from .base import StopEvent as StopEvent
 from .hooks import LoggingHook as LoggingHook
 from .hooks import RewardHook as RewardHook
+from .processes import FAMILY_VARIABLE as FAMILY_VARIABLE
+from .processes import end_family as end_family
+from .processes import new_family as new_family
 from .silent_workers import SilentWorkers as SilentWorkers
 from .silent_workers import watch_workers as watch_workers
 from .workers import give_back_of_worker as give_back_of_worker

@@ -221,7 +221,9 @@ class AttemptRun:
             raise
         except OutOfTimeError as error:
             limit = self._rollout.config.timeout_seconds
-            self._fail("timeout", f"{where} took longer than timeout_seconds={limit:g}", error)
+            self._fail(
+                "timeout", f"{where} took longer than timeout_seconds={limit:g}, which `rollout_timeout` sets", error
+            )
         except Exception as error:
             self._fail("failed", where, error)
 

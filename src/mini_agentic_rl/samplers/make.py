@@ -12,6 +12,8 @@ from typing import Final
 import httpx
 import torch
 
+from ..errors import UserError
+from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler
 from .own import PolicySampler
@@ -47,7 +49,8 @@ def make_sampler(
         note: told of what takes long.
 
     Raises:
-        UserError: a server cannot be had, or not sampled from; the message says what to change.
+        UserError: a server cannot be had, or not sampled from; the message says what to change. Or a plugin's sampler
+            cannot be loaded.
     """
     model = policy.model
     if settings.sampler == "own":
@@ -57,6 +60,8 @@ def make_sampler(
             adapters=list(model.versions),
             context_length=model.context_length,
         )
+    if settings.sampler not in ("vllm", "sglang"):
+        return _plugged(settings, policy, base_name, prompts)
     rank = model.rank
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +112,15 @@ def make_sampler(
         pool.close()
         raise
     return pool
+
+
+def _plugged(settings: SamplerSettings, policy: Policy, base_name: str, prompts: Sequence[Sequence[int]]) -> Sampler:
+    """Return the sampler of a plugin, which is called with `settings`, `policy`, `base_name` and `prompts`."""
+    make = load_plugin("samplers", settings.sampler, setting="sampler")
+    if make is None:
+        raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
+    made: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
+    return made
 
 
 def _wire(settings: SamplerSettings, url: str) -> Wire:

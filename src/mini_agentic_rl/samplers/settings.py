@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from ..config import COMMAS, Settings
+from ..plugins import choices_or_plugin
+
+if TYPE_CHECKING:
+    SamplerName: TypeAlias = str
+else:  # the choices that the doors offer, and those of plugins
+    SamplerName = Annotated[Literal["own", "vllm", "sglang"], choices_or_plugin("samplers")]
 
 
 class SamplerSettings(Settings):
     """The sampler of the rollouts."""
 
-    sampler: Literal["own", "vllm", "sglang"] = "own"
-    """Sampler: the engine of this process (`own`), or servers of `vllm` or `sglang` that get each new adapter while
-    they run."""
+    sampler: SamplerName = "own"
+    """Sampler: the engine of this process (`own`), servers of `vllm` or `sglang` that get each new adapter while they
+    run, or the name of a plugin."""
     sampler_url: Annotated[list[str], COMMAS] = Field(default=[])
     """Address of a server that samples, as http://gpu1:8000; may be given several times. Without one, `sampler=vllm`
     starts `vllm serve` here."""

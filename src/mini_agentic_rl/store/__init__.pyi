@@ -3,9 +3,12 @@ from .base import LightningStore as LightningStore
 from .capabilities import LightningStoreCapabilities as LightningStoreCapabilities
 from .capabilities import LightningStoreStatistics as LightningStoreStatistics
 from .errors import LightningStoreError as LightningStoreError
+from .foreign import open_foreign as open_foreign
 from .http.client import LightningStoreClient as LightningStoreClient
 from .http.limits import StoreLimits as StoreLimits
 from .http.server import LightningStoreServer as LightningStoreServer
+from .importing import Imported as Imported
+from .importing import import_store as import_store
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended
 from .memory import InMemoryLightningStore as InMemoryLightningStore

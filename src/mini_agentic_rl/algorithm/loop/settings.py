@@ -8,7 +8,15 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from ..losses import PRESETS, Aggregation, ImportanceCorrection, KLEstimator, PolicyLossName, PresetName
+from ..losses import (
+    PRESETS,
+    Aggregation,
+    ImportanceCorrection,
+    KLEstimator,
+    PolicyLossName,
+    PresetName,
+    is_preset,
+)
 from ..settings import OnFailure, RolloutSettings
 
 Baseline = Literal["group", "leave_one_out", "none"]
@@ -98,8 +106,9 @@ class LoopSettings(RolloutSettings):
     divergence_bound: float = Field(default=0.2, gt=0)
     """Divergence of a token's probability beyond which `policy_loss=dppo_tv` or `dppo_kl` lets no step lead on (DPPO;
     Qi et al. 2026)."""
-    loss_aggregation: Aggregation = "sequence"
-    """Average of the token losses: over all tokens, per rollout first, or by a constant (Dr. GRPO)."""
+    loss_aggregation: Aggregation = "token"
+    """Average of the token losses: over all tokens (`token`), per rollout first (`sequence`: what GSPO takes, and GRPO
+    as published, with which agents whose rollouts differ in length unlearn to answer), or by a constant (Dr. GRPO)."""
     max_trajectory_tokens: int = Field(default=1024, ge=1)
     """The constant that `loss_aggregation=dr_grpo` divides by: about the most tokens a rollout samples."""
     importance_correction: ImportanceCorrection = "none"
@@ -167,10 +176,10 @@ class LoopSettings(RolloutSettings):
         if not isinstance(values, Mapping):
             return handler(values)
         name = values.get("preset", "grpo")
-        preset = PRESETS.get(name) if isinstance(name, str) else None
+        preset = PRESETS[name] if isinstance(name, str) and is_preset(name) else None
         if preset is None:
             return handler(values)
-        settings = handler({**_for_stale(preset, values), **preset, **values})
+        settings = handler({**_implied(preset, values), **preset, **values})
         settings.model_fields_set.intersection_update(values)
         return settings
 
@@ -197,12 +206,14 @@ class LoopSettings(RolloutSettings):
         return self
 
 
-def _for_stale(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults that a run which samples ahead has beside those of its preset.
+def _implied(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that follow from what a preset sets and what is given: a loss of whole rollouts is averaged
+    over them, and a run that samples ahead is corrected.
 
     DPPO masks by the divergence from the weights that sampled, so that its ratio stays the one to these.
     """
-    loss = given.get("policy_loss", preset.get("policy_loss", ""))
-    if given.get("max_staleness") in (None, 0, "0") or str(loss).startswith("dppo"):
-        return {}
-    return {"importance_correction": "token"}
+    loss = str(given.get("policy_loss", preset.get("policy_loss", "")))
+    implied = {"loss_aggregation": "sequence"} if loss == "gspo" else {}
+    if given.get("max_staleness") in (None, 0, "0") or loss.startswith("dppo"):
+        return implied
+    return implied | {"importance_correction": "token"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,6 @@ def trajectory_sum(values_S: Floats, trajectory_S: Ints) -> Floats:
     return np.asarray(np.bincount(trajectory_S, weights=values_S)[trajectory_S])
 
 
-def key_of(table: dict[str, Any]) -> WrapValidator:
-    """Return a validator that also takes what was added to a table after its choices were listed."""
-    return WrapValidator(lambda value, handler: value if isinstance(value, str) and value in table else handler(value))
+def key_of(is_known: Callable[[str], bool]) -> WrapValidator:
+    """Return a validator that also takes names which became known after the choices were listed."""
+    return WrapValidator(lambda value, handler: value if isinstance(value, str) and is_known(value) else handler(value))

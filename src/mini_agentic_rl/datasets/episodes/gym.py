@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
-from urllib.parse import parse_qsl
 
-from ...errors import MissingPackageError, nearest
+from ...errors import MissingPackageError, UserError, nearest
 from ..messages import Message, assistant
+from ..name_options import named_options
 from ..rows import DatasetError, Row, TaskRows, check_split, digest, split_of
 from .episode import Episode, Episodes, field_of
 from .gym_score import score_of
@@ -37,14 +37,10 @@ def parse_name(name: str) -> tuple[str, dict[str, Any]]:
     Raises:
         DatasetError: a setting is not written so.
     """
-    generator, _, settings = name.partition("?")
     try:
-        pairs = parse_qsl(settings, keep_blank_values=True, strict_parsing=bool(settings), max_num_fields=64)
-    except ValueError as error:
-        raise DatasetError(
-            f"{NAME}:{name}: settings are written as ?key=value&key=value ({error})", setting="dataset"
-        ) from error
-    return generator, {key: _value(value) for key, value in pairs}
+        return named_options(name, setting="dataset")
+    except UserError as error:
+        raise DatasetError(f"{NAME}:{error.text}", setting="dataset") from error
 
 
 class ReasoningGym(Episodes):
@@ -175,10 +171,3 @@ def generators() -> tuple[str, ...]:
     except ImportError as error:
         raise MissingPackageError(f"'{NAME}'", "reasoning-gym", extra="reasoning", setting="dataset") from error
     return tuple(sorted(DATASETS))
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

@@ -21,6 +21,7 @@ from .read import Choice
 from .record import KnownAttempts
 from .remember import ConversationMemory, Prompt
 
+_MOST_IDS = 2**31
 _BESIDE = 64
 _NOT_PLAIN = 4096
 """Characters that a message counts for: what surrounds its text, and what may be any text."""
@@ -113,6 +114,9 @@ class Preparation:
         self._check_count(request)
         tools = request.offered_tools
         prompt = await off_loop(_size(request), lambda: self._prompt(scope, request, tools))
+        if request.raw_prompt is not None:
+            text = self._renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
+            request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
         template = self._renderer.template
         rule = answer_rule(request, self._renderer.tool_format, template.tags, template.thought_begun)
         constraint = None if rule is None else await self._constraints.compile(rule)
@@ -161,7 +165,7 @@ class Preparation:
                     self._renderer.decoder(bool(tools)),
                     end_ids=self._renderer.eos_ids,
                     stops=request.stop_strings,
-                    reader=self._renderer.reader(bool(tools)),
+                    reader=None if request.raw_prompt is not None else self._renderer.reader(bool(tools)),
                     prefix=prefix,
                     streamed=bool(request.stream),
                     one_call=one_call,
@@ -186,7 +190,20 @@ class Preparation:
         return await off_loop(_size(request), lambda: self._renderer.count(request.messages, request.offered_tools))
 
     def _prompt(self, scope: Scope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
+        if request.raw_prompt is not None:
+            return self._raw_prompt(request.raw_prompt)
         return self._memory.prompt(scope, plain_messages(request.messages), tools, self._sampler.context_length)
+
+    def _raw_prompt(self, prompt: str | list[int]) -> Prompt:
+        """Return a prompt that is sampled after as it is.
+
+        Raises:
+            BadRequestError: it is empty, or holds what cannot be an id.
+        """
+        ids = self._renderer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not ids or not 0 <= min(ids) <= max(ids) < _MOST_IDS:  # which ids the model has, the sampler knows
+            raise BadRequestError("prompt: expected text, or token ids of the model's vocabulary", param="prompt")
+        return Prompt(tuple(ids), b"", b"", ())
 
     def _check_count(self, request: ChatRequest) -> None:
         if len(request.messages) > self._sampler.context_length:  # each is a token at least
@@ -228,6 +245,8 @@ class Preparation:
 def _size(request: ChatRequest) -> int:
     """Return about how many characters a request's messages have."""
     size = 0
+    if request.raw_prompt is not None:
+        return len(request.raw_prompt)
     for message in request.messages:
         content = message.get("content")
         # what is not text is a list of parts or calls, each with text of a length that is not known without a look

@@ -132,8 +132,9 @@ class ChatService:
                 raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
         await self._record(prepared, choice)
-        (message,) = plain_messages([choice.message()])
-        self.memory.remember(prepared.scope, prepared.prompt, prepared.prompt_ids, choice.token_ids, message)
+        if prepared.request.raw_prompt is None:
+            (message,) = plain_messages([choice.message()])
+            self.memory.remember(prepared.scope, prepared.prompt, prepared.prompt_ids, choice.token_ids, message)
         if emit is not None:
             emit(choice, [], True)
 

@@ -7,12 +7,14 @@ whole or chunk by chunk, into its own shape.
 from .anthropic import AnthropicDialect
 from .base import Counting, Dialect, Exchange, Lookup, Scope, assistant_message
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, ResponseFormat, parse_chat_request
+from .completions import CompletionsDialect
 from .responses import ResponsesDialect
 
 __all__ = [
     "AnthropicDialect",
     "ChatDialect",
     "ChatRequest",
+    "CompletionsDialect",
     "Counting",
     "Dialect",
     "Exchange",

@@ -116,6 +116,8 @@ class ChatRequest(Body):
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     ignore_eos: bool | None = None
+    raw_prompt: str | Annotated[list[int], Field(min_length=1, fail_fast=True)] | None = None
+    """Text or token ids to sample after as they are; then the messages count for nothing, and the answer is text."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:

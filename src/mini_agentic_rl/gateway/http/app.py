@@ -23,10 +23,19 @@ from ...http import (
 )
 from ..caller import Caller, caller_of
 from ..completion import ChatService, ChatStream, whole_answer
-from ..dialects import ChatRequest, Dialect, Exchange, Scope, all_dialects, parse_chat_request
+from ..dialects import (
+    ChatRequest,
+    CompletionsDialect,
+    Dialect,
+    Exchange,
+    Scope,
+    all_dialects,
+    parse_chat_request,
+)
 from ..errors import BodyBeyondContextError
 from ..sessions import SessionGate
-from .routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
+from .rollout_wire import WIRE_PREFIX, RolloutWire
+from .routes import ROLLOUT_PREFIX, TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 
 _ABOUT = (
     "An OpenAI-compatible endpoint on a model in this process: set a client's base_url to this address with /v1. Calls "
@@ -52,15 +61,21 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
     """
     app = new_app(openai_response, admission.keys, title="mini-agentic-rl gateway", about=_ABOUT)
     preparation = service.preparation
+    wire = RolloutWire(service.store, admission)
     metrics = gateway_metrics(admission, lambda: _counted(service), lambda: _measured(service))
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             key, caller = admission.keys.check(request.headers), await callers(request)
 
+            asked = await wire.asked(request, caller.scope)
+
             def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
-                exchange = dialect.open(body, caller.scope, key)
-                return exchange, parse_chat_request(exchange.chat)
+                if asked is None:
+                    exchange = dialect.open(body, caller.scope, key)
+                    return exchange, parse_chat_request(exchange.chat)
+                exchange = dialect.open({**body, "model": service.model_name}, caller.scope, key)
+                return exchange, parse_chat_request(exchange.chat | asked)
 
             exchange, chat = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
@@ -76,7 +91,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
         return serve
 
     async def callers(request: Request) -> Caller:
-        caller = caller_of(request, service.store is not None)
+        caller = await wire.caller(caller_of(request, service.store is not None))
         key = admission.keys.check(request.headers)
         return caller if sessions is None else await sessions.caller(request, key, caller)
 
@@ -95,9 +110,11 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             "conversations": service.memory.counters(),
         }
 
-    dialects = all_dialects()
+    dialects = [*all_dialects(), CompletionsDialect()]
+    prefixes = ("", ROLLOUT_PREFIX, WIRE_PREFIX)
     for dialect in dialects:
-        add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count)
+        add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count, prefixes)
+    wire.add_routes(app, metrics)
 
     def forget(scope: Scope, key: str) -> None:
         service.memory.forget(scope)

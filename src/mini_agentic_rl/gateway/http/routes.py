@@ -64,6 +64,7 @@ def add_dialect(
     metrics: RequestMetrics,
     callers: Callers,
     count: TokenCount | None = None,
+    prefixes: Sequence[str] = ("", ROLLOUT_PREFIX),
 ) -> None:
     """Serve a dialect at its path and under each attempt's own URL, and beside it what it remembers and, where
     `count` is given, the lengths of prompts. All of these come in by the admission, and are counted."""
@@ -73,7 +74,7 @@ def add_dialect(
 
     def serve(method: str, path: str, endpoint: Endpoint) -> None:
         admitted = AdmittedEndpoint(path.rpartition("/v1/")[2], endpoint, admission, metrics, refused)
-        for prefix in ("", ROLLOUT_PREFIX):
+        for prefix in prefixes:
             app.router.routes.append(Route(prefix + path, admitted, methods=[method]))
 
     serve("POST", dialect.path, endpoint)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from typing import Any
 
-from ...datasets.episodes import find_episodes
 from ...emitter import emit_reward
 from ...litagent import LitAgent
 from ...types import NamedResources, Rollout
 from ..endpoint import find_llm, rollout_url
-from ..recipe import Demonstrations, Recipe
-from .environment import REWARD, Endpoint, Environment, EpisodeEnvironment
+from .endpoint import Endpoint
+from .environment import REWARD, Environment, Outcome
+from .own_thread import OwnThread
 
 
 class EnvironmentAgent(LitAgent[Any]):
@@ -27,23 +29,38 @@ class EnvironmentAgent(LitAgent[Any]):
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm"; or the environment gave no reward,
                 or one that is no finite number.
+            TypeError: the environment returned no `Outcome`.
+            Exception: whatever the environment raises.
         """
         llm = find_llm(resources)
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
-        outcome = await self.environment.rollout(task, endpoint)
-        if REWARD not in outcome.rewards:
-            raise ValueError(f"the environment gave no {REWARD!r}, only {sorted(outcome.rewards)}")
+        outcome = await self._play(task, endpoint)
+        rewards = _checked(outcome)
         rollout.output = outcome.output
-        emit_reward(dict(outcome.rewards), primary_key=REWARD, final=True)
+        emit_reward(rewards, primary_key=REWARD, final=True)
+
+    async def _play(self, task: Any, endpoint: Endpoint) -> Any:
+        play = self.environment.rollout
+        if inspect.iscoroutinefunction(play):
+            return await play(task, endpoint)
+        async with OwnThread("environment") as thread:  # it may block
+            outcome: Any = await thread.call(play, task, endpoint)
+        return await outcome if inspect.isawaitable(outcome) else outcome
 
 
-def episodes_recipe(name: str) -> Recipe:
-    """Return the agent of a family of tasks, by the name of its data set, and the demonstrations of its expert.
+def _checked(outcome: Any) -> dict[str, float]:
+    """Return the rewards of an outcome.
 
     Raises:
-        DatasetError: there is none of this name, or no such generator.
-        MissingPackageError: the extra that it needs is not installed.
+        TypeError: it is none.
+        ValueError: there is no reward, or one is no finite number.
     """
-    episodes = find_episodes(name)
-    demonstrations = Demonstrations(episodes.demonstration, lambda task: episodes.tools, episodes.can_be_shown)
-    return Recipe(EnvironmentAgent(EpisodeEnvironment(episodes)), (), demonstrations)
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"the environment returned a {type(outcome).__name__}, not an Outcome with rewards")
+    if outcome.rewards.get(REWARD) is None:
+        raise ValueError(f"the environment gave no {REWARD!r}, only {sorted(outcome.rewards)}")
+    rewards = {name: float(value) for name, value in outcome.rewards.items() if value is not None}
+    wrong = next((name for name, value in rewards.items() if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise ValueError(f"the environment's {wrong!r} is {rewards[wrong]}, and not finite")
+    return rewards

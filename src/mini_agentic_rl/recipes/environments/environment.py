@@ -1,34 +1,26 @@
 """A world that a model acts in: tasks, and a rollout against an endpoint that ends in a reward.
 
 `Environment` is all that `EnvironmentAgent` needs, whoever wrote the world. `EpisodeEnvironment` makes one of a family
-of `datasets.episodes`; one of yours is a class with these two methods.
+of `datasets.episodes`, other modules beside this one make one of an environment of another package, and one of yours is
+a class with these two methods.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
-
-from openai import BadRequestError
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from ...datasets import Row
 from ...datasets.episodes import Episodes
-from ..endpoint import outgrew_context, shared_client
+from .conversation import Message, converse
+from .endpoint import Endpoint
 
 REWARD = "reward"
 """The name of the reward that is trained."""
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """The address where a rollout's model answers, and the settings that its calls are sampled with."""
-
-    base_url: str
-    model: str
-    api_key: str | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+DEFAULT_SIZE = 1000
+"""Tasks that a job asks for where no number is given."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +33,22 @@ class Outcome:
     """Output that the rollout's record keeps."""
 
 
+@runtime_checkable
 class Environment(Protocol):
-    """A world with tasks."""
+    """A world with tasks. One object serves all rollouts at once: it keeps nothing of one."""
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return tasks of "train", "val" or "test", different ones in each."""
+        """Return at most `size` tasks of "train", "val" or "test", different ones in each.
+
+        A task is a mapping of JSON values. Its `question` tells it from others where two runs are compared.
+        """
         ...
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
-        """Let the model behind an OpenAI-compatible endpoint work on a task, and return how that ended."""
+        """Let the model behind an OpenAI-compatible endpoint work on a task, and return how that ended.
+
+        It may also be an ordinary function, which may block: it is then called in a thread of its own.
+        """
         ...
 
 
@@ -76,29 +75,11 @@ class EpisodeEnvironment:
             openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
                 the model's context ends instead.
         """
-        client = shared_client(endpoint.base_url, endpoint.api_key)
         episode, messages = self.episodes.start(task), self.episodes.opening(task)
-        sampling = (
-            {"tools": list(self.episodes.tools), **endpoint.sampling} if self.episodes.tools else endpoint.sampling
-        )
-        turns = 0
-        while turns < self.episodes.max_turns:
-            try:
-                completion = await client.chat.completions.create(
-                    model=endpoint.model, messages=cast(Any, messages), **cast(Any, sampling)
-                )
-            except BadRequestError as error:
-                if turns == 0 or not outgrew_context(error):
-                    raise
-                break
-            turns += 1
-            choice = completion.choices[0]
-            reply = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            messages.append(reply)
-            heard = {"role": "assistant", "content": ""} if choice.finish_reason == "length" else reply
-            follows = await asyncio.to_thread(episode.receive, heard)
-            messages += follows
-            if not follows:
-                break
+
+        async def follow(reply: Message) -> Sequence[Message]:
+            return await asyncio.to_thread(episode.receive, reply)
+
+        turns = await converse(endpoint, messages, follow, tools=self.episodes.tools, max_turns=self.episodes.max_turns)
         scores = await asyncio.to_thread(episode.scores)
         return Outcome({**scores, "turns": float(turns)}, messages[-1].get("content"))

@@ -6,7 +6,17 @@ A parent starts a `Child`, the process talks to it through its `Channel`, and an
 
 from .channel import Channel, RemoteFailure
 from .child import Child, describe_exit
-from .family import begin_family, end_family
+from .family import FAMILY_VARIABLE, begin_family, end_family, new_family
 from .pickling import dumps
 
-__all__ = ["Channel", "Child", "RemoteFailure", "begin_family", "describe_exit", "dumps", "end_family"]
+__all__ = [
+    "FAMILY_VARIABLE",
+    "Channel",
+    "Child",
+    "RemoteFailure",
+    "begin_family",
+    "describe_exit",
+    "dumps",
+    "end_family",
+    "new_family",
+]

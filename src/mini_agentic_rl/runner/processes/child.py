@@ -26,7 +26,7 @@ from ...child_processes import at_death
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
 from .channel import HEADER, frame
-from .family import MARK_VARIABLE, end_family, new_mark
+from .family import FAMILY_VARIABLE, end_family, new_family
 
 _BOOTSTRAP = """
 import pickle, socket, struct, sys
@@ -54,7 +54,7 @@ class Child:
         self.name = name
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Exit code, once the process has ended; minus the number of the signal that ended it."""
-        self._mark = new_mark()
+        self._mark = new_family()
         self._reading: asyncio.Task[Any] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -65,7 +65,7 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, MARK_VARIABLE: self._mark},
+                env={**os.environ, FAMILY_VARIABLE: self._mark},
             )
         self._revoke = at_death(
             f"{__package__}.family",

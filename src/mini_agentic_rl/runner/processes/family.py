@@ -18,21 +18,21 @@ import psutil
 
 from ...child_processes import at_death
 
-MARK_VARIABLE = "MINI_AGENTIC_RL_FAMILY"
+FAMILY_VARIABLE = "MINI_AGENTIC_RL_FAMILY"
 """Environment variable that holds the mark of a family."""
 
 _CHECK_SECONDS = 0.01
 _KILL_SECONDS = 5.0
 
 
-def new_mark() -> str:
+def new_family() -> str:
     """Return a mark for a family that this process is about to start."""
-    return f"{os.environ.get(MARK_VARIABLE, '')}/{secrets.token_hex(8)}"
+    return f"{os.environ.get(FAMILY_VARIABLE, '')}/{secrets.token_hex(8)}"
 
 
 def begin_family() -> str:
     """Return the mark of all that this process starts from now on; what is left when it ends, however, is killed."""
-    mark = os.environ[MARK_VARIABLE] = new_mark()
+    mark = os.environ[FAMILY_VARIABLE] = new_family()
     at_death(__name__, "end_marked", mark)
     return mark
 
@@ -51,7 +51,7 @@ def find_family(pid: int, mark: str) -> list[psutil.Process]:
             process.pid == pid
             or process.pid in descendants
             or _group(process.pid) == pid
-            or _is_below((process.info["environ"] or {}).get(MARK_VARIABLE, ""), mark)
+            or _is_below((process.info["environ"] or {}).get(FAMILY_VARIABLE, ""), mark)
         )
     ]
 

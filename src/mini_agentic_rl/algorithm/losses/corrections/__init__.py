@@ -34,7 +34,7 @@ _CHOICES = ("none", *CORRECTIONS)
 if TYPE_CHECKING:
     ImportanceCorrection: TypeAlias = str
 else:  # the choices that the doors offer
-    ImportanceCorrection = Annotated[Literal[_CHOICES], key_of(CORRECTIONS)]
+    ImportanceCorrection = Annotated[Literal[_CHOICES], key_of(CORRECTIONS.__contains__)]
 
 
 def importance_correction(

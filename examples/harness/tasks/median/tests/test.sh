@@ -1,0 +1,1 @@
+exec python3 "$TESTS/check.py"

@@ -1,0 +1,6 @@
+"""A few statistics."""
+
+
+def median(values):
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

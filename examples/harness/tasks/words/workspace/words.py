@@ -1,0 +1,5 @@
+"""Count words."""
+
+
+def count_words(text):
+    return len(text.split(" "))

@@ -1,0 +1,138 @@
+"""OpenAI's text completions: a prompt as text or as token ids, sampled after as it is, without a chat template.
+
+Harnesses that render their prompts themselves ask so. Only a gateway that samples can serve it: see `raw_prompt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from .base import Counting, Json, Lookup, Scope, server_sent
+from .chat import DONE
+
+_USUAL_TOKENS: Final = 16
+"""Tokens of an answer where the request says nothing: OpenAI's default."""
+
+_AS_CHAT: Final = (
+    *("model", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "stream", "stream_options", "return_token_ids", "ignore_eos"),
+)
+"""Fields that mean what they mean in a chat request, which checks them."""
+
+
+class CompletionRequest(Body):
+    """The fields of `POST /v1/completions` that a chat request does not have, or has otherwise."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int | None = Field(default=None, ge=1)
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+class CompletionsDialect:
+    """`POST /v1/completions`."""
+
+    path = "/v1/completions"
+    lookups: tuple[Lookup, ...] = ()
+    counting: Counting | None = None
+
+    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> CompletionExchange:
+        request = checked(CompletionRequest, body)
+        for name, value in (("echo", request.echo), ("suffix", request.suffix)):
+            if value:
+                raise BadRequestError(f"{name} is not served: leave it out", param=name)
+        if request.best_of is not None and request.best_of != (body.get("n") or 1):
+            raise BadRequestError("best_of is not served: ask for n answers", param="best_of")
+        chat: Json = {name: body[name] for name in _AS_CHAT if name in body}
+        chat |= {
+            "messages": [{"role": "user", "content": ""}],
+            "raw_prompt": _one(request.prompt),
+            "max_tokens": request.max_tokens or _USUAL_TOKENS,
+        }
+        if request.logprobs is not None:
+            chat |= {"logprobs": True, "top_logprobs": request.logprobs}
+        return CompletionExchange(chat)
+
+    def forget(self, scope: Scope, key: str) -> None:
+        """Do nothing: nothing is remembered."""
+
+    def refusal(self, error: HttpError) -> Json:
+        return error.body()
+
+
+@dataclass
+class CompletionExchange:
+    """A request for a completion."""
+
+    chat: Json
+    offset: int = 0
+    """Characters that a streamed answer has had so far."""
+
+    def answer(self, completion: Json) -> Json:
+        return self._told(completion, "message")
+
+    def events(self, chunk: Json) -> bytes:
+        return server_sent(self._told(chunk, "delta"))
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, error: HttpError) -> bytes:
+        return server_sent(error.body())
+
+    def _told(self, answer: Json, said: str) -> Json:
+        prompt_ids = answer.get("prompt_token_ids")
+        kept = {name: value for name, value in answer.items() if name != "prompt_token_ids"}
+        choices = []
+        for choice in answer["choices"]:
+            told = {
+                "index": choice["index"],
+                "text": choice[said].get("content") or "",
+                "logprobs": self._logprobs(choice.get("logprobs")),
+                "finish_reason": choice["finish_reason"],
+            }
+            told |= {name: choice[name] for name in ("stop_reason", "token_ids") if name in choice}
+            if prompt_ids is not None:
+                told["prompt_token_ids"] = prompt_ids
+            choices.append(told)
+        identity = str(answer["id"]).replace("chatcmpl-", "cmpl-", 1)
+        return {**kept, "id": identity, "object": "text_completion", "choices": choices}
+
+    def _logprobs(self, found: Json | None) -> Json | None:
+        if not found:
+            return None
+        entries = found["content"]
+        offsets = []
+        for entry in entries:
+            offsets.append(self.offset)
+            self.offset += len(entry["token"])
+        tops: list[dict[str, Any]] = [{top["token"]: top["logprob"] for top in e["top_logprobs"]} for e in entries]
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": tops if any(tops) else None,
+            "text_offset": offsets,
+        }
+
+
+def _one(prompt: str | list[int] | list[str] | list[list[int]]) -> str | list[int]:
+    """Return the one prompt of a request.
+
+    Raises:
+        BadRequestError: it has none, or several.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids:
+        return ids
+    given = [item for item in prompt if not isinstance(item, int)]
+    if len(given) != 1 or not given[0]:
+        raise BadRequestError(f"prompt: expected one prompt, not {len(given)}: make a request for each", param="prompt")
+    return given[0]

@@ -1,0 +1,155 @@
+"""Plugins: what other distributions offer by entry points, found by its name where a built-in name is looked up.
+
+A distribution offers something under a group of `GROUPS`, as in its `pyproject.toml`:
+
+    [project.entry-points."mini_agentic_rl.environments"]
+    maze = "my_package.maze:Maze"
+
+Nothing is imported before its name is asked for, and a distribution that cannot be read or loaded keeps no other from
+being found. What a kind has to be is checked by the room that looks it up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from .errors import UserError
+
+Kind: TypeAlias = Literal["agents", "environments", "rewards", "datasets", "losses", "samplers", "loggers"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+_ROOT: Final = "mini_agentic_rl."
+GROUPS: Final = {_ROOT + kind: kind for kind in KINDS}
+"""The groups of entry points, and the kind that each holds."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point of a distribution; `error` says why it cannot be used, where that is known."""
+
+    kind: str
+    name: str
+    value: str
+    """Module and object, as `package.module:Name`."""
+    distribution: str
+    version: str
+    error: str | None = None
+
+    def load(self) -> Any:
+        """Import the object.
+
+        Raises:
+            Exception: whatever its module raises.
+        """
+        return metadata.EntryPoint(self.name, self.value, _ROOT + self.kind).load()
+
+
+def installed_plugins() -> list[Plugin]:
+    """Return all plugins that are installed, by kind and name; none is imported.
+
+    A distribution whose entry points cannot be read is one plugin without a name, with the error.
+    """
+    found: list[Plugin] = []
+    seen: set[str] = set()
+    for distribution in metadata.distributions():
+        try:
+            text = distribution.read_text("entry_points.txt")
+        except (OSError, UnicodeError):
+            continue
+        if text is None or _ROOT not in text:
+            continue
+        name, version = _identity(distribution)
+        if _normal(name) not in seen:  # the first of that name on the path is the one that is imported
+            seen.add(_normal(name))
+            found += _of(distribution, name, version)
+    return sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution))
+
+
+def plugin_names(kind: Kind) -> list[str]:
+    """Return the names that plugins offer of a kind."""
+    return sorted({plugin.name for plugin in installed_plugins() if plugin.kind == kind and plugin.name})
+
+
+def plugin_has(kind: Kind, name: object) -> bool:
+    """Return True if a plugin offers something of a kind under a name; nothing is imported."""
+    return isinstance(name, str) and name in plugin_names(kind)
+
+
+def choices_or_plugin(kind: Kind) -> WrapValidator:
+    """Return a validator of a setting with choices that also takes the names of plugins; none is imported for it."""
+
+    def check(value: Any, choices: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return choices(value)
+        except ValidationError:
+            if plugin_has(kind, value):
+                return value
+            raise
+
+    return WrapValidator(check)
+
+
+def load_plugin(kind: Kind, name: str, *, setting: str) -> Any | None:
+    """Return the object that a distribution offers under a name, or None where none does.
+
+    Args:
+        setting: the field whose value the name is.
+
+    Raises:
+        UserError: two distributions offer the name, or it cannot be imported.
+    """
+    found = [plugin for plugin in installed_plugins() if plugin.kind == kind and plugin.name == name]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise UserError(
+            f"{name!r} is offered by {' and '.join(plugin.distribution for plugin in found)}: uninstall one of them",
+            setting=setting,
+        )
+    plugin = found[0]
+    try:
+        return plugin.load()
+    except Exception as error:  # the plugin's module may fail in any way while it is imported
+        raise UserError(
+            f"{name!r} of the plugin {plugin.distribution} {plugin.version} cannot be loaded ({plugin.value}): "
+            f"{type(error).__name__}: {error}",
+            setting=setting,
+        ) from error
+
+
+def or_plugin(kind: Kind) -> str:
+    """Return the end of a complaint about an unknown name: the names that plugins offer, if any."""
+    names = plugin_names(kind)
+    return f" (plugins offer {', '.join(names)})" if names else ""
+
+
+def _of(distribution: metadata.Distribution, name: str, version: str) -> Iterable[Plugin]:
+    try:
+        points: Sequence[metadata.EntryPoint] = list(distribution.entry_points)
+    except Exception as error:  # a file that somebody has written by hand
+        yield Plugin("", "", "", name, version, f"its entry points cannot be read: {type(error).__name__}: {error}")
+        return
+    for point in points:
+        if point.group in GROUPS:
+            yield Plugin(GROUPS[point.group], point.name, point.value, name, version)
+
+
+def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Return name and version, also of a distribution whose metadata is damaged."""
+    found: dict[str, str] = {}
+    with suppress(Exception):  # as when the file is missing
+        found = {field: str(distribution.metadata[field] or "") for field in ("Name", "Version")}
+    unnamed = Path(str(distribution.locate_file("."))).name
+    return found.get("Name") or f"a distribution without a name in {unnamed}", found.get("Version") or "?"
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,170 @@
+"""The agent that is a command: what a trainer runs once per rollout, the reward, and the spans of what was printed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...emitter import emit_annotation, emit_reward, operation
+from ...errors import UserError
+from ...litagent import LitAgent
+from ...semconv import CompletionSpanAttributes
+from ...types import AttemptedRollout, NamedResources, Rollout
+from ...user_code import load_object
+from ..endpoint import find_llm, rollout_url
+from ..environments import Endpoint
+from ..recipe import Recipe
+from .environment import given_variables
+from .errors import HarnessError
+from .place import make_sandbox
+from .run import HarnessResult, HarnessRun
+from .sandbox import Ended
+from .scratch import Scratch
+from .settings import HarnessSettings
+from .words import split_words
+
+logger = logging.getLogger(__name__)
+
+REWARD: Final = "reward"
+_SHOWN: Final = 100
+"""Names of changed files that a span holds at most."""
+
+
+class HarnessAgent(LitAgent[Any]):
+    """Runs a command on tasks."""
+
+    def __init__(self, settings: HarnessSettings) -> None:
+        """Check what can be checked before any rollout.
+
+        Raises:
+            UserError: a setting cannot work.
+        """
+        super().__init__()
+        self.settings = settings
+        split_words(settings.agent_command, "agent_command")
+        if settings.test_command:
+            split_words(settings.test_command, "test_command")
+        given_variables(settings.agent_env)
+        if settings.agent_reward:
+            _reward_function(settings.agent_reward)
+        if settings.sandbox in ("docker", "kubernetes") and settings.agent_command and not settings.sandbox_image:
+            logger.info("no `sandbox_image` is given: each task has to name one")
+        make_sandbox(settings)
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
+        """Run the command on a task, and emit what it was worth.
+
+        Raises:
+            HarnessError: it could not be run, reached a limit, was killed by a signal, or never called the model.
+        """
+        llm = find_llm(resources)
+        endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
+        run = HarnessRun(self.settings, task, endpoint)
+        scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
+        try:
+            with operation(name="agent command") as span:
+                span.set_input(self.settings.agent_command)
+                ended = await run.agent(scratch)
+                span.set_output(_facts(ended))
+            rollout.output = ended.stdout[-4000:]
+            await self._check(ended, rollout)
+            result = await run.finish(scratch, ended)
+            if result.tests is not None:
+                with operation(name="test command") as span:
+                    span.set_output(_facts(result.tests))
+            emit_annotation(
+                {
+                    "harness.changed": result.changed[:_SHOWN],
+                    "harness.tampered": result.tampered[:_SHOWN],
+                    "harness.tampering": self.settings.tampering,
+                }
+            )
+            emit_reward(await self._rewards(task, result), primary_key=REWARD, final=True)
+        finally:
+            await asyncio.shield(asyncio.to_thread(scratch.remove))
+
+    async def _check(self, ended: Ended, rollout: Rollout) -> None:
+        """See that the command ended by itself, and asked the model."""
+        if ended.left_behind:
+            logger.info("the command left %d processes behind, which were killed", ended.left_behind)
+        said = ended.stderr.strip() or ended.stdout.strip()
+        last = f" Its last words: {said[-300:]}" if said else ""
+        if ended.limit is not None or (ended.exit_code or 0) < 0:
+            raise HarnessError(f"the command {ended.describe()} after {ended.seconds:.1f} s.{last}")
+        if await self._calls(rollout) == 0:
+            raise HarnessError(
+                f"the command {ended.describe()} and never called the model: does it read OPENAI_BASE_URL or "
+                f"ANTHROPIC_BASE_URL?{last}"
+            )
+
+    async def _calls(self, rollout: Rollout) -> int | None:
+        """Return how many calls of the attempt are recorded, one at most; None where no store can be asked."""
+        if not isinstance(rollout, AttemptedRollout):
+            return None
+        try:
+            store = self.runner.get_store()
+        except (ValueError, RuntimeError):  # run by hand, without a runner
+            return None
+        asked: dict[str, Any] = {"name": CompletionSpanAttributes.SPAN_NAME, "limit": 1}
+        return len(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id, **asked))
+
+    async def _rewards(self, task: Mapping[str, Any], result: HarnessResult) -> dict[str, float]:
+        """Return the reward, and what else was counted."""
+        counted = {
+            "exit_0": float(result.agent.exit_code == 0),
+            "tampered": float(bool(result.tampered)),
+            "files_changed": float(len(result.changed)),
+        }
+        if result.tests is not None:
+            counted["tests_passed"] = float(result.tests.exit_code == 0)
+        if result.tampered and self.settings.tampering == "zero":
+            return {REWARD: 0.0, **counted}
+        if self.settings.agent_reward:
+            value = _reward_function(self.settings.agent_reward)(dict(task), result)
+            value = await value if inspect.isawaitable(value) else value
+            if isinstance(value, Mapping):
+                if REWARD not in value:
+                    raise HarnessError(f"`agent_reward` gave no {REWARD!r}, only {sorted(value)}")
+                return {**counted, **value}
+            return {REWARD: value, **counted}
+        if result.tests is None:
+            return {REWARD: counted["exit_0"], **counted}
+        written = result.written if result.tests.limit is None else None
+        return {REWARD: counted["tests_passed"] if written is None else written, **counted}
+
+
+def harness_recipe(settings: HarnessSettings) -> Recipe:
+    """Return the agent that the settings describe.
+
+    Raises:
+        UserError: a setting cannot work.
+    """
+    return Recipe(HarnessAgent(settings))
+
+
+def _reward_function(name: str) -> Any:
+    """Return the function of the user.
+
+    Raises:
+        UserError: there is none.
+    """
+    if ":" not in name:
+        raise UserError(f"{name!r}: write module:function", setting="agent_reward")
+    try:
+        found = load_object(name)
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent_reward") from None
+    if not callable(found):
+        raise UserError(f"{name!r} is a {type(found).__name__}, not a function", setting="agent_reward")
+    return found
+
+
+def _facts(ended: Ended) -> dict[str, Any]:
+    return {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)[-40:]

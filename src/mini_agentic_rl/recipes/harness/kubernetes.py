@@ -1,0 +1,183 @@
+"""The sandbox of Kubernetes: a Job a command, made, filled, read and removed by `kubectl`.
+
+    init container `fill`    waits until the rollout's folders have been sent
+    container `agent`        runs the command in them, within its limits
+    container `hold`         keeps the pod until the folders have been fetched
+
+The folders are sent and fetched as tar over `kubectl exec`, so that the cluster needs no shared disk; the image needs
+`sh` and `tar`. With a closed network a NetworkPolicy allows the gateway's address alone, which the cluster's network
+has to enforce; the gateway needs an address that pods reach (`gateway_url`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ...child_processes import start_child
+from ...errors import UserError
+from ...http import is_loopback
+from .errors import HarnessError
+from .manifest import FOLDERS, HELD, READY, job_manifest
+from .sandbox import Confined, Ended, SandboxLimits, exit_code_of
+from .supervised import new_name
+
+_START_SECONDS: Final = 300.0
+_LOOK_SECONDS: Final = 1.0
+_CALL_SECONDS: Final = 120.0
+_HOST_VARIABLES: Final = ("PATH", "HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+_TIMED_OUT: Final = 124
+"""Exit code of `timeout`, under which the command runs."""
+_OUT_OF_MEMORY: Final = "OOMKilled"
+
+
+class KubernetesSandbox:
+    """Runs commands as Jobs."""
+
+    def __init__(self, network: str, cpus: float, namespace: str) -> None:
+        """`network` is `closed` or `open`; `cpus` are the processors of a container.
+
+        Raises:
+            UserError: there is no `kubectl` here.
+        """
+        found = shutil.which("kubectl")
+        if found is None:
+            raise UserError("there is no `kubectl` command here; or take `sandbox=process`", setting="sandbox")
+        self._program = [found, "--namespace", namespace]
+        self._network = network
+        self._cpus = cpus
+
+    async def run(self, confined: Confined) -> Ended:
+        if not confined.image:
+            raise UserError("kubernetes needs the image of a container", setting="sandbox_image")
+        name = new_name()
+        manifest = job_manifest(confined, name, cpus=self._cpus, closed=self._network == "closed")
+        try:
+            await self._call("create", "--filename", "-", given=json.dumps(manifest).encode())
+            return await self._run(confined, name)
+        finally:
+            gone = ("delete", "job,networkpolicy", "--selector", f"mini-agentic-rl/run={name}", "--wait=false")
+            await asyncio.shield(self._call(*gone, "--ignore-not-found", checked=False))
+
+    def base_url(self, url: str) -> str:
+        if is_loopback(urlsplit(url).hostname or ""):
+            raise HarnessError(
+                f"{url}: pods do not reach this computer's loopback: set `gateway_host` and `gateway_url`"
+            )
+        return url
+
+    async def _run(self, confined: Confined, name: str) -> Ended:
+        pod = await self._pod(name, "fill", "running", _START_SECONDS)
+        folders = [confined.workspace, *confined.writable, *confined.given]
+        await self._call(
+            *("exec", "--stdin", pod, "--container", "fill", "--"),
+            *("sh", "-c", f"tar -x -C {FOLDERS} && touch {FOLDERS}/{READY}"),
+            given=await asyncio.to_thread(_packed, folders),
+        )
+        await self._pod(name, "agent", "terminated", confined.limits.seconds + _START_SECONDS)
+        state = await self._state(name, "agent")
+        ended = state.get("terminated", {})
+        output = await self._logs(pod, confined.limits)
+        names = [str(path).lstrip("/") for path in (confined.workspace, *confined.writable)]
+        fetched = await self._call("exec", pod, "--container", "hold", "--", "tar", "-c", "-C", FOLDERS, *names)
+        await asyncio.to_thread(_unpacked, fetched, [confined.workspace, *confined.writable])
+        await self._call("exec", pod, "--container", "hold", "--", "touch", f"{FOLDERS}/{HELD}", checked=False)
+        limit = "sandbox_memory_mib" if ended.get("reason") == _OUT_OF_MEMORY else None
+        if ended.get("reason") == "DeadlineExceeded" or ended.get("exitCode") == _TIMED_OUT:
+            limit = "sandbox_seconds"
+        code = None if limit is not None else exit_code_of(int(ended.get("exitCode", 1)))
+        return Ended(code, limit, stdout=output, facts={"job": name, "pod": pod})
+
+    async def _logs(self, pod: str, limits: SandboxLimits) -> str:
+        """Return the end of what the command printed, which Kubernetes keeps in one."""
+        asked = ("logs", pod, "--container", "agent", "--tail", "2000", "--limit-bytes", str(limits.output))
+        return (await self._call(*asked)).decode("utf-8", "replace")
+
+    async def _pod(self, name: str, container: str, state: str, seconds: float) -> str:
+        """Wait until a container of the Job's pod is in a state; return the pod's name.
+
+        Raises:
+            HarnessError: it is not within so many seconds, or the pod has failed before.
+        """
+        end = asyncio.get_running_loop().time() + seconds
+        while True:
+            pod = await self._described(name)
+            status = pod.get("status", {})
+            containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+            states = {one["name"]: one.get("state", {}) for one in containers}
+            if state in states.get(container, {}):
+                return str(pod["metadata"]["name"])
+            waiting: dict[str, Any] = next((one["waiting"] for one in states.values() if "waiting" in one), {})
+            reason = waiting.get("reason", "")
+            if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"):
+                raise HarnessError(f"the pod of {name} does not start: {reason}: {waiting.get('message', '')[:200]}")
+            if status.get("phase") == "Failed":
+                raise HarnessError(f"the pod of {name} failed: {status.get('reason', '')} {status.get('message', '')}")
+            if asyncio.get_running_loop().time() > end:
+                raise HarnessError(f"{container} of {name} was not {state} within {seconds:g} s")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _state(self, name: str, container: str) -> Mapping[str, Any]:
+        status = (await self._described(name)).get("status", {})
+        found = {one["name"]: one.get("state", {}) for one in status.get("containerStatuses", [])}
+        return dict(found.get(container, {}))
+
+    async def _described(self, name: str) -> dict[str, Any]:
+        listed = await self._call("get", "pods", "--selector", f"mini-agentic-rl/run={name}", "--output", "json")
+        items = json.loads(listed).get("items", [])
+        return dict(items[0]) if items else {}
+
+    async def _call(self, *words: str, given: bytes | None = None, checked: bool = True) -> bytes:
+        """Return what kubectl prints.
+
+        Raises:
+            HarnessError: it fails, or takes too long.
+        """
+        process = await asyncio.to_thread(
+            start_child,
+            [*self._program, *words],
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={key: os.environ[key] for key in _HOST_VARIABLES if key in os.environ},
+        )
+        try:
+            output, errors = await asyncio.to_thread(process.communicate, given, _CALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise HarnessError(f"kubectl {words[0]} took longer than {_CALL_SECONDS:g} s") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+        if checked and process.returncode != 0:
+            raise HarnessError(f"kubectl {words[0]}: {errors.decode('utf-8', 'replace').strip()[:300]}")
+        return bytes(output)
+
+
+def _packed(folders: Sequence[Path]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for folder in folders:
+            archive.add(folder, arcname=str(folder).lstrip("/"))
+    return data.getvalue()
+
+
+def _unpacked(data: bytes, folders: Sequence[Path]) -> None:
+    """Replace the folders by what an archive holds of them; nothing is written anywhere else."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    allowed = [str(folder).lstrip("/") for folder in folders]
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            inside = any(member.name == name or member.name.startswith(f"{name}/") for name in allowed)
+            if inside and ".." not in Path(member.name).parts and (member.isreg() or member.isdir()):
+                archive.extract(member, "/", set_attrs=member.isreg())

@@ -1,0 +1,69 @@
+"""The limits that a command's process takes upon itself before it runs; all that it starts inherits them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from . import landlock
+
+_SET_PDEATHSIG = 1
+_PROCESSES_BEYOND = 4
+"""Times the limit of a rollout that the system itself refuses to go beyond, of all processes of this user."""
+
+
+def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None) -> None:
+    """Take the limits upon this process.
+
+    Args:
+        limits: bytes of memory (`memory`) and of a file (`file`), processor seconds (`cpu_seconds`), and `processes`;
+            what is missing is not bounded here.
+        files: the arguments of `landlock.restrict`.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if "file" in limits:
+        _lower(resource.RLIMIT_FSIZE, int(limits["file"]))
+    if "cpu_seconds" in limits:
+        _lower(resource.RLIMIT_CPU, int(limits["cpu_seconds"]) + 1)
+    if "memory" in limits and sys.platform == "linux":  # address space would stop programs that reserve much of it
+        _lower(resource.RLIMIT_DATA, int(limits["memory"]))
+    if "processes" in limits:
+        bound_processes(_PROCESSES_BEYOND * int(limits["processes"]) + _threads_of_user())
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    if files is not None:
+        landlock.restrict(files["readable"], files["listable"], files["writable"], files["ports"])
+
+
+def bound_processes(number: int) -> None:
+    """Have the system refuse this user more processes and threads than that; of root it refuses none."""
+    _lower(resource.RLIMIT_NPROC, number)
+
+
+def _lower(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def _threads_of_user() -> int:
+    """Return how many processes and threads this user has; 0 where there is no /proc to count them."""
+    count = 0
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == os.getuid():
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:  # it has ended
+                continue
+    return count

@@ -1,0 +1,84 @@
+"""The first program within a sandbox: lets the command reach the gateway, starts it, and ends with its exit code.
+
+    inside.py --processes 256 --relay 8000 /sandbox/gateway.sock -- claude -p "Mend it"
+
+Where a sandbox has no network but a loopback of its own, a server listens there on the gateway's port, and carries
+every connection to a socket in the file system, behind which the gateway is. It needs no package; a container image
+needs `python3` for it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from typing import Final
+
+_CHUNK: Final = 1 << 16
+_SIGNALLED: Final = 128
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the arguments say, and return its exit code; 128 and its number for a signal."""
+    place = arguments.index("--")
+    options, command = arguments[:place], arguments[place + 1 :]
+    if "--relay" in options:
+        at = options.index("--relay")
+        _listen(int(options[at + 1]), options[at + 2])
+    processes = int(options[options.index("--processes") + 1]) if "--processes" in options else None
+
+    def bound() -> None:
+        if processes is not None:
+            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+    try:
+        status = subprocess.call(command, preexec_fn=bound)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        return 127
+    return status if status >= 0 else _SIGNALLED - status
+
+
+def _listen(port: int, path: str) -> None:
+    server = socket.create_server(("127.0.0.1", port), backlog=128)
+    threading.Thread(target=_accept, args=(server, path), daemon=True).start()
+
+
+def _accept(server: socket.socket, path: str) -> None:
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=_carry, args=(connection, path), daemon=True).start()
+
+
+def _carry(connection: socket.socket, path: str) -> None:
+    """Carry bytes both ways until both sides have ended."""
+    outside = socket.socket(socket.AF_UNIX)
+    with connection, outside:
+        try:
+            outside.connect(path)
+        except OSError:
+            return
+        back = threading.Thread(target=_copy, args=(outside, connection), daemon=True)
+        back.start()
+        _copy(connection, outside)
+        back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(_CHUNK):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:  # the other side has gone
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

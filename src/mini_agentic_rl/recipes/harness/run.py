@@ -1,0 +1,201 @@
+"""One rollout of a command: its folder, the agent in its sandbox, then the comparison of files, the tests, the reward.
+
+The order is the guard: tests are outside of the sandbox until every process of the agent is dead, protected files are
+put back before they are run, and they run with a home of their own in a folder that the agent has never seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ..environments import Endpoint
+from .environment import base_variables, given_variables, model_variables, task_variables
+from .errors import HarnessError
+from .place import make_sandbox
+from .protection import changed_files, restore_protected
+from .readable import readable_paths
+from .sandbox import Confined, Ended, SandboxLimits
+from .scratch import Scratch, write_task
+from .settings import HarnessSettings
+from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
+from .words import fill_words, split_words
+
+_REWARD: Final = "reward.txt"
+_PORTS: Final = {"http": 80, "https": 443}
+_LONGEST_WORD: Final = 130_000
+"""Bytes of one word of a command, which Linux bounds."""
+_LONGEST_NUMBER: Final = 100
+_NOT_FOUND: Final = (126, 127)
+
+
+@dataclass(frozen=True)
+class HarnessResult:
+    """The end of a rollout's command, as a reward function gets it."""
+
+    agent: Ended
+    """Exit code, output, seconds and the like of the agent."""
+    workspace: Path
+    """Folder as the agent has left it, with protected files put back; it is gone after the rollout."""
+    changed: list[str]
+    """Files that the agent has changed, added or removed."""
+    tampered: list[str]
+    """Protected files among them."""
+    tests: Ended | None = None
+    """The end of the test command; None where there is none."""
+    written: float | None = None
+    """Number that the test command has written to $REWARD_FILE."""
+
+
+class HarnessRun:
+    """The run of one task."""
+
+    def __init__(self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint) -> None:
+        """`task` is a row of a data set, with its `folder` where it has files."""
+        self._settings = settings
+        self._task = task
+        self._endpoint = endpoint
+        self._folder = Path(task[FOLDER]) if task.get(FOLDER) else None
+        if self._folder is not None and not self._folder.is_dir():
+            raise HarnessError(f"{self._folder} is not on this computer: a task's folder has to be where runners are")
+        self._file = TaskFile() if self._folder is None else read_task_file(self._folder)
+        self._source = None if self._folder is None else workspace_of(self._folder)
+        self._sandbox = make_sandbox(settings)
+
+    async def agent(self, scratch: Scratch) -> Ended:
+        """Run the agent in a new scratch folder.
+
+        Raises:
+            HarnessError: it cannot be run.
+        """
+        prompt = str(self._task.get("question", ""))
+        shown = {name: self._task[name] for name in self._settings.agent_fields if name in self._task}
+        url = self._sandbox.base_url(self._endpoint.base_url)
+        visible = {"id": self._task.get("id"), "prompt": prompt, **shown}
+        await asyncio.to_thread(scratch.fill, self._source, visible)
+        values = {"prompt": prompt, "task_file": str(scratch.task_file), "model": self._endpoint.model, "base_url": url}
+        words = fill_words(split_words(self._settings.agent_command, "agent_command"), values)
+        if any(len(word.encode()) > _LONGEST_WORD for word in words):
+            raise HarnessError("the task is too long for a word of a command: let it read {task_file}")
+        env = {
+            **base_variables(str(scratch.home), str(scratch.temporary)),
+            **model_variables(url, self._endpoint.model, self._endpoint.api_key or "none", self._endpoint.sampling),
+            **task_variables(prompt, str(scratch.task_file)),
+            **given_variables(self._settings.agent_env),
+        }
+        where = urlsplit(self._endpoint.base_url)
+        confined = Confined(
+            words=words,
+            env=env,
+            workspace=scratch.workspace,
+            writable=[scratch.home, scratch.temporary],
+            given=[scratch.task_file],
+            readable=readable_paths([words], self._settings.agent_paths, self._hidden()),
+            limits=SandboxLimits.of(self._settings, self._file.agent.timeout_sec or self._settings.sandbox_seconds),
+            gateway=(where.hostname or "127.0.0.1", where.port or _PORTS.get(where.scheme, 80)),
+            image=self._image(),
+        )
+        return await self._sandbox.run(confined)
+
+    async def finish(self, scratch: Scratch, agent: Ended) -> HarnessResult:
+        """Compare the files, put protected ones back, and run the tests, if there are any.
+
+        Raises:
+            HarnessError: the tests cannot be run.
+        """
+        changed = await asyncio.to_thread(changed_files, scratch.workspace, self._source)
+        tampered = await asyncio.to_thread(
+            restore_protected, scratch.workspace, self._source, changed, self._file.verifier.protected
+        )
+        result = HarnessResult(agent, scratch.workspace, changed, tampered)
+        folder = scratch.beside("tests")
+        words = await asyncio.to_thread(self._test_words, folder)
+        if words is None or (tampered and self._settings.tampering == "zero"):
+            return result
+        tests = await self._tests(scratch, folder, words)
+        if tests.exit_code in _NOT_FOUND:
+            raise HarnessError(f"the test command cannot be run: {tests.stderr.strip()[-300:]}")
+        written = _number(folder / "out" / _REWARD)
+        return HarnessResult(agent, scratch.workspace, changed, tampered, tests, written)
+
+    async def _tests(self, scratch: Scratch, folder: Path, words: list[str]) -> Ended:
+        out, home, temporary = (folder / name for name in ("out", "home", "tmp"))
+        for one in (out, home, temporary):
+            one.mkdir()
+        task_file = folder / "task.json"
+        write_task(task_file, {**self._task, "prompt": self._task.get("question", "")})
+        env = {
+            **base_variables(str(home), str(temporary)),
+            "TESTS": str(folder / "tests"),
+            "TASK_FILE": str(task_file),
+            "REWARD_FILE": str(out / _REWARD),
+        }
+        confined = Confined(
+            words=words,
+            env=env,
+            workspace=scratch.workspace,
+            writable=[out, home, temporary],
+            given=[task_file, folder / "tests"],
+            readable=readable_paths([words], self._settings.agent_paths, self._hidden()),
+            limits=SandboxLimits.of(self._settings, self._file.verifier.timeout_sec or self._settings.test_seconds),
+            gateway=None,
+            image=self._image(),
+        )
+        return await self._sandbox.run(confined)
+
+    def _test_words(self, folder: Path) -> list[str] | None:
+        """Copy the hidden tests into a folder; return the words of the test command, or None where there is none."""
+        tests = folder / "tests"
+        hidden = None if self._folder is None else self._folder / "tests"
+        if hidden is not None and hidden.is_dir():
+            _copy_tests(hidden, tests)
+        else:
+            tests.mkdir()
+        script = tests / "test.sh"
+        if self._settings.test_command:
+            return split_words(self._settings.test_command, "test_command")
+        if self._file.verifier.command:
+            return ["sh", "-c", self._file.verifier.command]
+        return ["sh", str(script)] if script.is_file() else None
+
+    def _image(self) -> str:
+        return self._file.environment.docker_image or self._settings.sandbox_image
+
+    def _hidden(self) -> list[Path]:
+        """Return the folder with all tasks, of which the sandbox may show nothing."""
+        if self._folder is None:
+            return []
+        parents = self._folder.parents  # the task's id is its place below that folder
+        return [parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
+
+
+def _copy_tests(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, symlinks=True)
+
+
+def _number(path: Path) -> float | None:
+    """Return the number in a file; None where there is no such file.
+
+    Raises:
+        HarnessError: it holds something else.
+    """
+    try:  # what the agent wrote ran beside the tests: a pipe in the file's place must not be waited for
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        text = os.read(opened, _LONGEST_NUMBER).decode("utf-8", "replace").strip()
+    except OSError:
+        text = ""
+    finally:
+        os.close(opened)
+    try:
+        return float(text)
+    except ValueError:
+        raise HarnessError(f"the test command wrote {text!r} to $REWARD_FILE, which is no number") from None

@@ -1,0 +1,89 @@
+"""The folder of one rollout: a copy of the task's files, a home and a place for temporary files.
+
+workspace/   where the command runs: the task's files, without the history of any version control
+home/ tmp/   its HOME and TMPDIR
+task.json    the task, as far as the agent may know it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from .errors import HarnessError
+
+HISTORY: Final = (".git", ".hg", ".svn", ".jj", ".bzr")
+"""Folders of version control: an agent could read from them how the task was solved."""
+
+
+class Scratch:
+    """A scratch folder, and its parts."""
+
+    def __init__(self, parent: Path | None, name: str) -> None:
+        """Make the folder, in `parent` where it is to stay; `name` is part of its name."""
+        self._kept = parent is not None
+        self._beside: list[Path] = []
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        # /tmp/x may be a link, and a sandbox compares real paths
+        self.root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent)).resolve()
+        self.workspace = self.root / "workspace"
+        self.home = self.root / "home"
+        self.temporary = self.root / "tmp"
+        self.task_file = self.root / "task.json"
+        for folder in (self.workspace, self.home, self.temporary):
+            folder.mkdir()
+
+    def fill(self, source: Path | None, task: Mapping[str, Any]) -> None:
+        """Copy the task's files in, and write the task.
+
+        Raises:
+            HarnessError: the files cannot be read.
+        """
+        if source is not None:
+            try:
+                shutil.copytree(
+                    source,
+                    self.workspace,
+                    symlinks=True,
+                    ignore=shutil.ignore_patterns(*HISTORY),
+                    dirs_exist_ok=True,
+                )
+            except (OSError, shutil.Error) as error:
+                raise HarnessError(f"{source} cannot be copied: {error}") from error
+        write_task(self.task_file, task)
+
+    def beside(self, name: str) -> Path:
+        """Return a new empty folder that lies beside this one, where the agent could not prepare anything."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.root.name}-{name}-", dir=self.root.parent)).resolve()
+        self._beside.append(folder)
+        return folder
+
+    def remove(self) -> None:
+        """Remove the folder, and those beside it, unless they are to stay."""
+        for folder in () if self._kept else (self.root, *self._beside):
+            shutil.rmtree(folder, onerror=_open_and_repeat)
+
+
+def write_task(path: Path, task: Mapping[str, Any]) -> None:
+    """Write a task as JSON."""
+    path.write_text(json.dumps(task, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _open_and_repeat(function: Callable[[str], Any], path: str, _: Any) -> None:
+    """Open a folder that its owner has closed, and try again; what cannot be removed is left."""
+    for closed in (os.path.dirname(path), path):
+        try:
+            if not os.path.islink(closed):
+                os.chmod(closed, stat.S_IRWXU)
+        except OSError:
+            continue
+    with contextlib.suppress(OSError):
+        function(path)

@@ -1,0 +1,1 @@
+from .agent_class import AgentClassProgram as AgentClassProgram
