@@ -37,6 +37,8 @@ INSTALLED_PHOENIX := $(VENV_PHOENIX)/.installed
 INSTALLED_LOGGERS := $(VENV_LOGGERS)/.installed
 SDK_TESTS := tests/agents_sdk
 DOOR_TESTS := tests/doors
+# Its cookbook asks for a renderer of its makers' own models in a version that is not everywhere; no recipe here uses it.
+TINKER_PACKAGES := 'tinker>=0.38; python_version >= "3.11"' blobfile chz pylatexenc pyrage termcolor tiktoken tml-renderers
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
 # Left out: what needs TRL, which asks for newer versions than ours (datasets 4.7), and the rooms that are not named.
@@ -182,6 +184,8 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 $(INSTALLED_DOORS): pyproject.toml constraints.txt
 	test -x $(VENV_DOORS)/bin/python || $(PYTHON) -m venv $(VENV_DOORS)
 	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[gymnasium,openenv,test]'
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile $(TINKER_PACKAGES)
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile --no-deps 'tinker-cookbook>=0.6.1; python_version >= "3.11"'
 	touch $@
 
 $(INSTALLED_VERIFIERS): pyproject.toml constraints.txt
@@ -227,6 +231,25 @@ $(INSTALLED_PHOENIX):
 $(INSTALLED_LOGGERS): pyproject.toml constraints.txt
 	test -x $(VENV_LOGGERS)/bin/python || $(PYTHON) -m venv $(VENV_LOGGERS)
 	$(VENV_LOGGERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[loggers,test]'
+	touch $@
+
+# Programs that others wrote, as agents: each in a place of its own, at the version that docs/harnesses.md names.
+VENV_MINI ?= .venv-mini
+VENV_CLAUDE ?= .venv-claude
+INSTALLED_MINI := $(VENV_MINI)/.installed
+INSTALLED_CLAUDE := $(VENV_CLAUDE)/.installed
+test-doors: export DOORS_MINI = $(abspath $(VENV_MINI))/bin/mini
+test-doors: export DOORS_CLAUDE = $(abspath $(VENV_CLAUDE))/node_modules/.bin/claude
+test-doors: $(INSTALLED_MINI) $(INSTALLED_CLAUDE)
+
+$(INSTALLED_MINI):
+	test -x $(VENV_MINI)/bin/python || $(PYTHON) -m venv $(VENV_MINI)
+	$(VENV_MINI)/bin/python -m pip install --quiet mini-swe-agent==2.4.6 mcp
+	touch $@
+
+$(INSTALLED_CLAUDE):
+	npm install --silent --prefix $(VENV_CLAUDE) @anthropic-ai/claude-code@2.1.197
+	cd $(VENV_CLAUDE)/node_modules/@anthropic-ai/claude-code && node install.cjs
 	touch $@
 
 # Trained runs in outputs/ stay.

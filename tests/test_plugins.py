@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -18,7 +19,7 @@ from mini_agentic_rl.metrics import make_logger
 from mini_agentic_rl.plugins import installed_plugins, load_plugin, plugin_names
 from mini_agentic_rl.recipes import load_recipe
 from mini_agentic_rl.rewards import load_reward
-from mini_agentic_rl.samplers import SamplerSettings
+from mini_agentic_rl.samplers import SamplerSettings, make_sampler
 from plugged import write_distribution
 
 MODULE = """
@@ -57,7 +58,7 @@ class Diary(MetricsLogger):
 
 
 def sampler(settings, policy, *, base_name, prompts):
-    raise RuntimeError("never sampled here")
+    raise RuntimeError(f"asked for {base_name}")
 """
 POINTS = {
     "agents": {"parrot": "rhyming:Parrot"},
@@ -102,7 +103,9 @@ def test_a_plugin_of_every_kind_is_found_where_a_built_in_name_is_looked_up(rhym
     with make_logger(["diary"], rhyming) as logger:
         logger.log({"loss": 1.0}, step=3)
     assert (rhyming / "diary.txt").read_text() == "3 ['loss']"
-    assert SamplerSettings(sampler="elsewhere").sampler == "elsewhere"
+    settings = SamplerSettings(sampler="elsewhere")
+    with pytest.raises(RuntimeError, match="asked for base"):
+        make_sampler(settings, SimpleNamespace(model=None), base_name="base", prompts=[])
 
 
 def test_a_plugin_s_loss_is_a_loss_and_a_variant_by_its_name(rhyming):

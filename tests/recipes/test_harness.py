@@ -118,6 +118,8 @@ def test_a_confined_command_sees_and_reaches_only_its_own(sandbox, play: Play, t
         "home": "ls ~root/.ssh /home/*/.ssh /root/.bashrc",
         "supervisor": "kill -0 $PPID && test $PPID -gt 9",
         "variable": 'test -n "$SECRET_KEY"',
+        "new file in /": "echo 1 > /new",
+        "new file in /dev": "echo 1 > /dev/new",
         "network": f"{PYTHON} -c 'import socket; socket.create_connection((\"127.0.0.1\", {other.getsockname()[1]}))'",
     }
     script = "".join(f"if {command} 2>/dev/null >&2; then echo {name}; fi\n" for name, command in tried.items())

@@ -102,3 +102,5 @@ def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):
     assert told == "2: error: --agent-command: an agent is a command or a recipe: leave --agent out\n"
     told = command("eval", *asked, "--sandbox-seconds", "3")
     assert told.startswith("2: error: --sandbox-seconds: is for an agent that is a command: give --agent-command")
+    told = command("train-sql", "--agent-command", "true", "--output-dir", tmp_path / "run")
+    assert told == "2: error: --agent-command: the SQL agent is no command: leave one of the two out\n"

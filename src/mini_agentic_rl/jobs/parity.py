@@ -24,6 +24,8 @@ def parity_job(settings: ParitySettings) -> dict[str, Any]:
         ParityError: a server computes something else; the message says what to look at.
         UserError: a server cannot be sampled from.
     """
+    if settings.sampling.sampler not in ("own", "vllm", "sglang"):
+        raise UserError("servers of vLLM and SGLang can be compared, no plugin's", setting="sampler")
     if settings.sampling.sampler == "own":
         raise UserError("the engine of this process is the learner's own: give `sampler=vllm`", setting="sampler")
     load = settings.load

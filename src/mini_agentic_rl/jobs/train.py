@@ -40,6 +40,8 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     check_loggers(config.run.loggers)
     components: dict[str, Any] = {}
     if isinstance(config, SqlTrainConfig):
+        if config.harness.agent_command:
+            raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
         config, recipe, components = prepare_sql(config)
     else:
         recipe = load_agent(config.tasks, config.harness)

@@ -53,7 +53,7 @@ def _job(confined: Confined, name: str, cpus: float) -> dict[str, Any]:
     seconds = f"timeout {limits.seconds:g} " if limits.seconds else ""
     bounds = f"ulimit -f {limits.file // 512}; ulimit -t {int(limits.cpu_seconds) + 1}; ulimit -c 0"
     run = f"{bounds}; cd {shlex.quote(str(confined.workspace))} && exec {seconds}{shlex.join(confined.words)}"
-    agent = container("agent", run, [*mounts, {"name": "tmp", "mountPath": "/tmp"}])
+    agent = container("agent", run, [{"name": "tmp", "mountPath": "/tmp"}, *mounts])
     agent["resources"]["requests"] = amounts
     agent["resources"]["limits"] = {**amounts, "ephemeral-storage": f"{limits.disk // MIB}Mi"}
     agent["env"] = [{"name": key, "value": value} for key, value in confined.env.items() if key != "PATH"]

@@ -81,7 +81,10 @@ class BubblewrapSandbox:
         for name in _LINKS:
             if os.path.islink(name):
                 words += ["--symlink", os.readlink(name), name]
-        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]
+        # a file system in memory would be counted as nobody's disk and nobody's memory
+        temporary = confined.env["TMPDIR"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--bind", temporary, "/dev/shm", "--remount-ro", "/dev"]
+        words += ["--bind", temporary, "/tmp"]
         seen = [name for name in confined.readable.paths if not (name in _LINKS and os.path.islink(name))]
         # what lies above comes first: a folder that is bound later would hide what was bound within it
         for name in sorted({*seen, str(PROGRAMS), *map(str, confined.given)}):
@@ -90,7 +93,7 @@ class BubblewrapSandbox:
             words += ["--bind", str(path), str(path)]
         for path in (confined.workspace, *confined.writable):
             words += ["--bind", str(path), str(path)]
-        return [*words, "--chdir", str(confined.workspace), "--"]
+        return [*words, "--remount-ro", "/", "--chdir", str(confined.workspace), "--"]
 
 
 def short_socket(stack: AsyncExitStack) -> Path:
