@@ -41,6 +41,8 @@ INSTALLED_PHOENIX := $(VENV_PHOENIX)/.installed
 INSTALLED_LOGGERS := $(VENV_LOGGERS)/.installed
 SDK_TESTS := tests/agents_sdk
 DOOR_TESTS := tests/doors
+# Its cookbook asks for a renderer of its makers' own models in a version that is not everywhere; no recipe here uses it.
+TINKER_PACKAGES := 'tinker>=0.38; python_version >= "3.11"' blobfile chz pylatexenc pyrage termcolor tiktoken tml-renderers
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
 # Left out: what needs TRL, which asks for newer versions than ours (datasets 4.7), and the rooms that are not named.
@@ -186,6 +188,8 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 $(INSTALLED_DOORS): pyproject.toml constraints.txt
 	test -x $(VENV_DOORS)/bin/python || $(PYTHON) -m venv $(VENV_DOORS)
 	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[gymnasium,openenv,test]'
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile $(TINKER_PACKAGES)
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile --no-deps 'tinker-cookbook>=0.6.1; python_version >= "3.11"'
 	touch $@
 
 $(INSTALLED_VERIFIERS): pyproject.toml constraints.txt

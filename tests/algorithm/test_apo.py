@@ -277,7 +277,7 @@ def test_rollouts_that_hang_are_given_up_and_count_as_zero():
         return 1.0
 
     with critic(good_critic) as (client, _):
-        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=2)
+        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=5)
     assert algorithm.summary["score"] == pytest.approx(5 / 6)
     assert sum(algorithm.summary["unrewarded"].values()) == 1
 

@@ -82,6 +82,19 @@ def test_a_short_wrong_answer_is_suppressed_as_hard_as_each_token_of_a_long_one(
     assert np.ptp(batch.weights_S) == 0
 
 
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
+def test_groups_of_equal_rewards_count_in_the_average_though_they_are_not_computed(aggregation):
+    settings = GRPOSettings(loss_aggregation=aggregation)
+    with tiny_policy() as policy:
+        told, silent = _groups(policy, lambda index: float(index < 2))
+        silent = replace(silent, trajectories=[replace(one, reward=1.0) for one in silent.trajectories])
+        alone, beside = (batch_of(groups, settings) for groups in ([told], [told, silent]))
+        drawn_again = batch_of([told, silent], GRPOSettings(loss_aggregation=aggregation, dynamic_sampling=True))
+    assert beside.packed.token_count == alone.packed.token_count
+    np.testing.assert_allclose(2 * beside.weights_S, alone.weights_S, rtol=1e-6)
+    np.testing.assert_array_equal(drawn_again.weights_S, alone.weights_S)
+
+
 def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is_asked_for():
     assert GRPOSettings(policy_loss="gspo").loss_aggregation == "sequence"
     assert GRPOSettings(policy_loss="gspo", loss_aggregation="token").loss_aggregation == "token"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -13,21 +15,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mini_agentic_rl.http import Admission, AdmittingServer, ApiKeys, RequestLimits, new_app, openai_response, read_body
+from mini_agentic_rl.http import (
+    Admission,
+    AdmittingServer,
+    ApiKeys,
+    RequestLimits,
+    guarded,
+    new_app,
+    openai_response,
+    read_body,
+)
 from mini_agentic_rl.http.connections import HEAD_BYTES, BoundedConnection
 
 HEAD = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @contextlib.contextmanager
-def _serving(**bounds: float) -> Iterator[AdmittingServer]:
+def _serving(
+    within_seconds: float = 0.5, seen: list[weakref.ref[Request]] | None = None, **bounds: float
+) -> Iterator[AdmittingServer]:
     async def echo(request: Request) -> Response:
-        return Response(await read_body(request, 1000, within_seconds=0.5))
+        if seen is not None:
+            seen.append(weakref.ref(request))
+        return Response(await read_body(request, 1000, within_seconds=within_seconds))
 
     async def much(request: Request) -> Response:
         return Response(b"a" * 50_000_000)
 
-    routes = [Route("/echo", echo, methods=["POST"]), Route("/much", much)]
+    routes = [Route("/echo", guarded(echo, openai_response), methods=["POST"]), Route("/much", much)]
     app = new_app(openai_response, ApiKeys([]), title="a test", about="", routes=routes)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bounds.items():
@@ -107,3 +122,44 @@ def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest
         answer = httpx.post(f"{server.root}/echo", content=b"a", timeout=20)
         assert (answer.status_code, answer.content) == (200, b"a")
         assert all(_closed(connection) for connection in slow[:20])
+
+
+def test_of_requests_whose_body_is_awaited_those_that_send_nothing_make_room():
+    with _serving(most_unfinished=4, within_seconds=60.0) as server, contextlib.ExitStack() as stack:
+        head = HEAD + b"Content-Length: 40\r\n\r\n"
+        honest = stack.enter_context(_connect(server))
+        honest.sendall(head)
+        slow = []
+        for _ in range(30):
+            slow.append(stack.enter_context(_connect(server)))
+            slow[-1].sendall(head)
+            httpx.get(f"{server.root}/seen", timeout=20)  # whatever was sent before has been read by then
+            honest.sendall(b"a")
+            httpx.get(f"{server.root}/seen", timeout=20)
+        assert all(_closed(connection) for connection in slow[:20])
+        honest.sendall(b"a" * 10)
+        answer = b""
+        while not answer.endswith(b"a" * 40):
+            part = honest.recv(4096)
+            assert part, answer
+            answer += part
+
+
+def test_a_request_whose_client_leaves_is_gone_at_once_and_not_when_garbage_is_collected():
+    requests: list[weakref.ref[Request]] = []
+    gc.disable()
+    try:
+        with _serving(within_seconds=60.0, seen=requests) as server:
+            with _connect(server) as connection:
+                connection.sendall(HEAD + b"Content-Length: 5\r\n\r\na")
+                _until(lambda: bool(requests))
+            _until(lambda: requests[0]() is None)
+    finally:
+        gc.enable()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -46,13 +46,14 @@ def alone(model: Any, ids: Sequence[int]) -> float:
 
 
 class GatedPass:
-    """Lets a batch begin only when the test says so, and keeps what was in each."""
+    """Lets a batch begin only when the test says so, and keeps how many texts were in each, and how long they were."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.gate = threading.Event()
         self.begun = threading.Event()
         self.batches: list[int] = []
+        self.lengths: list[list[int]] = []
         self.failure: Exception | None = None
 
     def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[ScoringBatch]:
@@ -60,6 +61,7 @@ class GatedPass:
 
     def scores(self, texts: Sequence[Rendered]) -> list[float]:
         self.batches.append(len(texts))
+        self.lengths.append([len(text.ids) for text in texts])
         self.begun.set()
         assert self.gate.wait(30)
         if self.failure is not None:

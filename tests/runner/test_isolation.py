@@ -239,7 +239,7 @@ async def test_an_answer_of_the_store_that_cannot_be_read_fails_the_call_that_wa
         async def rollout_async(self, task: str, rollout: AttemptedRollout) -> float:
             shared = self.runner.get_store()
             try:
-                await asyncio.wait_for(shared.get_worker_by_id("w"), 20)
+                await asyncio.wait_for(shared.get_worker_by_id("w"), 30)
             except RuntimeError as error:
                 emit_message(str(error))
             return float((await shared.get_rollout_by_id(rollout.rollout_id)).input == task)
@@ -302,7 +302,7 @@ async def test_a_stop_ends_the_process_and_gives_the_rollout_back(store: InMemor
             await asyncio.sleep(0.02)
         assert len(family()) == 2
         event.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
     assert family() == []
     given_back = await store.get_rollout_by_id(queued.rollout_id)
     assert isinstance(given_back, AttemptedRollout)
@@ -317,7 +317,7 @@ async def test_an_idle_runner_starts_no_process(store: InMemoryLightningStore) -
         await asyncio.sleep(0.1)
         assert family() == []
         event.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 def test_a_script_that_is_killed_takes_its_agents_along(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
 from mini_agentic_rl.semconv import AGL_EXCEPTION
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer, get_active_tracer
-from mini_agentic_rl.types import LLM, AttemptedRollout, Hook, Rollout, RolloutConfig, Span
+from mini_agentic_rl.types import LLM, AttemptedRollout, Hook, Rollout, RolloutConfig, Span, Worker
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ async def _run_queue(
     queued = [queued.rollout_id for queued in await store.query_rollouts(status_in=["queuing"])]
     with runner.run_context(agent=agent, store=store, hooks=hooks, worker_id=0):
         task = asyncio.create_task(runner.iter(event=event))
-        await store.wait_for_rollouts(rollout_ids=queued, timeout=20)
+        await store.wait_for_rollouts(rollout_ids=queued, timeout=30)
         if "max_rollouts" not in settings:
             event.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 async def _reason(store: InMemoryLightningStore, rollout_id: str) -> str:
@@ -159,7 +159,7 @@ async def test_sixty_four_concurrent_runners_keep_their_ids_and_spans_apart(stor
     queued = [await store.enqueue_rollout(number) for number in range(count)]
     ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in queued], timeout=30)
     event.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert len(ended) == count
     workers = set()
     for number, done in enumerate(ended):
@@ -456,7 +456,7 @@ async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMe
         task = asyncio.create_task(runner.iter(event=event))
         await started.wait()
         event.set()
-        await asyncio.wait_for(task, 1)
+        await asyncio.wait_for(task, 30)
     assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
     given_back = await store.get_latest_attempt(queued.rollout_id)
     assert given_back is not None
@@ -495,17 +495,17 @@ async def test_an_attempt_that_no_longer_counts_is_broken_off_and_the_runner_goe
     runner, event = LitAgentRunner(DummyTracer(), heartbeat_interval=0.05), ThreadingEvent()
     with runner.run_context(agent=agent, store=store):
         task = asyncio.create_task(runner.iter(event=event))
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 30)
         if how == "cancelled":
             await store.update_rollout(hangs.rollout_id, status="cancelled")
         elif how == "superseded":
             other = await store.start_attempt(hangs.rollout_id, "elsewhere")
             await store.update_attempt(hangs.rollout_id, other.attempt.attempt_id, status="running")
         ids = [after.rollout_id] if how == "superseded" else [hangs.rollout_id, after.rollout_id]
-        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=5)
+        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=30)
         assert len(ended) == len(ids)
         event.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
     assert broken_off.is_set()
     assert ended[-1].status == "succeeded"
     attempts = [attempt.status for attempt in await store.query_attempts(hangs.rollout_id)]
@@ -542,9 +542,9 @@ async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightning
         task = asyncio.create_task(runner.iter(event=event))
         await asyncio.sleep(0.05)
         queued = await store.enqueue_rollout("x")
-        ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=2)
+        ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
         event.set()
-        await asyncio.wait_for(task, 1)
+        await asyncio.wait_for(task, 30)
     assert [done.status for done in ended] == ["succeeded"]
 
 
@@ -553,34 +553,43 @@ async def test_max_rollouts_ends_the_runner(store: InMemoryLightningStore) -> No
         await store.enqueue_rollout(number)
     runner = LitAgentRunner(DummyTracer(), max_rollouts=2)
     with runner.run_context(agent=rollout(lambda task: None), store=store):
-        await asyncio.wait_for(runner.iter(), 5)
+        await asyncio.wait_for(runner.iter(), 30)
     assert [done.status for done in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
 
 
 async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemoryLightningStore) -> None:
+    began, seen = asyncio.Event(), asyncio.Event()
+
     @rollout
     async def agent(task: str) -> None:
-        await asyncio.sleep(0.2)
+        began.set()
+        await asyncio.wait_for(seen.wait(), 30)
+
+    async def beat(after: float = 0.0) -> Worker:
+        while (
+            (worker := await store.get_worker_by_id("runner-7")) is None
+            or worker.heartbeat_stats is None
+            or (worker.last_heartbeat_time or 0.0) <= after
+        ):
+            await asyncio.sleep(0.01)
+        return worker
 
     await store.enqueue_rollout("x")
     runner = LitAgentRunner(DummyTracer(), heartbeat_interval=0.02)
     event = ThreadingEvent()
     with runner.run_context(agent=agent, store=store, worker_id=7):
         task = asyncio.create_task(runner.iter(event=event))
-        await asyncio.sleep(0.06)
-        first = await store.get_worker_by_id("runner-7")
-        await asyncio.sleep(0.06)
-        second = await store.get_worker_by_id("runner-7")
+        await asyncio.wait_for(began.wait(), 30)
+        first = await asyncio.wait_for(beat(), 30)
+        second = await asyncio.wait_for(beat(after=first.last_heartbeat_time or 0.0), 30)
+        seen.set()
         event.set()
-        await asyncio.wait_for(task, 2)
-    assert first is not None
-    assert second is not None
+        await asyncio.wait_for(task, 30)
     assert second.status == "busy"
     assert second.heartbeat_stats is not None
     assert second.heartbeat_stats["attempts"] == 1
     assert second.heartbeat_stats["memory_mib"] > 1
     assert second.heartbeat_stats["cpu_percent"] >= 0
-    assert (second.last_heartbeat_time or 0) > (first.last_heartbeat_time or 0)
 
 
 @pytest.mark.parametrize("name", ["max_rollouts", "poll_interval"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import pickle
 import signal
 import subprocess
@@ -86,6 +87,20 @@ async def test_a_pickled_store_opens_the_same_database(database: str) -> None:
     assert claimed.rollout_id == queued.rollout_id
     await other.close()
     await store.close()
+
+
+async def test_a_log_of_everything_holds_no_text_of_an_agent(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever logs everything, from the root down, has not asked for what agents said."""
+    caplog.set_level(logging.DEBUG)  # of the root
+    store = MongoLightningStore(mongo_url(), database)
+    await store.enqueue_rollout({"question": "a secret of the task"})
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    await store.add_span(span_of(claimed, attributes={"said": "a secret of the agent"}))
+    await store.query_spans(claimed.rollout_id)
+    await store.close()
+    assert "pymongo" in {record.name.partition(".")[0] for record in caplog.records}, "it logs at this level"
+    assert "a secret" not in caplog.text
 
 
 async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(database: str) -> None:

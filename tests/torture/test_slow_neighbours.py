@@ -13,7 +13,7 @@ import pytest
 from mini_agentic_rl.tools.sql import QueryLimits, SqlDatabase
 
 from .conftest import Attack
-from .neighbours import Neighbour, Waits, idle_server, served
+from .neighbours import PROMISED_S, Neighbour, Waits, idle_server, served
 from .servers import LONG_SCORES
 
 SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
@@ -59,9 +59,17 @@ def test_a_text_to_score_beside_a_batch_of_long_ones(attack: Attack) -> None:
     long = {"prompt": "How many?", "response": "three " * TEXT_WORDS}
     with served(LONG_SCORES) as server, httpx.Client(timeout=600) as client:
         client.post(f"{server.url}/score", json=honest).raise_for_status()
+        alone = min(_seconds(client, f"{server.url}/score", long) for _ in range(3))
         with Neighbour(f"{server.url}/score", bodies=[honest]) as neighbour:
             for number in range(attack.times(3)):
                 with attack.attempt(number):
                     answer = client.post(f"{server.url}/score/batch", json={"items": [long] * attack.times(256)})
                     assert answer.status_code == 200, answer.text
-                    attack.neighbour(neighbour.longest())
+                    # It waits for the text that is under way, which takes as long as the model is large.
+                    attack.neighbour(neighbour.longest(), PROMISED_S + alone)
+
+
+def _seconds(client: httpx.Client, url: str, body: object) -> float:
+    began = time.monotonic()
+    client.post(url, json=body).raise_for_status()
+    return time.monotonic() - began

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -184,3 +186,23 @@ def test_an_agent_in_a_process_of_its_own_sends_its_spans_to_the_store(receiver)
         asyncio.run(server.stop())
     spans = asyncio.run(store.query_spans(rollout.rollout_id))
     assert [get_message_value(span) or span.name for span in spans] == ["outside", "outside"]
+
+
+def test_a_process_with_a_tracer_can_fork_as_other_libraries_do():
+    """A child that runs Python before its program, as Ray's do, once hung on a lock of an executor."""
+    program = """
+        import subprocess, sys
+        from mini_agentic_rl.tracer import OtelTracer
+        tracer = OtelTracer()
+        from concurrent.futures import ThreadPoolExecutor
+        ThreadPoolExecutor(1).submit(int).result()
+        subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None, check=True)
+        print("forked")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.communicate(timeout=120)[0] == "forked\n"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

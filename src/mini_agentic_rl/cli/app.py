@@ -33,6 +33,7 @@ from .run_commands import add_run_commands
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
 from .tables import show, show_parity, show_plan, show_result
+from .tinker import add_tinker_command
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -134,6 +135,7 @@ def chat(settings: ChatSettings) -> None:
     run_chat(settings)
 
 
+add_tinker_command(app)
 add_doctor_command(app)
 add_run_commands(app)
 add_model_commands(app)

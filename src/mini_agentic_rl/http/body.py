@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from .errors import BadRequestError, BodyTooLargeError, BodyTooSlowError, UnsupportedEncodingError
 from .gunzip import GunzipError, TooLargeError, gunzip
@@ -53,6 +53,8 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
         body = await asyncio.wait_for(_arrived(request, limit), within_seconds)
     except asyncio.TimeoutError:
         raise BodyTooSlowError(within_seconds or 0.0) from None
+    if not isinstance(body, bytes):
+        raise body()
     if encoding != "gzip" or not body:
         return body
     return await off_loop(limit, partial(_decompressed, body, limit))
@@ -92,25 +94,32 @@ def _media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _arrived(request: Request, limit: int) -> bytes:
-    """Return the body. One that is too large is not kept, but taken to its end unless that is far: a client that is
-    still sending when the connection is closed does not see why."""
+async def _arrived(request: Request, limit: int) -> bytes | Callable[[], Exception]:
+    """Return the body, or what makes the error that tells why there is none. A body that is too large is not kept, but
+    taken to its end unless that is far: a client that is still sending when the connection is closed does not see why.
+
+    Nothing is raised here: an exception and the task that raised it refer to each other, and keep all of the request
+    until Python's collector of garbage comes by. If clients leave by the thousand, everybody waits for that.
+    """
     declared = request.headers.get("content-length", "")
     expected = int(declared[:_DIGITS]) if declared.isascii() and declared.isdecimal() else 0
     if expected > limit + _PASSED_OVER:
-        raise BodyTooLargeError(limit)
+        return partial(BodyTooLargeError, limit)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if max(size, expected) <= limit:
-            parts.append(part)
-        else:
-            parts.clear()
-            if size > limit + _PASSED_OVER:
-                break
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if max(size, expected) <= limit:
+                parts.append(part)
+            else:
+                parts.clear()
+                if size > limit + _PASSED_OVER:
+                    break
+    except ClientDisconnect:
+        return ClientDisconnect
     if max(size, expected) > limit:
-        raise BodyTooLargeError(limit)
+        return partial(BodyTooLargeError, limit)
     return b"".join(parts)
 
 

@@ -2,7 +2,8 @@
 
 A connection takes a descriptor for as long as it stays open, and descriptors are few. So each has to get on: its
 request's head has to arrive within a time and a size, and whoever reads no more of an answer is cut off. When there are
-too many all the same, a newcomer takes the place of the one that has kept its request to itself for longest.
+too many all the same, a newcomer takes the place of the one that has kept its request to itself for longest; and among
+those whose body is awaited, of the one that has sent nothing for longest.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ _MOST: Final = 4096
 _SOUGHT_AT_ONCE: Final = 64
 """One connection in so many is looked out, when there are too many, to make room for this newcomer and the next ones:
 looking costs as much as there are."""
-ACCEPTED_AT_ONCE: Final = 16
+ACCEPTED_AT_ONCE: Final = 8
 """Newcomers that are let in before those who are in have their turn: with those that make room for them, each takes
 about a millisecond."""
+_UNFINISHED: Final = 1024
+"""Most requests whose body is awaited. Each is a task of a hundred objects, and everybody waits when Python's collector
+of garbage looks through them: a third of a second where there are 4,096."""
 _SHARE: Final = 2
 """One descriptor in so many is for connections: files, stores and upstreams need some too."""
 
@@ -47,6 +51,9 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     """Those of one server that were cut off, until they are gone."""
     next_out: ClassVar[deque[BoundedConnection]] = deque()
     """Those of one server that make room for newcomers, in order, if they still keep their request back then."""
+    most_unfinished = _UNFINISHED
+    unfinished: ClassVar[dict[BoundedConnection, None]] = {}
+    """Those of one server whose request's body is awaited; the one that has sent nothing for longest comes first."""
     head_seconds = HEAD_SECONDS
     stalled_seconds = STALLED_SECONDS
 
@@ -71,9 +78,11 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
             self._drop_head_timer()
         elif self._head_bytes > HEAD_BYTES:
             self._cut_off()
+        self._await_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ending.discard(self)
+        self.unfinished.pop(self, None)
         self._drop_head_timer()
         self._drop_stalled_timer()
         super().connection_lost(exc)
@@ -100,6 +109,17 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         if self._head_timer is None:
             self._since = time.monotonic()
             self._head_timer = self.loop.call_later(self.head_seconds, self._cut_off)
+
+    def _await_body(self) -> None:
+        """Count this connection among those whose request's body is awaited, if it is one of them; the first of them
+        is cut off if they are too many."""
+        self.unfinished.pop(self, None)
+        if self._answering() and self.cycle.more_body and not self.transport.is_closing():
+            self.unfinished[self] = None
+            if len(self.unfinished) > self.most_unfinished:
+                first = next(iter(self.unfinished))
+                del self.unfinished[first]
+                first._cut_off()
 
     def _drop_head_timer(self) -> None:
         if self._head_timer is not None:

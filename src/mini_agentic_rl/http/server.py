@@ -94,12 +94,12 @@ class ServerThread:
             return self
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
-        most = most_connections()
+        own = {"most": most_connections(), "ending": set(), "next_out": deque(), "unfinished": {}}
         server = _Server(
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), {"most": most, "ending": set(), "next_out": deque()}),
+                http=type("Connection", (BoundedConnection,), own),
                 ws="none",
                 lifespan="auto",
                 access_log=False,

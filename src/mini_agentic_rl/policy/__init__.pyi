@@ -1,4 +1,7 @@
 from . import kernels as kernels
+from .adapters import add_adapter as add_adapter
+from .adapters import linear_layers as linear_layers
+from .adapters import remove_adapter as remove_adapter
 from .attention import ATTENTION_NAME as ATTENTION_NAME
 from .engine import Engine as Engine
 from .errors import AdapterMismatchError as AdapterMismatchError

@@ -217,8 +217,11 @@ class Learner:
         Returns:
             `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
         """
-        rate = self.learning_rate(self.steps)
-        norm = self._clip(self.parameters, self.settings.max_grad_norm)
+        return self.step_with(self.learning_rate(self.steps), self.settings.max_grad_norm)
+
+    def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
+        """Do what `optim_step` does, with a learning rate and a bound of the norm that somebody else has chosen."""
+        norm = self._clip(self.parameters, max_grad_norm)
         # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
         if finite:

@@ -108,7 +108,7 @@ def load_model(
         )
     else:
         base = model
-    _check_names([*trained, *fixed], base)
+    check_adapter_names([*trained, *fixed], base)
     base.eval()
     # After the base is loaded, which may draw numbers too.
     if seed is not None:
@@ -251,8 +251,12 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
     )
 
 
-def _check_names(names: Sequence[str], base: PreTrainedModel) -> None:
-    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names."""
+def check_adapter_names(names: Sequence[str], base: PreTrainedModel) -> None:
+    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names.
+
+    Raises:
+        PolicyError: one of them is such a name.
+    """
     if not names:
         raise PolicyError("name at least one adapter to train", setting="adapters")
     # peft finds an adapter's weights by its name within a parameter's, and a ModuleDict refuses names of its methods.
@@ -274,7 +278,7 @@ def _with_adapter(
     from peft import get_peft_model
 
     lora = lora or LoraSettings()
-    config = _new_config(lora) if folder is None else _saved_config(base, folder)
+    config = new_adapter_config(lora) if folder is None else _saved_config(base, folder)
     # How it was trained before says nothing of how it is trained now.
     config.lora_dropout = lora.dropout
     try:
@@ -298,7 +302,8 @@ def _with_adapter(
     return wrapped
 
 
-def _new_config(lora: LoraSettings) -> Any:
+def new_adapter_config(lora: LoraSettings) -> Any:
+    """Return peft's configuration of a new adapter, which learns without dropout."""
     from peft import LoraConfig
 
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)

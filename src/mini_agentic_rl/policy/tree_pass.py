@@ -76,7 +76,8 @@ class TreePass:
         self._flex = flex_on(*kind) if flex else None
         self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
         self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
-        self._predicted_at_S = packed.parent_T[packed.token_S]
+        self._predicted_at_S = packed.predicted_at_S
+        self._target_S = torch.from_numpy(packed.target_S).to(model.device)
 
     def run(self, on_terms: Callable[[ChunkTerms], Tensor | None]) -> None:
         """Hand each chunk's terms to `on_terms`, and differentiate the loss that it returns.
@@ -122,7 +123,7 @@ class TreePass:
         at_N = torch.from_numpy(at[terms_N] - chunk.start).to(device)
         where = targets(
             at_N,
-            self._tokens_T[torch.from_numpy(self._packed.token_S[terms_N]).to(device)],
+            self._target_S[torch.from_numpy(terms_N).to(device)],
             torch.from_numpy(self._packed.temperature_S[terms_N]).to(device),
         )
         logprobs_N, entropy_N = read_logprobs(

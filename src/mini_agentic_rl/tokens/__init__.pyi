@@ -14,5 +14,8 @@ from .request import TokenDelta as TokenDelta
 from .request import TokenRequest as TokenRequest
 from .shares import Share as Share
 from .shares import divide as divide
+from .targets import PackedTargets as PackedTargets
+from .targets import TargetSequence as TargetSequence
+from .targets import pack_targets as pack_targets
 from .tree import NodeId as NodeId
 from .tree import TokenTree as TokenTree

@@ -8,7 +8,7 @@ a token; the token is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,16 @@ class PackedTrees:
     """Policy version that sampled it."""
 
     @property
+    def predicted_at_S(self) -> Ints:
+        """Index into T of the token after which each term's own was sampled."""
+        return self.parent_T[self.token_S]
+
+    @property
+    def target_S(self) -> Ints:
+        """Token id of each term."""
+        return self.tokens_T[self.token_S]
+
+    @property
     def token_count(self) -> int:
         """Number T of tokens that a forward pass computes."""
         return int(self.tokens_T.size)
@@ -64,24 +74,45 @@ class PackedTrees:
         return [slice(start, end) for start, end in zip(self.tree_starts, ends, strict=True)]
 
 
-def pack(trees: Sequence[TokenTree]) -> PackedTrees:
-    """Lay out `trees` one after the other.
+@dataclass(frozen=True)
+class TreeLayout:
+    """The tokens of trees as arrays, and where each node's stand in them."""
+
+    trees: Sequence[TokenTree]
+    tokens_T: Ints
+    positions_T: Ints
+    parent_T: Ints
+    end_T: Ints
+    tree_starts: tuple[int, ...]
+    first: Sequence[Mapping[NodeId, int]]
+    """For each tree, the packed index of each node's first token."""
+
+    def path(self, tree: int, node: NodeId) -> Ints:
+        """Return the packed indices of all tokens from the root of tree number `tree` to the end of a node."""
+        nodes, first = self.trees[tree].nodes, self.first[tree]
+        runs = [np.arange(first[n], first[n] + nodes[n].tokens.size) for n in self.trees[tree].path(node)]
+        return np.concatenate(runs).astype(np.int64)
+
+
+def lay_out(trees: Sequence[TokenTree]) -> TreeLayout:
+    """Lay out the tokens of `trees` one after the other; empty trees take no place.
 
     Raises:
-        ValueError: there is nothing to train in any of the trees.
+        ValueError: there is no token.
     """
     tokens: list[Ints] = []
     positions: list[Ints] = []
     parents: list[Ints] = []
     ends: list[Ints] = []
     starts: list[int] = []
-    terms: list[tuple[Ints, Floats, float, int, int, Ints]] = []
+    firsts: list[Mapping[NodeId, int]] = []
     offset = 0
     for tree in trees:
+        order, first = _layout(tree, offset)
+        firsts.append(first)
         if tree.token_count == 0:
             continue
         starts.append(offset)
-        order, first = _layout(tree, offset)
         subtree_end = _subtree_ends(tree, order, first)
         depth = {ROOT: 0}
         for node in order:
@@ -99,32 +130,52 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
             positions.append(np.arange(above, above + size, dtype=np.int64))
             parents.append(before)
             ends.append(np.full(size, subtree_end[node], np.int64))
-        for sampled in tree.sampled:
-            record = sampled.record
-            if record.trained_tokens == 0:
-                continue
-            # A record ends at the end of a node, so its output is the tail of the path there.
-            path = np.concatenate(
-                [np.arange(first[n], first[n] + tree.nodes[n].tokens.size) for n in tree.path(sampled.node)]
-            )
-            # Greedy calls report log-probabilities of temperature 1.
-            temperature = record.temperature if record.temperature >= GREEDY_BELOW else 1.0
-            where = path[-record.output_ids.size :].astype(np.int64)
-            logprobs, versions = record.logprobs, record.versions_T
-            if record.forced is not None:
-                chosen = ~record.forced
-                where, logprobs, versions = where[chosen], logprobs[chosen], versions[chosen]
-            terms.append((where, logprobs, temperature, sampled.trajectory, len(terms), versions))
         offset += tree.token_count
-    if not terms:
+    if not tokens:
         raise ValueError("nothing to train: no record in these trees has a sampled token that was not forced")
-    sizes = [where.size for where, *_ in terms]
-    return PackedTrees(
+    return TreeLayout(
+        trees,
         tokens_T=np.concatenate(tokens),
         positions_T=np.concatenate(positions),
         parent_T=np.concatenate(parents),
         end_T=np.concatenate(ends),
         tree_starts=tuple(starts),
+        first=firsts,
+    )
+
+
+def pack(trees: Sequence[TokenTree]) -> PackedTrees:
+    """Lay out `trees` one after the other.
+
+    Raises:
+        ValueError: there is nothing to train in any of the trees.
+    """
+    layout = lay_out(trees)
+    terms: list[tuple[Ints, Floats, float, int, int, Ints]] = []
+    for number, tree in enumerate(trees):
+        for sampled in tree.sampled:
+            record = sampled.record
+            if record.trained_tokens == 0:
+                continue
+            # A record ends at the end of a node, so its output is the tail of the path there.
+            path = layout.path(number, sampled.node)
+            # Greedy calls report log-probabilities of temperature 1.
+            temperature = record.temperature if record.temperature >= GREEDY_BELOW else 1.0
+            where = path[-record.output_ids.size :]
+            logprobs, versions = record.logprobs, record.versions_T
+            if record.forced is not None:
+                chosen = ~record.forced
+                where, logprobs, versions = where[chosen], logprobs[chosen], versions[chosen]
+            terms.append((where, logprobs, temperature, sampled.trajectory, len(terms), versions))
+    if not terms:
+        raise ValueError("nothing to train: no record in these trees has a sampled token that was not forced")
+    sizes = [where.size for where, *_ in terms]
+    return PackedTrees(
+        tokens_T=layout.tokens_T,
+        positions_T=layout.positions_T,
+        parent_T=layout.parent_T,
+        end_T=layout.end_T,
+        tree_starts=layout.tree_starts,
         token_S=np.concatenate([term[0] for term in terms]),
         behaviour_logprobs_S=np.concatenate([term[1] for term in terms]).astype(np.float32),
         temperature_S=np.repeat(np.array([term[2] for term in terms], np.float32), sizes),

@@ -52,7 +52,7 @@ class TokenTree:
 
         The longest common prefix with what is there is shared; the node where they part is split.
         """
-        node = self._insert_tokens(np.concatenate([record.prompt_ids, record.output_ids]))
+        node = self.insert_tokens(np.concatenate([record.prompt_ids, record.output_ids]))
         self.sampled.append(InsertedRecord(record, node, trajectory))
         return node
 
@@ -69,7 +69,8 @@ class TokenTree:
             node = self.nodes[node].parent
         return chain[::-1]
 
-    def _insert_tokens(self, tokens: Tokens) -> NodeId:
+    def insert_tokens(self, tokens: Tokens) -> NodeId:
+        """Add a sequence that no call sampled; return the node at whose end it ends."""
         current, start = ROOT, 0
         while start < tokens.size:
             child = self.nodes[current].children.get(int(tokens[start]))

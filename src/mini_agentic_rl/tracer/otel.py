@@ -6,6 +6,9 @@ along, give the library `OtelTracer.provider`.
 
 from __future__ import annotations
 
+# At a fork, handlers of the child run in the order in which they were registered. A provider's starts threads of an
+# executor: registered before those of this module, it would wait for ever for a lock that they have yet to open.
+import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -85,6 +85,7 @@ def make_batch(
     mask_truncated: bool,
     keep_zero_advantage: bool,
     compared: bool = True,
+    averages_all: bool = True,
     imitated: Sequence[Imitated] = (),
 ) -> TrainingBatch | None:
     """Return the trainable part of `groups`, and what is imitated beside it; None when there is neither.
@@ -95,6 +96,7 @@ def make_batch(
             group's mean.
         keep_zero_advantage: keep calls whose advantage is 0 (a KL penalty still acts on them).
         compared: leave out groups whose rewards are all equal: compared with each other they say nothing.
+        averages_all: average over the rollouts of these groups as well.
         imitated: what is to be predicted, in the same tree.
     """
     # One tree for all groups: their tasks begin with the same system prompt.
@@ -102,14 +104,19 @@ def make_batch(
     calls: list[TrainedCall] = []
     of_call: list[float] = []
     lengths: list[int] = []
+    # Without the groups that say nothing, a step in which one group says something would have a gradient as long as
+    # one in which all do, and an optimizer that scales gradients by those before would follow the noise of that one.
+    left_out: list[int] = []
     unrolled = 0
     for group in groups:
         credits = group.credits
         if credits.size == 0 or (compared and not has_signal(credits)):
+            if averages_all:
+                left_out += [one.trained_tokens for one in group.trajectories if _counts(one, mask_truncated)]
             continue
         values_GC = advantage(credits).reshape(len(group.trajectories), -1)
         for trajectory, values_C in zip(group.trajectories, values_GC, strict=True):
-            if trajectory.trained_tokens == 0 or (mask_truncated and trajectory.truncated):
+            if not _counts(trajectory, mask_truncated):
                 continue
             lengths.append(trajectory.trained_tokens)
             alone = TokenTree()
@@ -129,7 +136,9 @@ def make_batch(
     if not of_call and not imitated:
         return None
     packed = pack([tree])
-    weights = term_weights(lengths, aggregation, max_length) if of_call else np.zeros(len(lengths), np.float32)
+    weights = np.zeros(len(lengths), np.float32)
+    if of_call:
+        weights = term_weights([*lengths, *left_out], aggregation, max_length)[: len(lengths)]
     return TrainingBatch(
         packed=packed,
         advantages_S=np.array(of_call + [0.0] * len(imitated), np.float32)[packed.call_S],
@@ -139,6 +148,11 @@ def make_batch(
         observation_weights_S=_weights_of("echo", imitated, len(of_call), packed),
         demonstration_weights_S=_weights_of("sft", imitated, len(of_call), packed),
     )
+
+
+def _counts(trajectory: Trajectory, mask_truncated: bool) -> bool:
+    """Return True if a trajectory has tokens that the loss is averaged over."""
+    return trajectory.trained_tokens > 0 and not (mask_truncated and trajectory.truncated)
 
 
 def _weights_of(kind: Kind, imitated: Sequence[Imitated], calls: int, packed: PackedTrees) -> Floats | None:

@@ -215,6 +215,7 @@ def _made(groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Im
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=_zero_counts(settings),
         compared=_compares(settings),
+        averages_all=not settings.dynamic_sampling,  # which has drawn others in their place
         imitated=imitated,
     )
 

@@ -18,12 +18,13 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from ...tokens import ConstraintError
 from ..render import Tokenizer
 
-_LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
-"""A state takes 1 to 2 KiB, and is kept as long as the grammar."""
+_LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
+"""A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one
+token come before anybody else has a turn: 300 forms at once, told apart by their last field, take up to 15,000."""
 
 _STEP_SECONDS: Final = 0.002
 """Processor time that a token may take on average; a usual one takes a tenth of it."""
-_AHEAD_SECONDS: Final = 0.12
+_AHEAD_SECONDS: Final = 0.08
 """Processor time by which the tokens of one grammar may go beyond the average: nobody waits longer for their sake."""
 _SHARE: Final = 0.1
 """Part of the time that goes by which the tokens of a grammar may take, on top."""
@@ -94,8 +95,10 @@ class StepBudget:
         self._since = now
         if self._left >= 0:
             began = time.thread_time()
-            yield
-            self._left += _STEP_SECONDS - (time.thread_time() - began)
+            try:
+                yield
+            finally:  # what fails has taken its time as well
+                self._left += _STEP_SECONDS - (time.thread_time() - began)
         if self._left < 0:
             raise ConstraintError(
                 f"its schema takes too long to follow: more than {_STEP_SECONDS * 1000:g} ms for each token, and "

@@ -4,8 +4,8 @@ While the model is idle a text waits a moment for others; while it computes, wha
 is then taken as one round and planned into batches, so that like texts go together.
 
 A round of one request alone may be many batches, and ends early when another request arrives. A round of several is one
-batch's worth, shared out among them by tokens: however much one asks for, another waits for the batch under way and for
-its own share. A text whose client has gone away is dropped before its batch.
+batch's worth, shared out among them by tokens, and its smallest batch comes first: however much one asks for, another
+waits for the batch under way and for its own share. A text whose client has gone away is dropped before its batch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Batcher:
             await self._company()
             self._take_round()
             members, left = self._round, set(range(len(self._round)))
-            for batch in await self._planned():
+            # The smallest first: a short text of one request does not wait for a long one of another.
+            for batch in sorted(await self._planned(), key=lambda batch: batch.tokens):
                 if len(left) < len(members) and self._others_wait(members):
                     break
                 self._computed = [members[item] for item in batch.items if not members[item].score.done()]
@@ -143,17 +144,18 @@ class Batcher:
         known = [self._served[request] for request in by_request if request in self._served]
         least = min(known, default=0)  # who comes later has missed nothing
         self._served = {request: self._served.get(request, least) for request in by_request}
-        turns = [(tokens, request) for request, tokens in self._served.items()]
+        # Whose next text would leave it with the least has the turn: a short text does not wait for another's long one.
+        turns = [(self._served[request] + len(texts[0].text.ids), request) for request, texts in by_request.items()]
         heapq.heapify(turns)
         taken: list[_WaitingText] = []
         tokens = 0
         while turns and len(taken) < self._settings.batch_size and tokens < self._batch_tokens:
-            _, request = heapq.heappop(turns)
+            served, request = heapq.heappop(turns)
             taken.append(by_request[request].popleft())
-            tokens += len(taken[-1].text.ids)
-            self._served[request] += len(taken[-1].text.ids)
+            tokens += served - self._served[request]
+            self._served[request] = served
             if by_request[request]:
-                heapq.heappush(turns, (self._served[request], request))
+                heapq.heappush(turns, (served + len(by_request[request][0].text.ids), request))
         chosen = {id(each) for each in taken}
         self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 

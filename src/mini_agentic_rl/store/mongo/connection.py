@@ -9,6 +9,7 @@ run again. A commit whose outcome is unknown is sent again; the server carries i
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import time
@@ -37,6 +38,10 @@ from .tables import MongoTables
 from .watch import foreign_news, news_mark
 
 T = TypeVar("T")
+
+_commands = logging.getLogger("pymongo.command")
+if _commands.level == logging.NOTSET:  # it logs each command with its documents, what agents said among them
+    _commands.setLevel(logging.INFO)
 
 _TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
 _NO_SPACE: Final = 14031

@@ -1,0 +1,125 @@
+"""Data and results in the messages of the Tinker API."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mini_agentic_rl.http import BadRequestError
+from mini_agentic_rl.tinker_api.errors import RefusedError
+from mini_agentic_rl.tinker_api.wire.data import loss_request_of_proto, read_data, tensor_of_json, tensor_to_proto
+from mini_agentic_rl.tinker_api.wire.messages import FLOAT32, INT64, new_message, read_message
+from mini_agentic_rl.tinker_api.wire.results import LikeliestRows, LossAnswer, SampleAnswer, SampledTokens
+
+
+def loss_message(tokens=(1, 2), **tensors):
+    message = new_message("ForwardBackwardRequest", model_id="m", seq_id=3, loss_fn="ppo")
+    message.loss_fn_config_v2.add(key="beta").value.number = 0.5
+    datum = message.data.add()
+    datum.model_input.add().encoded_text.tokens = np.array(tokens, "<i4").tobytes()
+    for name, values in tensors.items():
+        datum.loss_fn_inputs.add(key=name).value.CopyFrom(tensor_to_proto(np.array(values)))
+    return message
+
+
+def test_a_request_in_protobuf_is_read():
+    found = loss_request_of_proto(loss_message(target_tokens=[2, 3], logprobs=[0.5, -1.0]).SerializeToString())
+    assert (found.model_id, found.seq_id, found.loss, found.config) == ("m", 3, "ppo", {"beta": 0.5})
+    assert not found.forward_only
+    (datum,) = read_data(found)
+    assert datum.tokens_T.tolist() == [1, 2]
+    assert datum.inputs["target_tokens"].tolist() == [2, 3]
+    assert datum.inputs["logprobs"].dtype == np.float32
+
+
+def test_a_sparse_tensor_is_written_out_with_zeros_and_answered_in_its_cells():
+    sparse = {"data": [5, 6, 7], "dtype": "int64", "shape": [2, 4]}
+    sparse |= {"sparse_crow_indices": [0, 1, 3], "sparse_col_indices": [2, 0, 3]}
+    cells = tensor_of_json(sparse, "x")
+    assert cells.dense.tolist() == [[0, 0, 5, 0], [6, 0, 0, 7]]
+    answer = tensor_to_proto(cells.dense.astype(np.float32), cells)
+    assert np.frombuffer(answer.sparse_csr.values, "<f4").tolist() == [5, 6, 7]
+    assert (answer.dtype, list(answer.shape)) == (FLOAT32, [2, 4])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shape": [2, 2]},
+        {"sparse_crow_indices": [0, 3, 1]},
+        {"sparse_crow_indices": [1, 1, 3]},
+        {"sparse_col_indices": [2, 0, 4]},
+        {"sparse_col_indices": [-1, 0, 3]},
+        {"shape": [2, 1 << 40]},
+        {"shape": [-2, -4]},
+        {"shape": None},
+        {"data": ["a", "b", "c"]},
+        {"dtype": "float64"},
+    ],
+)
+def test_a_sparse_tensor_whose_indices_lead_out_of_it_is_refused(wrong):
+    sparse = {"data": [5, 6, 7], "dtype": "int64", "shape": [2, 4]}
+    sparse |= {"sparse_crow_indices": [0, 1, 3], "sparse_col_indices": [2, 0, 3]}
+    with pytest.raises(RefusedError, match="x "):
+        tensor_of_json(sparse | wrong, "x")
+
+
+def test_malformed_messages_are_refused():
+    with pytest.raises(BadRequestError, match="no ForwardBackwardRequest"):
+        loss_request_of_proto(b"\xff\xff\xff")
+    message = loss_message(target_tokens=[2, 3])
+    message.data[0].model_input[0].encoded_text.tokens = b"abc"
+    with pytest.raises(RefusedError, match="3 bytes"):
+        read_data(loss_request_of_proto(message.SerializeToString()))
+    message = loss_message(target_tokens=[2, 3])
+    message.data[0].loss_fn_inputs[0].value.shape[:] = [7]
+    with pytest.raises(RefusedError, match=r"has 2 numbers, but the shape \[7\]"):
+        read_data(loss_request_of_proto(message.SerializeToString()))
+    message.data[0].model_input[0].image.SetInParent()
+    message.data[0].model_input[0].ClearField("encoded_text")
+    with pytest.raises(RefusedError, match="no encoded text"):
+        read_data(loss_request_of_proto(message.SerializeToString()))
+
+
+def test_log_probabilities_of_data_are_told_apart_in_the_answer():
+    logprobs = [np.array([1, 2, 3], "f4"), np.array([[4, 5]], "f4"), np.array([6], "f4"), np.array([7, 8], "f4")]
+    answer = LossAnswer(logprobs, {"loss:sum": 2.5})
+    message = read_message("ForwardBackwardOutput", answer.to_proto())
+    found = []
+    for record in message.loss_fn_outputs:
+        (entry,) = record.fields
+        offsets = np.frombuffer(entry.value.offsets, "<i8") // 4
+        numbers = np.frombuffer(entry.value.data, "<f4")
+        trailing = list(entry.value.trailing_shape)
+        for start, stop in pairwise(offsets):
+            found.append(numbers[start:stop].reshape(-1, *trailing).tolist())
+        assert record.num_datums == len(offsets) - 1
+    assert found == [each.tolist() for each in logprobs]
+    assert [(each.key, each.value) for each in message.metrics] == [("loss:sum", 2.5)]
+    assert answer.to_json()["loss_fn_outputs"][1]["logprobs"]["shape"] == [1, 2]
+
+
+def test_what_was_not_scored_is_marked_in_rows_of_likeliest_tokens():
+    rows = LikeliestRows(np.array([[9, 9], [1, 2]]), np.array([[np.nan, np.nan], [-1, -2]], "f4"))
+    message = rows.to_message()
+    assert np.frombuffer(message.token_ids, "<i4").tolist() == [0, 0, 1, 2]
+    assert np.frombuffer(message.logprobs, "<f4").tolist() == [-99999, -99999, -1, -2]
+    assert rows.to_json() == [None, [(1, -1.0), (2, -2.0)]]
+
+
+def test_continuations_are_answered_in_both_forms():
+    answer = SampleAnswer(
+        [SampledTokens([4, 5], [-1.0, -0.5], "length")],
+        prompt_logprobs=np.array([np.nan, -2], "f4"),
+        target_logprobs=(np.array([[1.5]], "f4"), tensor_of_json({"data": [4], "dtype": "int64", "shape": [1, 1]}, "")),
+    )
+    message = read_message("SampleResponse", answer.to_proto())
+    assert np.frombuffer(message.sequences[0].tokens, "<i4").tolist() == [4, 5]
+    assert message.sequences[0].stop_reason == 1
+    assert np.frombuffer(message.target_prompt_logprobs.dense, "<f4").tolist() == [1.5]
+    assert message.target_prompt_logprobs.dtype == FLOAT32 != INT64
+    found = answer.to_json()
+    assert found["prompt_logprobs"] == [None, -2.0]
+    assert found["sequences"] == [{"stop_reason": "length", "tokens": [4, 5], "logprobs": [-1.0, -0.5]}]

@@ -1,0 +1,40 @@
+"""Tokens that are asked of places in sequences, packed as one tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mini_agentic_rl.tokens import TargetSequence, pack_targets
+
+
+def asked(tokens, places, targets, temperature=1.0) -> TargetSequence:
+    return TargetSequence(np.array(tokens), np.array(places, np.int64), np.array(targets, np.int64), temperature)
+
+
+def test_a_common_beginning_is_packed_once_and_every_asked_token_keeps_its_place():
+    sequences = [
+        asked([1, 2, 3, 4], [0, 1, 2, 3], [2, 3, 4, 9]),
+        asked([1, 2, 7], [1, 1, 2], [7, 8, 5], temperature=0.5),
+        asked([1, 2], [1], [6]),
+    ]
+    packed = pack_targets(sequences)
+    assert packed.token_count == 5
+    assert packed.target_S.tolist() == [2, 3, 4, 9, 7, 8, 5, 6]
+    assert packed.temperature_S.tolist() == [1.0] * 4 + [0.5] * 3 + [1.0]
+    term = 0
+    for number, sequence in enumerate(sequences):
+        for place in sequence.place_N:
+            at, path = int(packed.predicted_at_S[term]), []
+            while at >= 0:
+                path.append(int(packed.tokens_T[at]))
+                at = int(packed.parent_T[at])
+            assert path[::-1] == sequence.tokens_T[: place + 1].tolist()
+            assert packed.trajectory_S[term] == number
+            term += 1
+    assert packed.term_count == term
+
+
+def test_sequences_of_which_nothing_is_asked_are_refused():
+    with pytest.raises(ValueError, match="nothing is asked"):
+        pack_targets([asked([1, 2], [], [])])
