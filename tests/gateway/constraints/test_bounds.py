@@ -216,7 +216,7 @@ async def test_an_answer_whose_schema_is_slow_to_follow_is_stopped(monkeypatch):
     compiler = ConstraintCompiler(TOKENIZER, [END])
     begin = await compiler.compile(form({"type": "array", "items": {"type": "integer"}}))
     walk(begin(), {END})
-    spent = iter([0.0, 0.1, 0.1, 0.2])
+    spent = iter([0.0, 0.05, 0.05, 100.0])
     monkeypatch.setattr(grammar_module.time, "thread_time", lambda: next(spent))
     one, other = begin(), begin()
     one.allowed(VOCABULARY)
@@ -224,6 +224,17 @@ async def test_an_answer_whose_schema_is_slow_to_follow_is_stopped(monkeypatch):
         other.allowed(VOCABULARY)
     with pytest.raises(ConstraintError, match="too long to follow"):
         begin().allowed(VOCABULARY)
+
+
+def test_a_token_that_fails_takes_its_time_as_well(monkeypatch):
+    """Each of 32 answers to one question came to the same token, which failed after a while."""
+    spent = iter([0.0, 100.0])
+    monkeypatch.setattr(grammar_module.time, "thread_time", lambda: next(spent))
+    budget = grammar_module.StepBudget()
+    with pytest.raises(ConstraintError, match="too many items"), budget.spending():
+        raise ConstraintError("too many items")
+    with pytest.raises(ConstraintError, match="too long to follow"), budget.spending():
+        raise AssertionError("its time is up")
 
 
 async def test_the_first_token_costs_the_copies_of_a_grammar_nothing():

@@ -95,8 +95,10 @@ class StepBudget:
         self._since = now
         if self._left >= 0:
             began = time.thread_time()
-            yield
-            self._left += _STEP_SECONDS - (time.thread_time() - began)
+            try:
+                yield
+            finally:  # what fails has taken its time as well
+                self._left += _STEP_SECONDS - (time.thread_time() - began)
         if self._left < 0:
             raise ConstraintError(
                 f"its schema takes too long to follow: more than {_STEP_SECONDS * 1000:g} ms for each token, and "
