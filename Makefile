@@ -10,6 +10,8 @@ VENV_CREWAI ?= .venv-crewai
 VENV_TAU2 ?= .venv-tau2
 VENV_DOORS ?= .venv-doors
 VENV_VERIFIERS ?= .venv-verifiers
+VENV_MINI ?= .venv-mini
+VENV_CLAUDE ?= .venv-claude
 VENV_RAY ?= .venv-ray
 VENV_OLDEST ?= .venv-oldest
 VENV_AUDIT ?= .venv-audit
@@ -28,6 +30,8 @@ INSTALLED_CREWAI := $(VENV_CREWAI)/.installed
 INSTALLED_TAU2 := $(VENV_TAU2)/.installed
 INSTALLED_DOORS := $(VENV_DOORS)/.installed
 INSTALLED_VERIFIERS := $(VENV_VERIFIERS)/.installed
+INSTALLED_MINI := $(VENV_MINI)/.installed
+INSTALLED_CLAUDE := $(VENV_CLAUDE)/.installed
 INSTALLED_RAY := $(VENV_RAY)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALLED_AUDIT := $(VENV_AUDIT)/.installed
@@ -65,6 +69,7 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
 
 # The doors to other packages, each with the real one: a whole training on a tiny model through each.
+# AGENTLIGHTNING_PYTHON, where it is set, is the Python of an environment with agentlightning[mongo]==0.3.0.
 test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS)
 	$(VENV_DOORS)/bin/python -m pytest -n 0 $(DOOR_TESTS) --ignore=$(DOOR_TESTS)/test_verifiers.py $(ARGS)
 	$(VENV_VERIFIERS)/bin/python -m pytest -n 0 $(DOOR_TESTS)/test_verifiers.py $(ARGS)
@@ -233,11 +238,7 @@ $(INSTALLED_LOGGERS): pyproject.toml constraints.txt
 	$(VENV_LOGGERS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[loggers,test]'
 	touch $@
 
-# Programs that others wrote, as agents: each in a place of its own, at the version that docs/harnesses.md names.
-VENV_MINI ?= .venv-mini
-VENV_CLAUDE ?= .venv-claude
-INSTALLED_MINI := $(VENV_MINI)/.installed
-INSTALLED_CLAUDE := $(VENV_CLAUDE)/.installed
+# Programs that others wrote, as agents, at the versions that docs/harnesses.md names.
 test-doors: export DOORS_MINI = $(abspath $(VENV_MINI))/bin/mini
 test-doors: export DOORS_CLAUDE = $(abspath $(VENV_CLAUDE))/node_modules/.bin/claude
 test-doors: $(INSTALLED_MINI) $(INSTALLED_CLAUDE)
@@ -247,14 +248,15 @@ $(INSTALLED_MINI):
 	$(VENV_MINI)/bin/python -m pip install --quiet mini-swe-agent==2.4.6 mcp
 	touch $@
 
+# Without npm its test is skipped, which it says.
 $(INSTALLED_CLAUDE):
-	npm install --silent --prefix $(VENV_CLAUDE) @anthropic-ai/claude-code@2.1.197
-	cd $(VENV_CLAUDE)/node_modules/@anthropic-ai/claude-code && node install.cjs
-	touch $@
+	if command -v npm; then \
+	  npm install --silent --prefix $(VENV_CLAUDE) @anthropic-ai/claude-code@2.1.197 && \
+	  (cd $(VENV_CLAUDE)/node_modules/@anthropic-ai/claude-code && node install.cjs) && touch $@; fi
 
 # Trained runs in outputs/ stay.
 clean:
-	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_DOORS) $(VENV_VERIFIERS) $(VENV_RAY) $(VENV_OLDEST) \
-	  $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_DOORS) $(VENV_VERIFIERS) $(VENV_MINI) \
+	  $(VENV_CLAUDE) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

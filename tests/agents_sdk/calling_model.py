@@ -59,7 +59,7 @@ def save_calling_model(folder: Path) -> str:
     return str(folder)
 
 
-def imitate(model: PreTrainedModel, tokenizer, said: list[tuple[str, str]]) -> float:
+def imitate(model: PreTrainedModel, tokenizer, said: list[tuple[str, str]], steps: int = _STEPS) -> float:
     """Imitate dialogues, one after the other with other text between them; returns the last loss.
 
     That text is noise and parts of prompts and calls, so that only what stands right before an answer tells what to
@@ -86,9 +86,9 @@ def imitate(model: PreTrainedModel, tokenizer, said: list[tuple[str, str]]) -> f
         return ids[:width], labels[:width]
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=_RATE, total_steps=_STEPS, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=_RATE, total_steps=steps, pct_start=0.1)
     loss = torch.zeros(())
-    for step in range(_STEPS):
+    for step in range(steps):
         width, batch = (1024, 1) if step % 4 == 0 else (256, 6)
         rows = [row(width) for _ in range(batch)]
         positions = torch.arange(width) + rng.randrange(CONTEXT - width)

@@ -31,7 +31,7 @@ def save_bash_model(folder: Path, tool: str) -> str:
     tokenizer = small_tokenizer(CHATML_TOOLS)
     model = tiny_model(len(tokenizer), width=96)
     model.config.max_position_embeddings = CONTEXT
-    calling_model.imitate(model, tokenizer, said)
+    calling_model.imitate(model, tokenizer, said, steps=600)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

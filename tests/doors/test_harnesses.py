@@ -64,7 +64,7 @@ def earned(folder: Path) -> None:
         assert step["reward/tests_passed/mean"] == 1.0
 
 
-@pytest.mark.skipif(not MINI, reason="DOORS_MINI names no mini-swe-agent: it is left unchecked")
+@pytest.mark.skipif(not Path(MINI).is_file(), reason="DOORS_MINI names no mini-swe-agent: it is left unchecked")
 def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     config = shlex.quote(str(EXAMPLES / "mini.yaml"))
     summary = trained(
@@ -77,14 +77,15 @@ def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     earned(tmp_path)
 
 
-@pytest.mark.skipif(not CLAUDE, reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
+@pytest.mark.skipif(not Path(CLAUDE).is_file(), reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
 def test_claude_code_is_trained_unmodified(tmp_path):
     summary = trained(
         tmp_path,
         save_bash_model(tmp_path / "model", "Bash"),
         *("--agent-env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "--agent-env", "DISABLE_TELEMETRY=1"),
         "--agent-command",
-        f"{CLAUDE} -p {{prompt}} --model {{model}} --tools Bash --allowedTools Bash --max-turns 4",
+        f"{CLAUDE} -p {{prompt}} --model {{model}} --tools Bash --allowedTools Bash --max-turns 4 "
+        "--system-prompt 'You mend programs.'",
     )
     assert (summary["steps"], summary["untrained"]) == (2, {})
     earned(tmp_path)

@@ -42,6 +42,8 @@ SANDBOXES = [
         ),
     ),
 ]
+SLEEP = str(1_000_000 + os.getpid())
+"""Seconds by which the processes of this test process are told from those of others."""
 Play = Callable[..., tuple[Ended, Scratch]]
 
 
@@ -111,11 +113,12 @@ async def test_a_command_asks_the_model_and_hidden_tests_judge_what_it_left(sand
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_a_confined_command_sees_and_reaches_only_its_own(sandbox, play: Play, task, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "mine")
+    (tmp_path / "private").write_text("mine")
     other = socket.create_server(("127.0.0.1", 0))
     tried = {
         "hidden tests": f"cat {task['folder']}/tests/secret",
         "write": f"echo 1 > {tmp_path}/outside",
-        "home": "ls ~root/.ssh /home/*/.ssh /root/.bashrc",
+        "file of mine": f"cat {tmp_path}/private",
         "supervisor": "kill -0 $PPID && test $PPID -gt 9",
         "variable": 'test -n "$SECRET_KEY"',
         "new file in /": "echo 1 > /new",
@@ -130,21 +133,28 @@ def test_a_confined_command_sees_and_reaches_only_its_own(sandbox, play: Play, t
     other.close()
 
 
+def daemon(clean: str = "") -> str:
+    """A script that starts a process in a session of its own, and goes on once that runs."""
+    return f"{clean} setsid sh -c 'echo > up; exec sleep {SLEEP}' & while [ ! -e up ]; do sleep 0.01; done; "
+
+
+def sleepers() -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", SLEEP]]
+
+
 @pytest.mark.parametrize("sandbox", ["process", SANDBOXES[1]])
 def test_no_daemon_outlives_its_rollout(sandbox, play: Play):
-    script = "env -i setsid sh -c 'echo here > up; exec sleep 987' & while [ ! -e up ]; do sleep 0.01; done"
-    ended, _ = play(shell(script), sandbox=sandbox)
+    ended, _ = play(shell(daemon("env -i")), sandbox=sandbox)
     assert ended.exit_code == 0
     assert ended.left_behind == 1 or sandbox == "bubblewrap"  # there the kernel ends it with its namespace
-    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "987"]]
+    assert sleepers() == []
 
 
 def test_what_kills_its_supervisor_ends_with_its_processes(play: Play, monkeypatch):
     monkeypatch.setattr(landlock, "version", lambda: 0)  # which would forbid the signal
-    script = "setsid sleep 986 & while ! pgrep -x -f 'sleep 986' > /dev/null; do :; done; kill -9 $PPID; sleep 986"
     with pytest.raises(HarnessError, match="its supervisor was killed; so was all that bore its mark"):
-        play(shell(script))
-    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "986"]]
+        play(shell(f"{daemon()} kill -9 $PPID; sleep {SLEEP}"))
+    assert sleepers() == []
 
 
 BOUNDS: list[tuple[str, dict[str, Any], str]] = [

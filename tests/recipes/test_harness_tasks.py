@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import sqlite3
 import sys
@@ -18,6 +19,7 @@ from mini_agentic_rl.recipes import load_tasks
 from mini_agentic_rl.recipes.harness.tasks import read_task_file, workspace_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
+EXAMPLES = Path(__file__).parents[2] / "examples" / "harness"
 AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('command_agent.py')))}"
 
 
@@ -99,8 +101,23 @@ def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):
         "ANTHROPIC_BASE_URL? Its last words: no key\n"
     )
     told = command("eval", *asked, "--agent-command", "true", "--agent", "math")
-    assert told == "2: error: --agent-command: an agent is a command or a recipe: leave --agent out\n"
+    assert told == "2: error: --agent-command: a command is the agent: leave --agent and --env out\n"
     told = command("eval", *asked, "--sandbox-seconds", "3")
     assert told.startswith("2: error: --sandbox-seconds: is for an agent that is a command: give --agent-command")
     told = command("train-sql", "--agent-command", "true", "--output-dir", tmp_path / "run")
     assert told == "2: error: --agent-command: the SQL agent is no command: leave one of the two out\n"
+
+
+@pytest.mark.parametrize(("solution", "reward"), [("lambda x: {}", "1"), ("lambda x: None", "0.1"), ("missing", "0")])
+def test_the_example_of_small_tasks_judges_a_solution(solution, reward, tmp_path, monkeypatch):
+    story = runpy.run_path(str(EXAMPLES / "one_liners.py"))
+    story["main"](tmp_path)
+    assert len(load_tasks(str(tmp_path), "train", None, 0, [1])) == 60
+    task = load_tasks(str(tmp_path), "test", 1, 0, [1])[0]
+    checks = Path(task["folder"]) / "tests" / "check.py"
+    right = checks.read_text().partition("str([")[2].partition(" for x in")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REWARD_FILE", str(tmp_path / "reward"))
+    Path("solution.py").write_text("f = " + solution.format(right))
+    runpy.run_path(str(checks))
+    assert Path("reward").read_text() == reward

@@ -20,5 +20,5 @@ def load_agent(tasks: TaskSettings, harness: HarnessSettings) -> Recipe:
             raise UserError("is for an agent that is a command: give `agent_command` with it", setting=given)
         return load_recipe(tasks.agent, tasks.dataset)
     if "agent" in tasks.model_fields_set:
-        raise UserError("an agent is a command or a recipe: leave `agent` out", setting="agent_command")
+        raise UserError("a command is the agent: leave `agent` and `env` out", setting="agent_command")
     return harness_recipe(harness)
