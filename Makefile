@@ -69,6 +69,7 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
 
 # The doors to other packages, each with the real one: a whole training on a tiny model through each.
+# AGENTLIGHTNING_PYTHON, where it is set, is the Python of an environment with agentlightning[mongo]==0.3.0.
 test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS)
 	$(VENV_DOORS)/bin/python -m pytest -n 0 $(DOOR_TESTS) --ignore=$(DOOR_TESTS)/test_verifiers.py $(ARGS)
 	$(VENV_VERIFIERS)/bin/python -m pytest -n 0 $(DOOR_TESTS)/test_verifiers.py $(ARGS)
