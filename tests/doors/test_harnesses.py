@@ -56,11 +56,10 @@ def steps(folder: Path) -> list[dict]:
 
 
 def earned(folder: Path) -> None:
-    """See that every rollout called the tool, and was judged: a command of use earns 1, the other half of that."""
+    """See that every rollout was judged: a command of use earns 1, anything else half of that."""
     assert len(steps(folder)) == 2
     for step in steps(folder):
         assert 0.5 <= step["reward/mean"] <= 1.0
-        assert step["rollout/tool_calls"] >= 1
         assert step["reward/tests_passed/mean"] == 1.0
 
 
@@ -75,6 +74,7 @@ def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     )
     assert (summary["steps"], summary["untrained"]) == (2, {})
     earned(tmp_path)
+    assert all(step["rollout/tool_calls"] >= 1 for step in steps(tmp_path))
 
 
 @pytest.mark.skipif(not Path(CLAUDE).is_file(), reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
