@@ -257,6 +257,7 @@ $(INSTALLED_CLAUDE):
 # Trained runs in outputs/ stay.
 clean:
 	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_TAU2) $(VENV_DOORS) $(VENV_VERIFIERS) $(VENV_MINI) \
-	  $(VENV_CLAUDE) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) $(VENV_LOGGERS) $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	  $(VENV_CLAUDE) $(VENV_RAY) $(VENV_OLDEST) $(VENV_AUDIT) $(VENV_DASHBOARD) $(VENV_PHOENIX) $(VENV_LOGGERS) \
+	  $(VENV_DOCS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

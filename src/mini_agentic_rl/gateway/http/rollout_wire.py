@@ -31,7 +31,6 @@ from ...http import (
     RequestMetrics,
     checked,
     encode,
-    guarded,
     json_response,
     openai_response,
     read_json,
@@ -169,9 +168,6 @@ class RolloutWire:
             inflight = max(0, self._admission.active - self._admission.waiting - 1)
             return json_response({**vars(self._pause), "inflight": inflight})
 
-        async def healthy(request: Request) -> Response:
-            return json_response({"status": "ok"})
-
         served: list[tuple[str, str, Endpoint]] = [
             ("POST", "/api/rollouts/{rollout_id}/attempt/{attempt_id}/events", leave),
             ("GET", "/api/rollouts/{rollout_id}/events", events),
@@ -183,7 +179,6 @@ class RolloutWire:
         for method, path, endpoint in served:
             admitted = AdmittedEndpoint("rollouts", endpoint, self._admission, metrics, openai_response)
             app.router.routes.append(Route(path, admitted, methods=[method]))
-        app.router.routes.append(Route("/healthz", guarded(healthy, openai_response), methods=["GET"]))
 
     def _known(self) -> LightningStore:
         if self._store is None:

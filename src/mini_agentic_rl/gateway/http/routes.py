@@ -125,7 +125,7 @@ def add_models(
 def add_health(
     app: Starlette, admission: Admission, metrics: RequestMetrics, about: Callable[[], dict[str, Any]]
 ) -> None:
-    """Serve `/health`, with status 503 once the server drains, and `/metrics`; neither asks for a key."""
+    """Serve `/health` and `/healthz`, with status 503 once the server drains, and `/metrics`; none asks for a key."""
 
     async def health(request: Request) -> Response:
         state = "draining" if admission.draining else "paused" if admission.paused else "ok"
@@ -134,8 +134,8 @@ def add_health(
     async def scrape(request: Request) -> Response:
         return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)
 
-    add_information(app, "/health", health)
-    add_information(app, "/v1/health", health)
+    for path in ("/health", "/v1/health", "/healthz"):
+        add_information(app, path, health)
     add_information(app, "/metrics", scrape)
 
 
