@@ -188,7 +188,7 @@ $(INSTALLED_TAU2): pyproject.toml constraints.txt
 
 $(INSTALLED_DOORS): pyproject.toml constraints.txt
 	test -x $(VENV_DOORS)/bin/python || $(PYTHON) -m venv $(VENV_DOORS)
-	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[gymnasium,openenv,test]'
+	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[gymnasium,mongo,openenv,test,trl]'
 	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile $(TINKER_PACKAGES)
 	$(VENV_DOORS)/bin/python -m pip install --quiet --no-compile --no-deps 'tinker-cookbook>=0.6.1; python_version >= "3.11"'
 	touch $@
