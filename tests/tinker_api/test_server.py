@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from mini_agentic_rl.http import OverloadedError
+from mini_agentic_rl.http import OverloadedError, RequestLimits
 from mini_agentic_rl.tinker_api import ClientSettings, TinkerServer
 from mini_agentic_rl.tinker_api.sessions import TinkerSessions
 from mini_agentic_rl.tinker_api.wire.messages import read_message
@@ -340,4 +341,12 @@ def test_a_key_is_asked_for_where_there_is_one(tmp_path):
     server = start(tmp_path, api_keys=["tml-secret"])
     assert httpx.post(f"{server.root}/api/v1/create_session", json={"tags": []}).status_code == 401
     assert Client(server.root, key="tml-secret").post("create_session", tags=[])["session_id"]
+    server.stop()
+
+
+def test_a_question_for_a_result_that_does_not_arrive_gives_up_its_place(tmp_path):
+    server = start(tmp_path, limits=RequestLimits(max_body_seconds=0.2))
+    with socket.create_connection(("127.0.0.1", server.port), 20) as slow:
+        slow.sendall(b"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 408")
     server.stop()

@@ -9,12 +9,11 @@ from typing import Any, Final, Literal
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
 from ..datasets.episodes import EPISODES, is_episodes, load_episodes, tokens_of_episodes
 from ..datasets.sql import MedicalQuestions
-from ..errors import MissingPackageError, UserError
+from ..errors import UserError
 from ..litagent import LitAgent
-from ..plugins import load_plugin, or_plugin
-from ..user_code import load_object
 from .defaults import SHORT_IMITATION
 from .harness import is_task_folder, load_task_folder
+from .own_object import own_object
 from .recipe import Recipe
 
 ENV: Final = "env:"
@@ -48,20 +47,8 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
         if name.startswith(ENV):
             return environment_recipe(name.removeprefix(ENV))
         return environment_recipe(dataset if is_episodes(dataset) else name)
-    plugged = None if ":" in name else load_plugin("agents", name, setting="agent")
-    if ":" not in name and plugged is None:
-        raise UserError(
-            f"{name!r} is unknown: give 'math', 'sql', {', '.join(map(repr, EPISODES))}, or module:ClassName of a "
-            f"LitAgent{or_plugin('agents')}",
-            setting="agent",
-        )
-    try:
-        found = load_object(name) if plugged is None else plugged
-        agent = found() if isinstance(found, type) else found
-    except MissingPackageError:
-        raise
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent") from error
+    known = f"'math', 'sql', {', '.join(map(repr, EPISODES))}, or module:ClassName of a LitAgent"
+    agent = own_object(name, "agents", setting="agent", known=known)
     if not isinstance(agent, LitAgent):
         raise UserError(f"{name!r} is a {type(agent).__name__}, not a LitAgent", setting="agent")
     return Recipe(agent, list(getattr(agent, "hooks", ())))

@@ -188,7 +188,12 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
 
     async def retrieve(request: Request) -> Response:
         limits = routes.admission.limits
-        body = await read_json(request, limits.max_body_bytes, lambda fields: checked(RetrieveBody, fields))
+        body = await read_json(
+            request,
+            limits.max_body_bytes,
+            lambda fields: checked(RetrieveBody, fields),
+            within_seconds=limits.max_body_seconds,
+        )
         promise = service.promises.get(body.request_id)
         if not await promise.wait(service.settings.retrieve_seconds):
             again = {"type": "try_again", "request_id": promise.request_id, "queue_state": "active"}

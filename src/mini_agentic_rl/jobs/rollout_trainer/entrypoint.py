@@ -13,7 +13,7 @@ from typing import Any
 
 from ...algorithm import VERL
 from ...errors import UserError
-from ...recipes.programs import AgentClassProgram
+from ...recipes.agent_classes import AgentClassProgram
 from ...trainer import Trainer
 
 logger = logging.getLogger(__name__)

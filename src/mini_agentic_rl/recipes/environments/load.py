@@ -10,8 +10,7 @@ from typing import Any, Final
 from ...datasets import TaskRows, named_options
 from ...datasets.episodes import find_episodes, is_episodes
 from ...errors import UserError
-from ...plugins import load_plugin, or_plugin
-from ...user_code import load_object
+from ..own_object import own_object
 from ..recipe import Demonstrations, Recipe
 from .agent import EnvironmentAgent
 from .environment import DEFAULT_SIZE, Environment, EpisodeEnvironment
@@ -81,20 +80,11 @@ def _told(row: Mapping[str, Any]) -> str:
 
 
 def _own(spec: str) -> Environment:
-    found = None if ":" in spec else load_plugin("environments", spec, setting="env")
-    if ":" not in spec and found is None:
-        raise UserError(
-            f"{spec!r} is unknown: give verifiers:NAME, openenv:URL, gymnasium:ID, reasoning_gym:NAME, a family of "
-            f"tasks, or module:Class of an Environment{or_plugin('environments')}",
-            setting="env",
-        )
-    try:
-        found = load_object(spec) if found is None else found
-        made = found() if isinstance(found, type) else found
-    except UserError:
-        raise
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise UserError(f"{spec!r} cannot be loaded: {type(error).__name__}: {error}", setting="env") from error
+    known = (
+        "verifiers:NAME, openenv:URL, gymnasium:ID, reasoning_gym:NAME, a family of tasks, or module:Class of an "
+        "Environment"
+    )
+    made = own_object(spec, "environments", setting="env", known=known)
     if not isinstance(made, Environment):
         raise UserError(f"{spec!r} is a {type(made).__name__}, which lacks `tasks` or `rollout`", setting="env")
     return made

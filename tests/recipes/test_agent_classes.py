@@ -12,7 +12,7 @@ from mini_agentic_rl.emitter import find_final_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import MiniLLMServer
 from mini_agentic_rl.jobs.rollout_trainer import run_ppo
-from mini_agentic_rl.recipes.programs import AgentClassProgram
+from mini_agentic_rl.recipes.agent_classes import AgentClassProgram
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer
