@@ -33,7 +33,7 @@ def _project_files() -> Iterator[Path]:
         folders[:] = [
             name
             for name in folders
-            if name not in (".git", "outputs", "build", "dist", "__pycache__")
+            if name not in (".git", "outputs", "build", "dist", "node_modules", "__pycache__")
             and not name.endswith((".egg-info", "_cache"))
             and not (Path(folder) / name / "pyvenv.cfg").exists()
         ]
