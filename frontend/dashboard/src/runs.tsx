@@ -68,7 +68,7 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
                   <td class="n">{run.last?.step ?? "–"}</td>
                   <td>{run.last?.phase ?? "–"}</td>
                   <td class="n"><a href={address(["run", run.name, "rollouts"])}>{number(run.totals.rollouts)}</a></td>
-                  <td>{accuracy(run).map((one, place) => <span key={place} class="whole">{place > 0 && "→ "}{one} </span>)}</td>
+                  <td>{accuracy(run).map((one, place) => [" ", <span key={place} class="whole">{place > 0 && "→ "}{one}</span>])}</td>
                   <td class="whole">{ago(run.last?.time)}</td>
                 </tr>
               ))}
@@ -86,7 +86,7 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
           </label>
           <label>
             Metric{" "}
-            <input type="search" value={wanted} placeholder="the main ones; type a name for others" onInput={(event) => replaceQuery({ metric: event.currentTarget.value || null })} />
+            <input class="metric" type="search" value={wanted} placeholder="the main ones; type a name for others" onInput={(event) => replaceQuery({ metric: event.currentTarget.value || null })} />
           </label>
         </div>
         <Charts runs={shown} all={runs} curves={curves} smooth={smooth} wanted={wanted} theme={theme} />
