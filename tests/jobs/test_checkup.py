@@ -109,7 +109,7 @@ def test_a_speed_beside_other_work_changes_no_size():
 def test_a_recorded_run_is_foretold_in_its_parts():
     """Of that run on 2 cores: 1,747 s, its speed unknown; at the speed that fits its imitation all others fit too."""
     fits = Speed("a model", "bfloat16", 2, sampled=0.8 * 350.0, learned=350.0)
-    assert 1747 == pytest.approx(60 * recommend(fits, **ROOMY).train_minutes, rel=0.1)
+    assert 60 * recommend(fits, **ROOMY).train_minutes == pytest.approx(1747, rel=0.1)
 
 
 def test_a_slower_computer_is_foretold_more_minutes():
