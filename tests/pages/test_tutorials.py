@@ -69,7 +69,7 @@ def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here, mon
     for block in (MAILS, PAID):
         names |= block.run(given=names).names
     train, held_out = names["train"], names["held_out"]
-    assert (len(train), len(held_out)) == (36, 42)
+    assert (len(train), len(held_out)) == (56, 38)
     assert not {task["mail"] for task in train} & {task["mail"] for task in held_out}
     assert [names["reward"](said, {"team": "billing"}) for said in ("billing", "it is billing", "a team")] == [
         1.0,
