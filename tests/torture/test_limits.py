@@ -83,7 +83,8 @@ def _tinker_service() -> TinkerService:
     """Return the service that all servers share: whoever is not let in asks nothing of it."""
     tokenizer = small_tokenizer()
     folder = Path(tempfile.mkdtemp())
-    return TinkerServer.load(tiny_model(len(tokenizer)), folder, tokenizer=tokenizer, load={"dtype": "float32"}).service
+    model, options = tiny_model(len(tokenizer)), {"dtype": "float32"}
+    return TinkerServer.load(model, folder, tokenizer=tokenizer, names=["tiny"], load=options).service
 
 
 def _tinker(**limits: Any) -> AdmittingServer:
