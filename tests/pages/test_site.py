@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from documentation.checks import broken_links, chinese_pages, differences
+from documentation.checks import broken_links, chinese_pages, differences, same_code
 from documentation.declared import commands_page, settings_classes, settings_page
 from documentation.gather import gather
 from documentation.llms import FILE, entries, llms_text, navigation
-from documentation.markdown import anchors, links, slug, with_links
+from documentation.markdown import anchors, links, slug, with_links, without_breaks
 from documentation.sources import pages
 
 from mini_agentic_rl.algorithm import GRPOSettings
@@ -49,6 +49,25 @@ def test_a_link_to_a_heading_is_seen_and_code_is_left_alone():
     changed = with_links(text, lambda target: f"to/{target}")
     assert "[a](to/b.md#c) `[x](y.md)`" in changed
     assert '[x](z.md)\n```\n<img src="to/p.svg">' in changed
+
+
+def test_a_break_between_chinese_letters_is_no_space_on_the_site():
+    text = "一行，\n  二行\nand three\n\n四\n\n```text\n五\n六\n```\n"
+    assert without_breaks(text) == "一行，二行\nand three\n\n四\n\n```text\n五\n六\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese", "same"),
+    [
+        ("```bash\nls a  # all\n```", "```bash\nls a  # 全部\n```", True),
+        ("```bash\nls a  # all\n```", "```bash\nls b  # 全部\n```", False),
+        ("```text\nstep 1\nthen more\n```", "```text\nstep 1\n然后更多\n```", True),
+        ("```text\nstep 1\nthen more\n```", "```text\nstep 2\n然后更多\n```", False),
+        ("```json\n{}  # a\n```", "```json\n{}  # 一\n```", False),
+    ],
+)
+def test_only_comments_and_plain_text_of_a_block_may_be_in_chinese(english, chinese, same):
+    assert same_code(english, chinese) == same
 
 
 def test_every_page_is_in_the_navigation_once(gathered):
