@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from mini_agentic_rl import SqlLightningStore
-from mini_agentic_rl.atomic_files import read_json
+from mini_agentic_rl.files import read_json
 from warm import WarmProcess
 
 from .conftest import SIZE, Attack
