@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Iterator
 
-from .markdown import FENCE, anchors, headings, links
+from .markdown import FENCE, anchors, headings, inline_code, links
 from .sources import CHINESE, ROOT, pages, resolved, text_of
 
 
@@ -28,7 +28,10 @@ def chinese_pages() -> list[str]:
 
 
 def differences(page: str) -> Iterator[str]:
-    """Give what a Chinese page has otherwise than the English one: headings by level, code, and links in order."""
+    """Give what a Chinese page has otherwise than the English one.
+
+    Compared are headings by level, links, tables and blocks of code in their order, and the names between backticks.
+    """
     english = page.removesuffix(CHINESE) + ".md"
     if not (ROOT / english).exists():
         yield f"{page}: there is no {english}"
@@ -44,6 +47,9 @@ def differences(page: str) -> Iterator[str]:
         if unlike or len(left) != len(right):
             first = unlike[0] if unlike else (len(left), len(right))
             yield f"{page}: {what} differ from {english}: {first[0]!r} there, {first[1]!r} here"
+    there, here = inline_code(text_of(english)), inline_code(text_of(page))
+    if there != here:
+        yield f"{page}: names differ from {english}: {sorted(there - here)} there, {sorted(here - there)} here"
 
 
 _WITH_COMMENTS = ("python", "bash", "toml", "yaml")

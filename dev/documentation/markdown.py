@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`)(.+?)(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?P<open>\]\(|(?:href|src)=\")(?P<target>[^)\"\s]+)(?P<close>[)\"])")
 _BREAK = re.compile(
     r"(?<=[\u3001-\u9fff\uff01-\uff60])\n {0,6}(?=[\u3001-\u9fff\uff01-\uff60])"
@@ -78,6 +78,11 @@ def links(text: str) -> Iterator[tuple[int, str]]:
     for found in _LINK.finditer(plain):
         if not _ELSEWHERE.match(found["target"]):
             yield plain.count("\n", 0, found.start()) + 1, found["target"]
+
+
+def inline_code(text: str) -> set[str]:
+    """Return what stands between backticks, outside of blocks of code, each in one line."""
+    return {" ".join(found[4].split()) for found in _CODE.finditer(text) if found[4]}
 
 
 def with_links(text: str, change: Callable[[str], str]) -> str:

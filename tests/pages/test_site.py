@@ -124,6 +124,14 @@ def test_a_chinese_page_says_what_the_english_one_says(page):
     assert list(differences(page)) == []
 
 
+def test_a_name_that_changed_on_one_side_alone_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("documentation.checks.ROOT", tmp_path)
+    monkeypatch.setattr("documentation.sources.ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("Give `--new` and `x`.\n\n```text\n`y`\n```\n", encoding="utf-8")
+    (tmp_path / "a.zh.md").write_text("用 `x` 和 `--old`。\n\n```text\n`y`\n```\n", encoding="utf-8")
+    assert list(differences("a.zh.md")) == ["a.zh.md: names differ from a.md: ['--new'] there, ['--old'] here"]
+
+
 def test_the_pages_that_a_newcomer_needs_are_there_in_chinese():
     needed = ("openai-agent", "four-gigabytes", "one-token")
     wanted = {*(f"docs/tutorials/{name}.zh.md" for name in needed), "docs/commands.zh.md", "docs/algorithms.zh.md"}
