@@ -11,7 +11,7 @@ from documentation.declared import commands_page, settings_classes, settings_pag
 from documentation.gather import gather
 from documentation.llms import FILE, entries, llms_text, navigation
 from documentation.markdown import anchors, links, slug, with_links, without_breaks
-from documentation.sources import pages
+from documentation.sources import pages, resolved, text_of
 
 from mini_agentic_rl.algorithm import GRPOSettings
 from mini_agentic_rl.jobs import TrainConfig
@@ -132,7 +132,12 @@ def test_a_name_that_changed_on_one_side_alone_is_told(tmp_path, monkeypatch):
     assert list(differences("a.zh.md")) == ["a.zh.md: names differ from a.md: ['--new'] there, ['--old'] here"]
 
 
-def test_the_pages_that_a_newcomer_needs_are_there_in_chinese():
-    needed = ("openai-agent", "four-gigabytes", "one-token")
-    wanted = {*(f"docs/tutorials/{name}.zh.md" for name in needed), "docs/commands.zh.md", "docs/algorithms.zh.md"}
-    assert {"README.zh-CN.md", "docs/your-agent.zh.md", *wanted} <= set(pages())
+def test_every_page_of_docs_has_a_chinese_one():
+    english = [page for page in pages() if page.startswith("docs/") and not page.endswith(".zh.md")]
+    assert [page for page in english if page.removesuffix(".md") + ".zh.md" not in pages()] == []
+
+
+@pytest.mark.parametrize("page", chinese_pages())
+def test_a_link_of_a_chinese_page_leads_to_the_chinese_side(page):
+    targets = {resolved(page, target)[0] for _, target in links(text_of(page))}
+    assert [path for path in sorted(targets) if path.removesuffix(".md") + ".zh.md" in pages()] == []
