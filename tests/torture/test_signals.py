@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from mini_agentic_rl import SqlLightningStore
-from mini_agentic_rl.atomic_files import read_json
+from mini_agentic_rl.files import read_json
 from mini_agentic_rl.tinker_api.checkpoints import CheckpointFolder
 from tinker_api.test_server import Client
 from warm import WarmProcess

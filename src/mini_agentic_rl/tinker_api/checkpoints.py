@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ..atomic_files import read_json, remove_folder, remove_leftovers, write_folder, write_json
-from ..damaged_files import reading
+from ..files import read_json, reading, remove_folder, remove_leftovers, write_folder, write_json
 from .errors import RefusedError
 from .training import AdapterShape
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ...child_processes import start_child
+from ...processes import start_child
 from ..limits import GrammarLimits
 
 AVAILABLE: Final = hasattr(os, "fork")
