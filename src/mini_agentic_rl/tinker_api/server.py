@@ -107,7 +107,7 @@ class TinkerServer(AdmittingServer):
         try:
             known = [*names, *([model] if isinstance(model, str) else []), source, Path(source).name]
             served = TinkerModel(
-                names=tuple(dict.fromkeys(name for name in known if name)),
+                names=tuple(dict.fromkeys(name for name in known if name)) or ("model",),
                 tokenizer=loaded,
                 tokenizer_id=tokenizer_id or source,
                 eos_ids=_eos_ids(policy, loaded),
