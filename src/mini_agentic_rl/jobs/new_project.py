@@ -141,7 +141,7 @@ eval_size: 18
 # otlp: http://localhost:6006   # traces for Phoenix, Langfuse, Jaeger ...
 """
 
-_TEST: Final = '''"""Tests of the agent, its reward and its tasks, which need no model: pip install pytest, then python -m pytest"""
+_TEST: Final = '''"""Tests of agent, reward and tasks, which need no model: pip install pytest, then python -m pytest"""
 
 import asyncio
 import json

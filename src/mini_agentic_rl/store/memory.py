@@ -304,11 +304,13 @@ class MemoryTables:
     def _rollout_page(self, query: Query) -> PaginatedResult[_RolloutRow]:
         statuses = query.required("status")
         conditions = (*query.scope, *query.filters)
+        rows = self._rollouts.values()
+        ordered: Iterable[_RolloutRow] = reversed(rows) if query.sort_order == "desc" else rows
+        if not conditions and query.sort_by is None:  # nothing is looked at but the page
+            return query.page_of(ordered, len(rows))
         if statuses is not None and len(conditions) == 1 and query.sort_by is None:
             total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
-            if 4 * total >= len(self._rollouts):  # most pass: they are nearer in the order of creation than by an index
-                rows = self._rollouts.values()
-                ordered = reversed(rows) if query.sort_order == "desc" else rows
+            if 4 * total >= len(rows):  # many pass: they are nearer in the order of creation than by the index
                 return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
         return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
 

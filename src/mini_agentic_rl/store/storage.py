@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -173,8 +173,6 @@ class Query:
 
     def page(self, candidates: Iterable[T], key: Callable[[T], object] = lambda item: item) -> PaginatedResult[T]:
         """Return the page of candidates that are in stored order; `key` gives the object that has the fields."""
-        if self.is_plain and isinstance(candidates, ValuesView):  # nothing is looked at but the page
-            return self.page_of(reversed(candidates) if self.sort_order == "desc" else candidates, len(candidates))
         matching = [item for item in candidates if self._matches(key(item))]
         if self.sort_by is not None:
             field = self.sort_by
@@ -182,11 +180,6 @@ class Query:
         elif self.sort_order == "desc":
             matching.reverse()
         return self.page_of(matching, len(matching))
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the query passes everything in stored order, or in the reverse of it."""
-        return not self.scope and not self.filters and self.sort_by is None
 
     def page_of(self, ordered: Iterable[T], total: int) -> PaginatedResult[T]:
         """Return the page of `total` items that match and are in the order of the query."""
