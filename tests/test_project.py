@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[1]
 READMES = ("README.md", "README.zh-CN.md")
 TEXT_SUFFIXES = {"", ".cfg", ".ini", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
@@ -54,6 +59,20 @@ def test_the_code_is_formatted():
 @pytest.mark.timeout(600)
 def test_the_types_are_sound():
     _run(_tool("mypy"))
+
+
+def test_what_mypy_skips_of_other_packages_is_imported_nowhere():
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    (skipped,) = (one["module"] for one in overrides if one.get("follow_imports_for_stubs"))
+    names = "|".join(re.escape(name.removesuffix(".*")) for name in skipped)
+    imports = re.compile(rf"^ *(?:from|import) (?:{names})\b.*", re.MULTILINE)
+    assert imports.search("from torch.fx import x")
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for line in imports.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "take it from the list in pyproject.toml, or its types are not looked at"
 
 
 def test_a_room_imports_only_rooms_below_it():
