@@ -32,6 +32,8 @@ from typing import Any
 
 import psutil
 
+import made_once
+
 IMPORTED = (
     "mini_agentic_rl.jobs.train",
     "mini_agentic_rl.gateway.served_policy",
@@ -90,6 +92,7 @@ def main() -> None:
         for module in sys.argv[3:]:
             with contextlib.suppress(Exception):  # the tests that need it will tell
                 importlib.import_module(module)
+        made_once.make()
         gc.freeze()  # what is imported stays: to look through it would copy the memory shared with the processes
         gc.enable()
         _Server(listener).serve(run)
