@@ -32,7 +32,7 @@ asyncio.run(main())
 CLEANS_UP = """
 import asyncio, sys
 from mini_agentic_rl import LLMProxy
-from mini_agentic_rl.stopping import stops_cleanly
+from mini_agentic_rl.processes import stops_cleanly
 async def main():
     proxy = LLMProxy(model_list=[{"model_name": "policy", "base_url": sys.argv[1]}])
     await proxy.start()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...child_processes import start_child
+from ...processes import start_child
 
 if TYPE_CHECKING:
     from ..limits import GrammarLimits
