@@ -69,3 +69,12 @@ def test_each_recipe_has_its_own_defaults():
     assert [one["sft_examples"] for one in (math, guess, sql)] == [1024, 96, 192]
     assert [one["max_batch_tokens"] for one in (math, guess)] != [sql["max_batch_tokens"]] * 2
     assert guess["output_dir"] == "outputs/guess-agent"
+
+
+def test_families_that_call_tools_go_on_imitating_beside_their_rewards_where_that_can_be():
+    units = ["--agent", "units"]
+    assert yaml.safe_load(_printed(*units))["sft_coef"] > 0
+    for refused in (["--sft-examples", "0"], ["--backend", "trl"], ["--sft-coef", "0"]):
+        assert yaml.safe_load(_printed(*units, *refused))["sft_coef"] == 0
+    assert yaml.safe_load(_printed("--dataset", "reasoning_gym:countdown"))["sft_coef"] == 0
+    assert not yaml.safe_load(_printed(*units, "--algorithm", "ppo"))["sft_coef"]

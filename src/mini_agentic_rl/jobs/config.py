@@ -349,7 +349,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
             changes["run"] = {"output_dir": Path("outputs/command-agent")}
         if "n_runners" not in config.model_fields_set:
             changes["n_runners"] = COMMANDS_AT_ONCE
-    for path, value in training_defaults(tasks.agent, tasks.dataset).items():
+    mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
+    for path, value in training_defaults(tasks.agent, tasks.dataset, mixes=mixes).items():
         group, name = path.split(".")
         settings = getattr(config, group)
         if name not in settings.model_fields_set and getattr(settings, name) != value:

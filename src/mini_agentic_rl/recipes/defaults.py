@@ -23,6 +23,9 @@ EPISODE_IMITATION: Final[Mapping[str, Any]] = {
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 8,
 }
-"""Episodes of several calls, those of `EPISODES`, need more examples until one of them succeeds, and there is nothing
-to reinforce before that: of `units` and `retrieval` 48 and 40 examples left 0 to 2 in a hundred solved. Twice the rate
-of reinforcement has destroyed such agents."""
+"""Episodes of several calls need more examples until one of them succeeds, and there is nothing to reinforce before
+that. Twice the rate of reinforcement has destroyed such agents."""
+
+EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
+"""A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
+rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
-from ..datasets.episodes import EPISODES, is_episodes, load_episodes, tokens_of_episodes
+from ..datasets.episodes import EPISODES, REASONING_GYM, is_episodes, load_episodes, tokens_of_episodes
 from ..datasets.sql import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
-from .defaults import EPISODE_IMITATION, SHORT_IMITATION
+from .defaults import EPISODE_IMITATION, EXAMPLES_BESIDE, SHORT_IMITATION
 from .harness import is_task_folder, load_task_folder
 from .own_object import own_object
 from .recipe import Recipe
@@ -54,9 +54,15 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
     return Recipe(agent, list(getattr(agent, "hooks", ())))
 
 
-def training_defaults(name: str, dataset: str) -> Mapping[str, Any]:
+def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mapping[str, Any]:
     """Return what a training of an agent on these tasks takes where nothing is given: a value for the path of each
-    setting, as `lora.r`. The agent is not loaded."""
+    setting, as `lora.r`. The agent is not loaded.
+
+    Args:
+        name: of the agent.
+        dataset: of its tasks.
+        mixes: the training can, and may, imitate in the steps of its reinforcement learning.
+    """
     if name == "sql":
         from .sql.defaults import SQL_DEFAULTS
 
@@ -65,7 +71,10 @@ def training_defaults(name: str, dataset: str) -> Mapping[str, Any]:
         from .math.defaults import ARITHMETIC_DEFAULTS
 
         return ARITHMETIC_DEFAULTS
-    return EPISODE_IMITATION if is_episodes(dataset) or name in EPISODES else SHORT_IMITATION
+    if is_episodes(dataset) or name in EPISODES:
+        calls_tools = REASONING_GYM not in (name, dataset.partition(":")[0])
+        return {**EPISODE_IMITATION, **EXAMPLES_BESIDE} if mixes and calls_tools else EPISODE_IMITATION
+    return SHORT_IMITATION
 
 
 def tokens_of_call(name: str, dataset: str) -> int:

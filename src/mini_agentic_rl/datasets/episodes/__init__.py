@@ -5,10 +5,19 @@
 """
 
 from .episode import SPLITS_OF_EPISODES, TRANSFER, Episode, Episodes
-from .families import EPISODES, episode_examples, find_episodes, is_episodes, load_episodes, tokens_of_episodes
+from .families import (
+    EPISODES,
+    REASONING_GYM,
+    episode_examples,
+    find_episodes,
+    is_episodes,
+    load_episodes,
+    tokens_of_episodes,
+)
 
 __all__ = [
     "EPISODES",
+    "REASONING_GYM",
     "SPLITS_OF_EPISODES",
     "TRANSFER",
     "Episode",
