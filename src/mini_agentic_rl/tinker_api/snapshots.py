@@ -27,7 +27,7 @@ class Snapshots:
         self._most = most
         self._kept: OrderedDict[str, SavedWeights] = OrderedDict()
         self._sessions: dict[str, str] = {}
-        """Whose each copy is."""
+        """The session that each copy belongs to."""
         self._made = 0
 
     async def take(self, model: ClientModel) -> SavedWeights:
