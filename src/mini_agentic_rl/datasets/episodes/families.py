@@ -10,8 +10,7 @@ from ..rows import DatasetError, TaskRows
 from .countdown import Countdown
 from .episode import Episodes
 from .guess import GuessTheNumber
-from .gym import NAME as REASONING_GYM
-from .gym import ReasoningGym, parse_name
+from .gym import REASONING_GYM, ReasoningGym, parse_name
 from .retrieval import Retrieval
 from .units import Units
 from .wordle import Wordle

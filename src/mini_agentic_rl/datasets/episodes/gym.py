@@ -21,7 +21,7 @@ from .episode import Episode, Episodes, field_of
 from .gym_score import score_of
 from .replies import MAX_ANSWER
 
-NAME: Final = "reasoning_gym"
+REASONING_GYM: Final = "reasoning_gym"
 MARK: Final = "Answer:"
 
 _BLOCK: Final = 1_000_000
@@ -40,13 +40,13 @@ def parse_name(name: str) -> tuple[str, dict[str, Any]]:
     try:
         return named_options(name, setting="dataset")
     except UserError as error:
-        raise DatasetError(f"{NAME}:{error.text}", setting="dataset") from error
+        raise DatasetError(f"{REASONING_GYM}:{error.text}", setting="dataset") from error
 
 
 class ReasoningGym(Episodes):
     """One generator with its settings. There are no levels, and no split `transfer`."""
 
-    name: ClassVar[str] = NAME
+    name: ClassVar[str] = REASONING_GYM
     levels: ClassVar[tuple[int, ...]] = (1,)
     prompt: ClassVar[str] = 'Solve the problem. End with "Answer: " and the answer alone.'
     max_new_tokens: ClassVar[int] = 128
@@ -63,7 +63,7 @@ class ReasoningGym(Episodes):
             near = nearest(generator, known) if generator else None
             meant = "" if near is None else f" (did you mean {near!r}?)"
             raise DatasetError(
-                f"{NAME} has no generator {generator!r}{meant}; it has: {', '.join(known)}", setting="dataset"
+                f"{REASONING_GYM} has no generator {generator!r}{meant}; it has: {', '.join(known)}", setting="dataset"
             )
         self.generator = generator
         self.settings = dict(settings or {})
@@ -79,7 +79,7 @@ class ReasoningGym(Episodes):
         """
         wanted = check_split(split)
         if size < 0 or seed < 0:
-            raise DatasetError(f"{NAME} needs a size and a seed of 0 or more, not size={size}, seed={seed}")
+            raise DatasetError(f"{REASONING_GYM} needs a size and a seed of 0 or more, not size={size}, seed={seed}")
         rows: list[Row] = []
         used: set[str] = set()
         block, idle = seed * _BLOCK, 0
@@ -94,7 +94,7 @@ class ReasoningGym(Episodes):
             idle = idle + 1 if len(rows) == before else 0
             if idle == _MAX_BATCHES_WITHOUT_NEW:
                 raise DatasetError(
-                    f"{NAME}:{self.generator} has no more than {len(rows)} {wanted} problems at hand; lower the size"
+                    f"{REASONING_GYM}:{self.generator} has no more than {len(rows)} {wanted} problems at hand; lower the size"
                 )
         return TaskRows(rows)
 
@@ -113,7 +113,7 @@ class ReasoningGym(Episodes):
     def _row(self, split: str, question: str, answer: Any, place: Sequence[int]) -> Row:
         source = {"generator": self.generator, "settings": self.settings, "seed": place[0], "index": place[1]}
         return {
-            "id": f"{NAME}-{self.generator}-{split}-{digest(question)[:12]}",
+            "id": f"{REASONING_GYM}-{self.generator}-{split}-{digest(question)[:12]}",
             "question": question,
             "answer": "" if answer is None else str(answer),
             "difficulty": 1,
@@ -130,14 +130,15 @@ class ReasoningGym(Episodes):
                 return [items[index] for index in range(_BATCH)]
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise DatasetError(
-                f"{NAME}:{self.generator} cannot be made with {json.dumps(self.settings)}: {error}", setting="dataset"
+                f"{REASONING_GYM}:{self.generator} cannot be made with {json.dumps(self.settings)}: {error}",
+                setting="dataset",
             ) from error
 
 
 class _GymQuestion(Episode):
     def __init__(self, task: Mapping[str, Any]) -> None:
         self._task = task
-        self._source = dict(field_of(task, "source", NAME))
+        self._source = dict(field_of(task, "source", REASONING_GYM))
         self._answer: str | None = None
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
@@ -156,7 +157,7 @@ class _GymQuestion(Episode):
 
     def expert(self) -> Message:
         """Return the answer that the generator knows."""
-        return assistant(f"{MARK} {field_of(self._task, 'answer', NAME)}")
+        return assistant(f"{MARK} {field_of(self._task, 'answer', REASONING_GYM)}")
 
 
 @cache
@@ -169,5 +170,7 @@ def generators() -> tuple[str, ...]:
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise MissingPackageError(f"'{NAME}'", "reasoning-gym", extra="reasoning", setting="dataset") from error
+        raise MissingPackageError(
+            f"'{REASONING_GYM}'", "reasoning-gym", extra="reasoning", setting="dataset"
+        ) from error
     return tuple(sorted(DATASETS))
