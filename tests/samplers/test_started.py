@@ -10,7 +10,8 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.samplers import SamplerSettings
-from mini_agentic_rl.samplers.started import ServedModel, StartedServers
+from mini_agentic_rl.samplers.started import start_here
+from mini_agentic_rl.samplers.vllm_process import ServedModel
 
 MODEL = ServedModel(folder="nowhere", dtype="float32", rank=4, adapters=1, on_cpu=True)
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is not None, reason="this envi
 
 def start(folder, **given):
     told: list[str] = []
-    StartedServers(SamplerSettings(sampler="vllm", **given), MODEL, folder, told.append).close()
+    start_here(SamplerSettings(sampler="vllm", **given), MODEL, folder, told.append).close()
     return told
 
 
