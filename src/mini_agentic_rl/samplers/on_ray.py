@@ -57,7 +57,7 @@ class ServerSetup:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenServer:
     """A server, as its actor sees it."""
 
     url: str
@@ -80,7 +80,7 @@ class VllmActor:
         self._lock = threading.Lock()
         self._server: StartedVllm | None = None
 
-    def look(self, again: bool) -> Seen | UserError:
+    def look(self, again: bool) -> SeenServer | UserError:
         """Start the server if that was not done yet; return what is seen of it, or what keeps it from being started.
 
         Args:
@@ -94,7 +94,7 @@ class VllmActor:
                 elif again:
                     self._server.restart()
                 well = not again and self._server.is_well()
-                return Seen(self._server.url, well, self._server.last_line())
+                return SeenServer(self._server.url, well, self._server.last_line())
             except UserError as error:
                 return UserError(f"{error.text} (on the node {host})", setting=error.setting)
 
@@ -182,12 +182,12 @@ class RayServer:
             logger.warning("the actor of the vLLM server at %s is lost, and another is started: %s", self.url, lost)
             self.start()
 
-    def _look(self, *, again: bool, seconds: float) -> Seen | None:
+    def _look(self, *, again: bool, seconds: float) -> SeenServer | None:
         """Return what the actor sees; None where it has not answered yet."""
         assert self._actor is not None
         answer = self._answer = self._answer or self._actor.ask("look", again)
         try:
-            seen: Seen | UserError = answer.result(seconds)
+            seen: SeenServer | UserError = answer.result(seconds)
         except TimeoutError:
             return None
         except BaseException:

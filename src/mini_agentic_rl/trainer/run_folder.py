@@ -29,6 +29,7 @@ from ..errors import UserError
 from ..metrics import read_metrics
 from ..private_files import make_private_file, make_private_folder, private_opener
 from ..redaction import without_secrets_within
+from ..samplers import SamplerSettings
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
 from .pictures import PICTURE_FORMATS
@@ -93,6 +94,9 @@ class RunFolder:
             "n_runners",
             "ranks",
             "rank_timeout",
+            "shard",
+            "sampling",
+            *SamplerSettings.model_fields,
             "strategy",
             "ray_address",
             "runner_cpus",
