@@ -36,5 +36,5 @@ def interface_towards(host: str) -> str | None:
         return None
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == own for one in addresses):
-            return name
+            return str(name)
     return None
