@@ -38,3 +38,11 @@ def test_a_server_that_ends_while_it_starts_is_told_with_its_reason_and_its_log(
     with pytest.raises(UserError, match=r"No module named.*vllm.*vllm-0\.log") as caught:
         start(tmp_path, vllm_python=Path(sys.executable))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"sampler": "vllm", "sampler_url": ["http://a"]}, {"sampler": "sglang", "sampler_url": ["http://a"]}]
+)
+def test_servers_on_ray_are_those_of_vllm_that_nobody_else_has_started(given):
+    with pytest.raises(ValueError, match="`sampler_ray` starts servers of `sampler=vllm`"):
+        SamplerSettings(sampler_ray="auto", **given)
