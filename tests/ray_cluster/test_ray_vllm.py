@@ -20,12 +20,13 @@ from processes import all_have_ended
 
 
 def served_by(port: str) -> psutil.Process:
-    (found,) = (
-        one
-        for one in psutil.process_iter()
-        if "vllm.entrypoints.cli.main" in one.cmdline() and port in one.cmdline() and one.cmdline()[1] == "-m"
-    )
-    return found
+    found = []
+    for one in psutil.process_iter(["cmdline"]):
+        words = one.info["cmdline"] or []
+        if "vllm.entrypoints.cli.main" in words[2:3] and port in words:
+            found.append(one)
+    (server,) = found
+    return server
 
 
 @pytest.mark.skipif(
