@@ -78,7 +78,7 @@ test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS)
 test-vllm: $(INSTALLED_DEV)
 	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -n 0 --timeout 1800 tests/real_vllm $(ARGS)
 
-# Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.1 is what `make test` tries of it.
+# Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.05 is what `make test` tries of it.
 torture: export TORTURE_SIZE ?= 1
 torture: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -n 0 --timeout 7200 tests/torture $(ARGS)

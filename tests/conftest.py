@@ -91,6 +91,14 @@ def _one_torch_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _made_once():
+    """Make once what each client of HTTP and each command line would make again."""
+    from made_once import share
+
+    share()
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Undo what a command does to the package's loggers: it sets them up for its process, not for the next test."""

@@ -32,6 +32,8 @@ from typing import Any
 
 import psutil
 
+import made_once
+
 IMPORTED = (
     "mini_agentic_rl.jobs.train",
     "mini_agentic_rl.gateway.served_policy",
@@ -90,6 +92,7 @@ def main() -> None:
         for module in sys.argv[3:]:
             with contextlib.suppress(Exception):  # the tests that need it will tell
                 importlib.import_module(module)
+        made_once.make()
         gc.freeze()  # what is imported stays: to look through it would copy the memory shared with the processes
         gc.enable()
         _Server(listener).serve(run)
@@ -201,8 +204,10 @@ def status_of(run: Callable[[], object]) -> int:
     return status
 
 
-def _interpret(code: str, environment: dict[str, str], folder: str, files: Sequence[int]) -> None:
-    """Run `python -c code` with these files as input, output and error."""
+def _interpret(words: Sequence[str], environment: dict[str, str], folder: str, files: Sequence[int]) -> None:
+    """Run `python words...` with these files as input, output and error."""
+    import torch
+
     for descriptor, file in enumerate(files):
         os.dup2(file, descriptor)
         os.close(file)
@@ -210,9 +215,21 @@ def _interpret(code: str, environment: dict[str, str], folder: str, files: Seque
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = ["-c"]
-    sys.modules["__main__"] = module = ModuleType("__main__")
-    exec(code, module.__dict__)
+    torch.set_num_threads(1)
+    given = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path[:0] = ["", *given]
+        sys.modules["__main__"] = module = ModuleType("__main__")
+        exec(words[1], module.__dict__)
+    elif words[0] == "-m":
+        sys.argv = [*words[1:]]
+        sys.path[:0] = [folder, *given]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [*words]
+        sys.path[:0] = [str(Path(words[0]).parent), *given]
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def _run(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mini_agentic_rl.atomic_files import DiskFullError, disk_failure, write_folder
+from mini_agentic_rl.files import DiskFullError, disk_failure, write_folder
 from mini_agentic_rl.policy import write_state
 
 

@@ -13,16 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mini_agentic_rl import child_processes
-from mini_agentic_rl.child_processes import run_child, start_child
+from mini_agentic_rl.processes import children, run_child, start_child
 from processes import all_have_ended
 
-PACKAGE = Path(child_processes.__file__).parent
+PACKAGE = Path(children.__file__).parents[1]
 STARTERS = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "create_subprocess_exec"}
 SPAWNS = {"subprocess", "multiprocessing", "os", "asyncio"}
 ELSEWHERE = {
     "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
-    "child_processes.py": "what all others call",
+    "processes/children.py": "what all others call",
     "runner/processes/child.py": "a family that ends itself, and is ended by `at_death`",
     "recipes/harness/supervised.py": "a supervisor, which has to kill what an agent has started before it ends itself",
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
@@ -32,11 +31,11 @@ ELSEWHERE = {
 }
 PARENT = """
 import sys, threading, time
-from mini_agentic_rl import child_processes
+from mini_agentic_rl.processes import children
 if "keeper" in sys.argv:
-    child_processes.DEATH_SIGNAL = False
+    children.DEATH_SIGNAL = False
 def start():
-    print(child_processes.start_child([sys.executable, "-c", "print(flush=True)\\nwhile True: pass"]).pid, flush=True)
+    print(children.start_child([sys.executable, "-c", "print(flush=True)\\nwhile True: pass"]).pid, flush=True)
 threading.Thread(target=start).start()
 time.sleep(600)
 """
@@ -45,7 +44,10 @@ time.sleep(600)
 def test_processes_are_started_in_one_place():
     found = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(f"{name}." in text for name in SPAWNS):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -105,7 +107,7 @@ def test_a_program_gets_the_signals_as_they_are_usually_set():
 
 def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(tmp_path):
     program = (
-        "import os, signal\nfrom mini_agentic_rl.child_processes import at_death\n"
+        "import os, signal\nfrom mini_agentic_rl.processes import at_death\n"
         f"at_death('pathlib', 'Path.touch', 1)\nat_death('os', 'mkdir', {str(tmp_path / 'kept')!r})\n"
         f"at_death('os', 'mkdir', {str(tmp_path / 'revoked')!r})()\n"
         "if os.fork():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -119,7 +121,7 @@ def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(
 
 def test_a_keeper_that_was_killed_is_replaced_and_told_everything_again(tmp_path):
     program = (
-        "import os, signal\nfrom mini_agentic_rl import child_processes as c\n"
+        "import os, signal\nfrom mini_agentic_rl.processes import children as c\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'first')!r})\n"
         "os.killpg(c._keeper.pid, signal.SIGKILL)\nwhile c._write(c._keeper, [99]):\n    pass\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mini_agentic_rl import deadline_process
-from mini_agentic_rl.deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
+from mini_agentic_rl.processes import DeadlineProcess, EndedError, LateError, NotReadyError, deadline
 from processes import all_have_ended
 
 WORKER = """
 import os
 import sys
 import time
-from mini_agentic_rl.deadline_process import NotReadyError, serve_answers
+from mini_agentic_rl.processes import NotReadyError, serve_answers
 
 
 def answer(question):
@@ -119,7 +118,7 @@ def test_a_process_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatc
         DeadlineProcess("answering", "refuse").ask(1, 5)
     with pytest.raises(NotReadyError, match="-m no_such_module ended with status 1 before it was ready"):
         DeadlineProcess("no_such_module").ask(1, 5)
-    monkeypatch.setattr(deadline_process, "START_LIMIT", 0.2)
+    monkeypatch.setattr(deadline, "START_LIMIT", 0.2)
     with pytest.raises(NotReadyError, match=r"-m answering was not ready within 0\.2 s"):
         DeadlineProcess("answering", "hang").ask(1, 5)
 

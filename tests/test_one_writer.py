@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.one_writer import LOCK_FILE, one_writer
+from mini_agentic_rl.files import LOCK_FILE, one_writer
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from mini_agentic_rl.one_writer import one_writer
+from mini_agentic_rl.files import one_writer
 with one_writer(Path(sys.argv[1])):
     if "fork" in sys.argv:
         begun, tell = os.pipe()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.processors import CoreWatch, allowed_cores, busy_seconds, seconds_of_family
+from mini_agentic_rl.processes import CoreWatch, allowed_cores, busy_seconds, seconds_of_family
 
 
 class Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -11,6 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = ("README.md", "README.zh-CN.md")
@@ -54,6 +60,22 @@ def test_the_code_is_formatted():
 @pytest.mark.timeout(600)
 def test_the_types_are_sound():
     _run(_tool("mypy"))
+
+
+def test_what_mypy_skips_of_other_packages_is_imported_nowhere():
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]["overrides"]
+    (skipped,) = (one["module"] for one in overrides if one.get("follow_imports_for_stubs"))
+    names = "|".join(re.escape(name.removesuffix(".*")) for name in skipped)
+    line = re.compile(rf"^ *(?:from|import) (?:{names})\b", re.MULTILINE)
+    assert line.search("    from torch.fx import x")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        if line.search(text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))  # it may stand in the text of a program
+        if isinstance(node, ast.Import | ast.ImportFrom) and line.match(ast.unparse(node))
+    ]
+    assert found == [], "take it from the list in pyproject.toml, or its types are not looked at"
 
 
 def test_a_room_imports_only_rooms_below_it():

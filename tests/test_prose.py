@@ -7,19 +7,35 @@ import configparser
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = {"What", "Whether", "How", "Which", "Where", "When", "Why", "Who", "Whose"}
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _definitions() -> Iterator[tuple[Path, ast.Module | Definition]]:
+class Defined(NamedTuple):
+    """A module, a class or a function of the package."""
+
+    place: str
+    class_name: str | None
+    docstrings: list[tuple[int, str]]
+    """Its own and those of its fields, with their lines."""
+
+
+@cache
+def _definitions() -> list[Defined]:
+    found = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | Definition):
-                yield path, node
+                name = node.name if isinstance(node, ast.ClassDef) else None
+                docstrings = [(getattr(node, "lineno", 1), ast.get_docstring(node) or ""), *_fields(node)]
+                found.append(Defined(str(path.relative_to(ROOT)), name, docstrings))
+    return found
 
 
 def _fields(node: ast.Module | Definition) -> Iterator[tuple[int, str]]:
@@ -33,9 +49,9 @@ def _fields(node: ast.Module | Definition) -> Iterator[tuple[int, str]]:
 
 def test_no_docstring_begins_with_a_question():
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text.partition(chr(10))[0]}"
-        for path, node in _definitions()
-        for line, text in [(getattr(node, "lineno", 1), ast.get_docstring(node) or ""), *_fields(node)]
+        f"{one.place}:{line}: {text.partition(chr(10))[0]}"
+        for one in _definitions()
+        for line, text in one.docstrings
         if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] in QUESTIONS
     ]
     assert found == []
@@ -43,9 +59,9 @@ def test_no_docstring_begins_with_a_question():
 
 def test_a_class_name_means_one_thing():
     places: dict[str, list[str]] = defaultdict(list)
-    for path, node in _definitions():
-        if isinstance(node, ast.ClassDef):
-            places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for one in _definitions():
+        if one.class_name is not None:
+            places[one.class_name].append(f"{one.place}:{one.docstrings[0][0]}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 

@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import mini_agentic_rl
-from mini_agentic_rl.atomic_files import write_text
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.cli.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.files import make_private_file, make_private_folder, write_text
 from mini_agentic_rl.gateway import ServerSettings
 from mini_agentic_rl.logging import setup_logging
-from mini_agentic_rl.private_files import make_private_file, make_private_folder
 from mini_agentic_rl.redaction import without_secrets, without_secrets_within
 from mini_agentic_rl.store import LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.store.open import open_store

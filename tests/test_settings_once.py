@@ -68,9 +68,10 @@ def _all_settings() -> list[type[Settings]]:
 
 def test_no_setting_is_declared_twice():
     twice: dict[str, set[str]] = {}
-    for one, other in combinations(_all_settings(), 2):
-        for name in _declared(one) & _declared(other):
-            twice.setdefault(name, set()).update((one.__name__, other.__name__))
+    declared = [(kind.__name__, _declared(kind)) for kind in _all_settings()]
+    for (one, names), (other, others) in combinations(declared, 2):
+        for name in names & others:
+            twice.setdefault(name, set()).update((one, other))
     assert {name: found for name, found in twice.items() if name not in HOMONYMS} == {}
     assert set(HOMONYMS) <= set(twice), "a homonym that is none any more"
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are tho
 
 START = """
 import asyncio, os, signal, sys, threading, time
-from mini_agentic_rl.stopping import asked_to_stop, stops_cleanly, terminated, until_asked_to_stop
+from mini_agentic_rl.processes import asked_to_stop, stops_cleanly, terminated, until_asked_to_stop
 def send(number):
     os.kill(os.getpid(), number)
 """

@@ -22,7 +22,7 @@ from types import TracebackType
 
 from forking import NETWORK, SOCKET, start
 
-__all__ = ["NETWORK", "WarmProcess", "run_warm"]
+__all__ = ["NETWORK", "WarmProcess", "run_warm", "warm_python"]
 
 _lock = threading.Lock()
 _started: str | None = None
@@ -171,6 +171,15 @@ def run_warm(
         status = process.wait(timeout)
         assert status == expect, f"status {status}:\n{process.stderr[-3000:]}"
         return process.stdout, process.stderr
+
+
+def warm_python(*words: str) -> list[str]:
+    """Return the command that runs `python words...`, begun by `-c`, `-m` or a script, as a fork that need not import.
+
+    It is for `subprocess`: the fork has the files of the process that is started, gets its SIGINT and SIGTERM, is
+    killed with it, and gives it its status. Only its process id is another one.
+    """
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked_python.py")), "--for", _address(), *words]
 
 
 def _address() -> str:

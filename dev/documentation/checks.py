@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Iterator
 
-from .markdown import FENCE, anchors, headings, links
+from .markdown import FENCE, anchors, headings, inline_code, links
 from .sources import CHINESE, ROOT, pages, resolved, text_of
 
 
@@ -26,22 +28,45 @@ def chinese_pages() -> list[str]:
 
 
 def differences(page: str) -> Iterator[str]:
-    """Give what a Chinese page has otherwise than the English one: headings by level, code, and links in order."""
+    """Give what a Chinese page has otherwise than the English one.
+
+    Compared are headings by level, links, tables and blocks of code in their order, and the names between backticks.
+    """
     english = page.removesuffix(CHINESE) + ".md"
     if not (ROOT / english).exists():
         yield f"{page}: there is no {english}"
         return
     for what, left, right in zip(
-        ("levels of headings", "blocks of code", "links", "rows of tables"),
+        ("levels of headings", "links", "rows of tables", "blocks of code"),
         _shape(english),
         _shape(page),
         strict=True,
     ):
-        if left != right:
-            first = next(
-                (pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]), (len(left), len(right))
-            )
+        same = same_code if what == "blocks of code" else operator.eq
+        unlike = [pair for pair in zip(left, right, strict=False) if not same(*pair)]
+        if unlike or len(left) != len(right):
+            first = unlike[0] if unlike else (len(left), len(right))
             yield f"{page}: {what} differ from {english}: {first[0]!r} there, {first[1]!r} here"
+    there, here = inline_code(text_of(english)), inline_code(text_of(page))
+    if there != here:
+        yield f"{page}: names differ from {english}: {sorted(there - here)} there, {sorted(here - there)} here"
+
+
+_WITH_COMMENTS = ("python", "bash", "toml", "yaml")
+_COMMENT = re.compile(r"(^|[ \t]+)# .*$", re.MULTILINE)
+_CHINESE_LETTER = re.compile(r"[\u4e00-\u9fff]")
+
+
+def same_code(english: str, chinese: str) -> bool:
+    """Say whether blocks are the same but for what a reader reads: comments, and in plain text lines in Chinese."""
+    language = english.strip("`~ ").partition("\n")[0]
+    if language in _WITH_COMMENTS:
+        return _COMMENT.sub("", english) == _COMMENT.sub("", chinese)
+    if language in ("", "text"):
+        left, right = english.splitlines(), chinese.splitlines()
+        lines = zip(left, right, strict=False)
+        return len(left) == len(right) and all(a == b or _CHINESE_LETTER.search(b) for a, b in lines)
+    return english == chinese
 
 
 def _shape(page: str) -> tuple[list[object], ...]:
@@ -49,4 +74,4 @@ def _shape(page: str) -> tuple[list[object], ...]:
     targets = [resolved(page, target)[0].replace(CHINESE, ".md") for _, target in links(text)]
     targets = [path.replace("README.zh-CN.md", "README.md") for path in targets]
     rows = [line.count(" |") for line in text.splitlines() if line.startswith("|")]
-    return [level for level, _ in headings(text)], [found[0] for found in FENCE.finditer(text)], targets, rows
+    return [level for level, _ in headings(text)], targets, rows, [found[0] for found in FENCE.finditer(text)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .generated import generated_pages
 from .llms import llms_text
-from .markdown import anchors, links, with_anchors, with_links
+from .markdown import anchors, links, with_anchors, with_links, without_breaks
 from .sources import CHINESE, ROOT, on_the_site, pages, resolved, text_of
 
 
@@ -32,6 +32,8 @@ def gather(folder: Path) -> None:
         if page.endswith(CHINESE):
             # An English page without a Chinese one stands on both sides of the site, and links to English headings.
             text = with_anchors(text, anchors(text_of(page.removesuffix(CHINESE) + ".md")))
+        if page.endswith((CHINESE, "zh-CN.md")):
+            text = without_breaks(text)
         changed = with_links(text, lambda target, page=page: on_the_site(page, target, places))
         _write(folder / place, changed)
     for name, text in generated_pages().items():

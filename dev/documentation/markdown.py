@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(rf"{FENCE.pattern}|(?<!`)(`+)(?!`)(.+?)(?<!`)\3(?!`)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?P<open>\]\(|(?:href|src)=\")(?P<target>[^)\"\s]+)(?P<close>[)\"])")
+_BREAK = re.compile(
+    r"(?<=[\u3001-\u9fff\uff01-\uff60])\n {0,6}(?=[\u3001-\u9fff\uff01-\uff60])"
+    r"|(?<=[，。；：、！？（）])\n {0,6}(?=[`\[A-Za-z])"
+)
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$", re.MULTILINE)
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
@@ -42,6 +46,18 @@ def anchors(text: str) -> list[str]:
     return found
 
 
+def without_breaks(text: str) -> str:
+    """Return a page whose lines are joined where both sides are Chinese: a browser shows a break as a space there."""
+    kept: list[str] = []
+    start = 0
+    for code in [*FENCE.finditer(text), None]:
+        kept.append(_BREAK.sub("", text[start : len(text) if code is None else code.start()]))
+        if code is not None:
+            kept.append(code[0])
+            start = code.end()
+    return "".join(kept)
+
+
 def with_anchors(text: str, names: Sequence[str]) -> str:
     """Return a page whose headings can be reached by `names` as well, one for each in their order."""
     left = iter(names)
@@ -62,6 +78,11 @@ def links(text: str) -> Iterator[tuple[int, str]]:
     for found in _LINK.finditer(plain):
         if not _ELSEWHERE.match(found["target"]):
             yield plain.count("\n", 0, found.start()) + 1, found["target"]
+
+
+def inline_code(text: str) -> set[str]:
+    """Return what stands between backticks, outside of blocks of code, each in one line."""
+    return {" ".join(found[4].split()) for found in _CODE.finditer(text) if found[4]}
 
 
 def with_links(text: str, change: Callable[[str], str]) -> str:

@@ -10,8 +10,6 @@ import functools
 import logging
 import time
 
-import httpx
-
 logger = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 5.0
@@ -46,6 +44,8 @@ def _forbidden() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _answers(endpoint: str, period: int) -> bool:
+    import httpx  # the workers that read data sets never ask
+
     try:
         httpx.head(endpoint, timeout=_PROBE_SECONDS)
     except httpx.HTTPError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from .private_files import make_private_file, make_private_folder
+from .files import make_private_file, make_private_folder
 from .visible_text import VisibleConsole, VisibleFormatter
 
 PACKAGE_LOGGER = "mini_agentic_rl"

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from .config import cache_dir, refusal
 from .errors import MissingPackageError, UserError
-from .private_files import make_private_folder
+from .files import make_private_folder
 
 _LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
 """Characters of a folder below which Ray makes sockets: what the system takes for one, less what Ray adds."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 HIDDEN: Final = "***"
 
@@ -22,6 +23,10 @@ _HEADER: Final = re.compile(
 )
 
 
+_NO_PORT: Final = re.compile(r":(?!\d{1,5}(?:[,/?\]]|$))(?=[^\]/]*(?:/|$))[^,/?\]]+")
+_ENDS: Final = re.compile(r"[:/@?#]")
+_SHORT: Final = 3
+"""Characters of a part that no text is searched for: it would be found everywhere."""
 _NAME: Final = re.compile(
     r"(?:^|[_-])(?:api[_-]?key|apikey|secret|password|passwd|authorization|auth[_-]token|access[_-]token)$|^token$",
     re.IGNORECASE,
@@ -39,6 +44,29 @@ def without_secrets(text: str) -> str:
     if "=" in text:
         text = _QUERY.sub(rf"\g<1>{HIDDEN}", text)
     return _HEADER.sub(rf"\g<1>{HIDDEN}", text)
+
+
+def shown_address(address: str) -> str:
+    """Return one address as it may be shown: without user and password, however badly they are written, and without
+    the keys of its query."""
+    scheme, found, rest = address.partition("://")
+    if not found:
+        return without_secrets(address)
+    _, at, rest = rest.rpartition("@")
+    # Without an @ a password stands where the port is.
+    rest = _NO_PORT.sub(f":{HIDDEN}", rest) if not at else rest
+    return without_secrets(f"{scheme}://{HIDDEN}@{rest}" if at else f"{scheme}://{rest}")
+
+
+def without_those_of(address: str, text: str) -> str:
+    """Return a text, as a library's message about an address, without the parts of user and password that it quotes."""
+    start = address.partition("://")[2]
+    user = start.rpartition("@")[0] or start.partition("/")[0]
+    for part in sorted({user, *_ENDS.split(user)}, key=len, reverse=True):
+        for one in (part, unquote_plus(part)):
+            if len(one) > _SHORT:
+                text = text.replace(one, HIDDEN)
+    return without_secrets(text)
 
 
 def without_secrets_within(value: Any) -> Any:

@@ -20,8 +20,7 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
-
-AGL = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
+from warm import warm_python
 
 
 def _invoke(*arguments: str, **environment: str):
@@ -85,7 +84,7 @@ def _server(
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A running `agl store`, and what it has said up to its last line."""
     process = subprocess.Popen(
-        [*AGL, "store", "--port", "0", *arguments],
+        warm_python("-m", "mini_agentic_rl", "store", "--port", "0", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -260,7 +259,8 @@ def test_the_limits_of_requests_hold() -> None:
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with _server() as (_, said):
         port = said[0].rpartition(":")[2]
-        second = subprocess.run([*AGL, "store", "--port", port], capture_output=True, text=True, timeout=60)
+        command = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()", "store", "--port", port]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode == 2
         assert port in second.stderr
         assert second.stderr.count("\n") == 1

@@ -32,7 +32,10 @@ HEAD = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
 
 @contextlib.contextmanager
 def _serving(
-    within_seconds: float = 0.5, seen: list[weakref.ref[Request]] | None = None, **bounds: float
+    within_seconds: float = 0.5,
+    seen: list[weakref.ref[Request]] | None = None,
+    limits: RequestLimits | None = None,
+    **bounds: float,
 ) -> Iterator[AdmittingServer]:
     async def echo(request: Request) -> Response:
         if seen is not None:
@@ -49,7 +52,7 @@ def _serving(
             patch.setattr(BoundedConnection, name, value)
         if "most" in bounds:
             patch.setattr("mini_agentic_rl.http.server.most_connections", lambda: bounds["most"])
-        with AdmittingServer(app, Admission(RequestLimits()), "127.0.0.1", 0, "test server") as server:
+        with AdmittingServer(app, Admission(limits or RequestLimits()), "127.0.0.1", 0, "test server") as server:
             yield server
 
 
@@ -125,7 +128,8 @@ def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest
 
 
 def test_of_requests_whose_body_is_awaited_those_that_send_nothing_make_room():
-    with _serving(most_unfinished=4, within_seconds=60.0) as server, contextlib.ExitStack() as stack:
+    limits = RequestLimits(max_awaited_bodies=4)
+    with _serving(limits=limits, within_seconds=60.0) as server, contextlib.ExitStack() as stack:
         head = HEAD + b"Content-Length: 40\r\n\r\n"
         honest = stack.enter_context(_connect(server))
         honest.sendall(head)

@@ -249,9 +249,9 @@ def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_fold
 
 
 def _only_checkpoints(fail):
-    from mini_agentic_rl import atomic_files
+    from mini_agentic_rl.files import atomic
 
     def write_folder(target, write):
-        atomic_files.write_folder(target, write if target.name.startswith("step_") else fail)
+        atomic.write_folder(target, write if target.name.startswith("step_") else fail)
 
     return write_folder

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from documentation.checks import broken_links, chinese_pages, differences
+from documentation.checks import broken_links, chinese_pages, differences, same_code
 from documentation.declared import commands_page, settings_classes, settings_page
 from documentation.gather import gather
 from documentation.llms import FILE, entries, llms_text, navigation
-from documentation.markdown import anchors, links, slug, with_links
-from documentation.sources import pages
+from documentation.markdown import anchors, links, slug, with_links, without_breaks
+from documentation.sources import pages, resolved, text_of
 
 from mini_agentic_rl.algorithm import GRPOSettings
 from mini_agentic_rl.jobs import TrainConfig
@@ -49,6 +49,25 @@ def test_a_link_to_a_heading_is_seen_and_code_is_left_alone():
     changed = with_links(text, lambda target: f"to/{target}")
     assert "[a](to/b.md#c) `[x](y.md)`" in changed
     assert '[x](z.md)\n```\n<img src="to/p.svg">' in changed
+
+
+def test_a_break_between_chinese_letters_is_no_space_on_the_site():
+    text = "一行，\n  二行\nand three\n\n四\n\n```text\n五\n六\n```\n"
+    assert without_breaks(text) == "一行，二行\nand three\n\n四\n\n```text\n五\n六\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese", "same"),
+    [
+        ("```bash\nls a  # all\n```", "```bash\nls a  # 全部\n```", True),
+        ("```bash\nls a  # all\n```", "```bash\nls b  # 全部\n```", False),
+        ("```text\nstep 1\nthen more\n```", "```text\nstep 1\n然后更多\n```", True),
+        ("```text\nstep 1\nthen more\n```", "```text\nstep 2\n然后更多\n```", False),
+        ("```json\n{}  # a\n```", "```json\n{}  # 一\n```", False),
+    ],
+)
+def test_only_comments_and_plain_text_of_a_block_may_be_in_chinese(english, chinese, same):
+    assert same_code(english, chinese) == same
 
 
 def test_every_page_is_in_the_navigation_once(gathered):
@@ -105,7 +124,20 @@ def test_a_chinese_page_says_what_the_english_one_says(page):
     assert list(differences(page)) == []
 
 
-def test_the_pages_that_a_newcomer_needs_are_there_in_chinese():
-    needed = ("openai-agent", "four-gigabytes", "one-token")
-    wanted = {*(f"docs/tutorials/{name}.zh.md" for name in needed), "docs/commands.zh.md", "docs/algorithms.zh.md"}
-    assert {"README.zh-CN.md", "docs/your-agent.zh.md", *wanted} <= set(pages())
+def test_a_name_that_changed_on_one_side_alone_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("documentation.checks.ROOT", tmp_path)
+    monkeypatch.setattr("documentation.sources.ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("Give `--new` and `x`.\n\n```text\n`y`\n```\n", encoding="utf-8")
+    (tmp_path / "a.zh.md").write_text("用 `x` 和 `--old`。\n\n```text\n`y`\n```\n", encoding="utf-8")
+    assert list(differences("a.zh.md")) == ["a.zh.md: names differ from a.md: ['--new'] there, ['--old'] here"]
+
+
+def test_every_page_of_docs_has_a_chinese_one():
+    english = [page for page in pages() if page.startswith("docs/") and not page.endswith(".zh.md")]
+    assert [page for page in english if page.removesuffix(".md") + ".zh.md" not in pages()] == []
+
+
+@pytest.mark.parametrize("page", chinese_pages())
+def test_a_link_of_a_chinese_page_leads_to_the_chinese_side(page):
+    targets = {resolved(page, target)[0] for _, target in links(text_of(page))}
+    assert [path for path in sorted(targets) if path.removesuffix(".md") + ".zh.md" in pages()] == []

@@ -10,6 +10,7 @@ import torch
 
 from helpers import group_of_conversations, sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.policy.adapters import add_adapter
 from mini_agentic_rl.policy.shared_turns import SharedTurns
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
 from tiny import tiny_model
@@ -80,6 +81,37 @@ def test_tokens_are_sampled_amid_a_pass_whose_gradient_stays_what_it_is(checkpoi
     assert sampled[0] == 0
     assert sampled[1] > 0
     for alone, beside in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, beside, atol=1e-6, rtol=1e-4)
+
+
+def test_brief_jobs_are_done_amid_a_pass_whose_gradient_stays_what_it_is():
+    gradients, read, done_amid = [], [], []
+    for share in (0.0, 0.5):
+        with tiny_policy(engine=ENGINE) as policy:
+            packed = _packed(policy)
+
+            def other(policy=policy, packed=packed):
+                add_adapter(policy.model, "other", LoraSettings(r=3), seed=1)
+                return policy.scorer("other", max_tokens=8, head_rows=8).logprobs(packed).clone()
+
+            def learn(policy=policy, packed=packed, other=other):
+                begun = []
+
+                def loss(inputs):
+                    if not begun:
+                        begun.append(policy._thread.submit(lambda: policy._turn(other), brief=True))
+                    return _loss(inputs)
+
+                learner = policy.learner(CHUNKS)
+                learner.forward_backward(packed, loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                done_amid.append(begun[0].done())
+                return [parameter.grad.clone() for parameter in learner.parameters], begun[0]
+
+            gradient, brief = policy.learn(learn, share)
+            gradients.append(gradient)
+            read.append(brief.result(60))
+    assert done_amid == [False, True]
+    for alone, beside in zip([*gradients[0], read[0]], [*gradients[1], read[1]], strict=True):
         torch.testing.assert_close(alone, beside, atol=1e-6, rtol=1e-4)
 
 

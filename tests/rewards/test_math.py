@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.deadline_process import DeadlineProcess
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.processes import DeadlineProcess
 from mini_agentic_rl.rewards import AccuracyReward, extract_answer, is_correct, symbolic
 
 BOUND = 5.0

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import stat
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from mini_agentic_rl.rl_training_tool import processes
 from mini_agentic_rl.rl_training_tool.processes import running
 from mini_agentic_rl.rl_training_tool.training import LOG_FILE
 from mini_agentic_rl.tools import RLTrainingTool
+from warm import warm_python
 
 LONG = {"algorithm": "grpo", "max_steps": 200, "batch_size": 2, "samples_per_prompt": 2, "max_new_tokens": 8}
 
@@ -43,7 +48,12 @@ def wait_for(tool, folder, good, timeout=120.0):
 
 
 @pytest.fixture
-def tool(tmp_path, tiny_folder):
+def tool(tmp_path, tiny_folder, monkeypatch):
+    """A tool whose trainings are forks: the example in `tests/examples/` starts one as it is started elsewhere."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(warm_python())} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=str(python), path=sys.path))
     tool = RLTrainingTool(tmp_path, model_folders=[tiny_folder])
     tool.register_dataset("tasks", tasks(4))
     tool.register_reward_function("slow", slow)
@@ -90,7 +100,7 @@ def test_a_training_is_started_watched_stopped_and_gone_on_with(tool, tiny_folde
 
     (process,) = running(tmp_path).values()
     os.kill(process.pid, signal.SIGKILL)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (state := ask(tool, action="status", output_dir="run"))["state"] == "running":
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import TERMINAL_ROLLOUT_STATUSES, EnqueueRolloutRequest, RolloutConfig, Span
+from warm import warm_python
 
 SILENCE = 0.5
 PATIENT = RolloutConfig(
     unresponsive_seconds=SILENCE, max_attempts=100, retry_condition=["unresponsive", "timeout", "failed"]
 )
-AGL = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()"]
 
 
 class Acknowledged:
@@ -88,7 +87,8 @@ class Acknowledged:
 
 
 def start_command(path: Path) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen([*AGL, "store", "--port", "0", "--path", str(path)], stdout=subprocess.PIPE, text=True)
+    command = warm_python("-m", "mini_agentic_rl", "store", "--port", "0", "--path", str(path))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         for word in line.split():

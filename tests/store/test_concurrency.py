@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, SqlLightningStore
 from mini_agentic_rl.types import EnqueueRolloutRequest
+from warm import warm_python
 
 from .conftest import make_store
 from .postgres import needs_postgres, new_database
@@ -138,7 +139,7 @@ asyncio.run(main())
 
 
 def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(warm_python("-c", code, *arguments), stdout=subprocess.PIPE, text=True)
 
 
 async def test_two_processes_on_one_database_claim_each_rollout_once(database: str) -> None:
@@ -207,8 +208,8 @@ asyncio.run(store.enqueue_rollout("a"))
 
 
 def test_a_program_that_never_closes_its_store_still_ends(database: str) -> None:
-    process = _python(_LEAVER, database)
-    process.communicate(timeout=30)
+    process = subprocess.Popen([sys.executable, "-c", _LEAVER, database])  # whose end is the interpreter's own
+    process.wait(timeout=120)
     assert process.returncode == 0
 
 
@@ -228,7 +229,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    output, _ = _python(code, database).communicate(timeout=30)
+    output, _ = _python(code, database).communicate(timeout=120)
     assert "opened before a fork" in output
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import traceback
 
 import bson
 import pytest
@@ -19,6 +20,7 @@ from mini_agentic_rl.store import (
     SqlLightningStore,
     import_store,
     open_foreign,
+    open_store,
 )
 from mini_agentic_rl.types import LLM, Span
 
@@ -150,3 +152,45 @@ def test_the_command_says_what_it_took_over(tmp_path):
         assert refused.exit_code != 0
         assert told in refused.output.replace("\n", " ")
     assert "say where to" in run(folder).output
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mongodb://bob:{}@127.0.0.1:port/db",
+        "mongodb://bob:{}/db",
+        "mongodb://bob:/{}@127.0.0.1/db",
+        "mongodb://bob:a@{}@127.0.0.1/db",
+        "mongodb://bob:{}%@127.0.0.1/db",
+        "mongodb://bob:{}@[127/db",
+        "mongodb://{}:@127.0.0.1/a/b.c$",
+        "mongodb+srv://bob:{}@127.0.0.1/db",
+        "mongodb://bob:{}@127.0.0.1/db?api_key={}&x",
+        "mongodb://bob:{}@127.0.0.1/my db",
+        "mongo://bob:/{}@127.0.0.1/db",
+    ],
+)
+def test_no_part_of_a_password_is_told_however_badly_its_address_is_written(address, caplog):
+    password = "hunter2-of-the-vault"
+    caplog.set_level("DEBUG")
+    with pytest.raises(UserError) as raised:
+        open_foreign(address.replace("{}", password))
+    told = "".join(traceback.format_exception(raised.value)) + caplog.text
+    try:
+        told += repr(open_store(address.replace("{}", password)))
+    except (UserError, ValueError) as error:
+        told += "".join(traceback.format_exception(error))
+    assert password not in told, told
+
+
+def test_the_log_of_a_database_that_cannot_be_reached_has_no_password(caplog):
+    caplog.set_level("DEBUG")
+    found = open_foreign("mongodb://bob:hunter2-of-the-vault@127.0.0.1:9/db?serverSelectionTimeoutMS=1")
+
+    async def read():
+        return [document async for document in found.records("rollouts")]
+
+    with pytest.raises(UserError, match="cannot be read") as raised:
+        asyncio.run(read())
+    assert caplog.records, "the driver logs what it does"
+    assert "hunter2" not in "".join(traceback.format_exception(raised.value)) + caplog.text

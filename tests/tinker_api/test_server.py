@@ -46,9 +46,9 @@ class Client:
             assert response.status_code == 200, response.text
             return response.content if PROTOBUF in response.headers["content-type"] else response.json()
 
-    def create(self, **lora: Any) -> str:
+    def create(self, base: str = "tiny", **lora: Any) -> str:
         number, self.models = self.models, self.models + 1
-        body = {"session_id": self.session, "model_seq_id": number, "base_model": "tiny"}
+        body = {"session_id": self.session, "model_seq_id": number, "base_model": base}
         made = self.result(self.post("create_model", **body, lora_config={"rank": 4, "seed": 1} | lora))
         assert made.get("type") == "create_model", made
         return made["model_id"]

@@ -1,6 +1,6 @@
 """What the attacks of this folder share: how many times each is tried, and the table of what held.
 
-`make test` tries a tenth of each attack; `make torture` tries the whole and prints the table of docs/reliability.md.
+`make test` tries a twentieth of each attack; `make torture` tries all and prints the table of docs/reliability.md.
 TORTURE_SIZE sets the share, above 1 too. Of attacks that take long, TORTURE_PART=2/3 makes the second third of the
 tries.
 """
@@ -22,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from .neighbours import Waits
 
-SIZE = float(os.environ.get("TORTURE_SIZE", "0.1"))
+SIZE = float(os.environ.get("TORTURE_SIZE", "0.05"))
 PART, PARTS = (int(number) for number in os.environ.get("TORTURE_PART", "1/1").split("/"))
 
 T = TypeVar("T")

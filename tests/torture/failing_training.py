@@ -24,7 +24,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from mini_agentic_rl import cli
-from mini_agentic_rl.atomic_files import read_json
+from mini_agentic_rl.files import read_json
 from mini_agentic_rl.metrics import read_metrics
 from torture.failing_disk import FAULTS, NAMES, failing, told
 

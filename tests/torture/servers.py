@@ -1,4 +1,4 @@
-"""The four servers, each in a process of its own, as sources for `served`, and requests that each of them takes."""
+"""The servers, each in a process of its own, as sources for `served`, and requests that each of them takes."""
 
 from __future__ import annotations
 
@@ -101,6 +101,26 @@ url = f'{proxy.endpoint.removesuffix("/v1")}/rollout/{rollout.rollout_id}/attemp
     + _TAIL
 )
 """A proxy with a store and one attempt, whose own URL it prints; its argument is the upstream."""
+
+TINKER: Final = (
+    """
+import sys, tempfile
+sys.path.insert(0, "tests")
+from pathlib import Path
+from mini_agentic_rl.http import RequestLimits
+from mini_agentic_rl.tinker_api import ClientSettings, TinkerServer
+from tiny import tiny_model, tiny_tokenizer
+tokenizer = tiny_tokenizer()
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+server = TinkerServer.load(tiny_model(len(tokenizer)), folder, tokenizer=tokenizer, names=["tiny"],
+                           load={"dtype": "float32"}, api_keys=sys.argv[2:],
+                           limits=RequestLimits(max_body_bytes=64 * 2**20),
+                           clients=ClientSettings(retrieve_seconds=5, max_trained_adapters=32, gap_seconds=0.5)).start()
+url = server.root
+"""
+    + _TAIL
+)
+"""A server of the Tinker API; its arguments are its folder, and keys."""
 
 UPSTREAM: Final = """
 import json, sys, threading

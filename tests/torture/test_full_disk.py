@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.atomic_files import read_json
+from mini_agentic_rl.files import read_json
 from warm import WarmProcess, run_warm
 
 from .conftest import SIZE, Attack

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.one_writer import one_writer
+from mini_agentic_rl.files import one_writer
 from mini_agentic_rl.trainer import RunFolder
 
 from .conftest import Attack

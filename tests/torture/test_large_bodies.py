@@ -14,7 +14,7 @@ from mini_agentic_rl.store.http import wire
 
 from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served
-from .servers import GATEWAY, PROXY, RECORDING_PROXY, SCORES, STORE, UPSTREAM
+from .servers import GATEWAY, PROXY, RECORDING_PROXY, SCORES, STORE, TINKER, UPSTREAM
 
 JSON: Final = {"content-type": "application/json"}
 ONE_GIB_IN_MIB: Final = 1024.0
@@ -79,6 +79,29 @@ SCORE_ROUTES: Final = {
     "/score-pair": ('{"prompt":"a","chosen":"a","rejected":%s}', '{"prompt":%s,"chosen":"a","rejected":"b"}'),
     "/score/batch": ('{"items":%s}', '{"items":[{"prompt":"a","response":%s}]}'),
     "/score-pair/batch": ('{"items":%s}', '{"items":[{"prompt":"a","response_a":"a","response_b":%s}]}'),
+}
+
+LOSS: Final = '{"model_id":"m","forward_backward_input":{"loss_fn":"ppo","data":%s}}'
+DATUM: Final = '[{"model_input":{"chunks":[{"tokens":%s}]},"loss_fn_inputs":%s}]'
+SAMPLE: Final = '{"sampling_session_id":"s","prompt":{"chunks":%s},"sampling_params":%s}'
+TINKER_ROUTES: Final = {
+    "/api/v1/forward_backward": (
+        LOSS,
+        LOSS % (DATUM % ("%s", "{}")),
+        LOSS % (DATUM % ("[1]", '{"target_tokens":{"dtype":"int64","data":%s}}')),
+        LOSS % (DATUM % ("[1]", '{"weights":{"dtype":"float32","data":[1],"shape":%s}}')),
+        '{"model_id":"m","forward_backward_input":{"data":[],"loss_fn_config":%s}}',
+        '{"forward_backward_input":{"data":[]},"model_id":%s}',
+    ),
+    "/api/v1/asample": (
+        SAMPLE % ("%s", "{}"),
+        SAMPLE % ('[{"tokens":%s}]', "{}"),
+        SAMPLE % ("[]", '{"stop":%s}'),
+        '{"prompt":{"chunks":[]},"target_prompt_logprobs":{"dtype":"int64","data":%s}}',
+        '{"prompt":{"chunks":[]},"sampling_session_id":%s}',
+    ),
+    "/api/v1/telemetry": ('{"events":%s}',),
+    "/api/v1/create_session": ('{"tags":%s}', '{"user_metadata":{"a":%s}}'),
 }
 
 
@@ -147,6 +170,11 @@ def test_large_bodies_that_an_upstream_answers(attack):
 def test_large_bodies_at_the_store(attack):
     with served(STORE) as server:
         _attack(attack, server, _store_routes(), round(4 * LARGEST * min(1.0, SIZE)))
+
+
+def test_large_bodies_at_tinker(attack):
+    with served(TINKER) as server:
+        _attack(attack, server, TINKER_ROUTES, round(LARGEST * min(1.0, SIZE)))
 
 
 def test_a_hundred_thousand_tool_results_in_a_row(attack):

@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -21,13 +24,16 @@ from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
-from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer
+from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer, RequestLimits
 from mini_agentic_rl.post_training.scoring import ScoreServer
 from mini_agentic_rl.sessions import SessionSettings
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, StoreLimits
 from mini_agentic_rl.store.http import wire
 from mini_agentic_rl.store.http.otlp import PROTOBUF
+from mini_agentic_rl.tinker_api import TinkerServer
+from mini_agentic_rl.tinker_api.service import TinkerService
 from post_training.scorers import reward_model
+from tiny import tiny_model
 
 from .conftest import Attack
 
@@ -72,7 +78,20 @@ def _store(**limits: Any) -> AdmittingServer:
     return LightningStoreServer(InMemoryLightningStore(), port=0, api_key="key", limits=StoreLimits(**limits))._thread
 
 
-SERVERS: Final = {"gateway": _gateway, "proxy": _proxy, "scores": _scores, "store": _store}
+@functools.cache
+def _tinker_service() -> TinkerService:
+    """Return the service that all servers share: whoever is not let in asks nothing of it."""
+    tokenizer = small_tokenizer()
+    folder = Path(tempfile.mkdtemp())
+    model, options = tiny_model(len(tokenizer)), {"dtype": "float32"}
+    return TinkerServer.load(model, folder, tokenizer=tokenizer, names=["tiny"], load=options).service
+
+
+def _tinker(**limits: Any) -> AdmittingServer:
+    return TinkerServer(_tinker_service(), api_keys=["key"], limits=RequestLimits(**limits))
+
+
+SERVERS: Final = {"gateway": _gateway, "proxy": _proxy, "scores": _scores, "store": _store, "tinker": _tinker}
 
 
 @pytest.fixture(params=SERVERS)
@@ -96,6 +115,7 @@ def _limited(server: AdmittingServer) -> list[tuple[str, str]]:
     for route in _routes(server):
         if route.path.removeprefix(PREFIX) not in OPEN:
             path = route.path.replace("{id}", "resp_1").replace("{model:path}", "tiny")
+            path = re.sub(r"\{(run|checkpoint:path|sampler|session)\}", "a", path)
             path = path.replace("{rollout_id}", _recorded()[1]).replace("{attempt_id}", "a").replace("{mode}", "train")
             found += [(method, path) for method in sorted((route.methods or {"POST"}) - {"HEAD"})]
     return found

@@ -179,14 +179,16 @@ NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity", "1e400", "-1E+309")
 _MARK: Final = "the field that is replaced"
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of a body, itself first."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
-        yield from _places(part, (*path, key))
+        yield from places(part, (*path, key))
 
 
-def _with(body: Any, path: tuple[Any, ...], text: str) -> bytes:
+def with_text(body: Any, path: tuple[Any, ...], text: str) -> bytes:
+    """Return a body with a JSON text in one of its places."""
     if not path:
         return text.encode()
     changed = copy.deepcopy(body)
@@ -211,13 +213,13 @@ def target(request: pytest.FixtureRequest) -> Iterator[tuple[Served, dict[str, A
 
 def test_odd_values_in_every_field(attack: Attack, target: tuple[Served, dict[str, Any]]) -> None:
     server, routes = target
-    tries = [(path, body, place, odd) for path, body in routes.items() for place in _places(body) for odd in ODD]
+    tries = [(path, body, place, odd) for path, body in routes.items() for place in places(body) for odd in ODD]
     random.Random(0).shuffle(tries)
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for path, body, place, odd in tries[: attack.times(len(tries))]:
             with attack.attempt(f"{path} with {place} = {odd[:40]}"):
                 answer = client.post(
-                    path, content=_with(body, place, odd), headers={"Content-Type": "application/json"}
+                    path, content=with_text(body, place, odd), headers={"Content-Type": "application/json"}
                 )
                 assert answer.status_code < 500, answer.text[:500]
                 if answer.status_code >= 400:
@@ -229,13 +231,13 @@ def test_odd_values_in_every_field(attack: Attack, target: tuple[Served, dict[st
 def test_numbers_that_json_has_not_are_refused_by_name(attack: Attack, served_by: str) -> None:
     program, routes = ROUTES[served_by]
     bodies = {path: {**body, "extra_body": {"a": [0, {"b": 0}]}} for path, body in routes.items()}
-    tries = [(path, body, place, odd) for path, body in bodies.items() for place in _places(body) for odd in NOT_FINITE]
+    tries = [(path, body, place, odd) for path, body in bodies.items() for place in places(body) for odd in NOT_FINITE]
     random.Random(1).shuffle(tries)
     with served(program) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         for path, body, place, odd in tries[: attack.times(len(tries))]:
             if place:
                 with attack.attempt(f"{path} with {place} = {odd}"):
-                    sent = _with(body, place, odd)
+                    sent = with_text(body, place, odd)
                     answer = client.post(path, content=sent, headers={"Content-Type": "application/json"})
                     assert answer.status_code == 400, answer.text[:500]
                     assert answer.json()["error"]["message"].startswith(f"{_name_of(place)}: {odd}"), answer.text

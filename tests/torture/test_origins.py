@@ -18,7 +18,7 @@ from mini_agentic_rl.post_training.scoring import ScoreServer
 from post_training.scorers import reward_model
 
 from .neighbours import Served, served
-from .servers import GATEWAY, PROXY, SCORES, STORE
+from .servers import GATEWAY, PROXY, SCORES, STORE, TINKER
 
 PATHS: Final = {
     "gateway": (
@@ -44,6 +44,21 @@ PATHS: Final = {
         ("/", "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/messages", "/v1/responses"),
     ),
     "scores": (SCORES, ("/", "/openapi.json", "/health", "/metrics", "/score", "/score/batch", "/score-pair")),
+    "tinker": (
+        TINKER,
+        (
+            "/",
+            "/health",
+            "/metrics",
+            "/api/v1/healthz",
+            "/api/v1/create_session",
+            "/api/v1/forward_backward",
+            "/api/v1/asample",
+            "/api/v1/retrieve_future",
+            "/api/v1/training_runs/a/checkpoints/weights/a",
+            "/api/v1/sessions/a/finish",
+        ),
+    ),
     "store": (
         STORE,
         (

@@ -64,7 +64,7 @@ SqlDatabase("some.db", QueryLimits(timeout_seconds=600)).query(endless)
 """,
     "conversion of the embedded model": f"""
 import sys
-from mini_agentic_rl.child_processes import run_child
+from mini_agentic_rl.processes import run_child
 run_child([sys.executable, "-c", {SPINNING!r}, "begun"])
 """,
     "runners of a client and server run": """

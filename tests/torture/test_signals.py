@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import openai
 import pytest
 
 from mini_agentic_rl import SqlLightningStore
-from mini_agentic_rl.atomic_files import read_json
+from mini_agentic_rl.files import read_json
+from mini_agentic_rl.tinker_api.checkpoints import CheckpointFolder
+from tinker_api.test_server import Client
 from warm import WarmProcess
 
 from .conftest import SIZE, Attack
@@ -26,7 +29,7 @@ CLIENTS = 6
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("command", ["serve", "store", "train", "sft"])
+@pytest.mark.parametrize("command", ["serve", "store", "tinker", "train", "sft"])
 def test_a_command_under_load_gets_sigterm(attack: Attack, tiny_folder: str, tmp_path: Path, command: str) -> None:
     for number in range(attack.times(50 if SIZE >= 1 else 10)):
         with attack.attempt(number):
@@ -98,6 +101,45 @@ def _store(model: str, folder: Path) -> None:
     assert set(acknowledged) <= asyncio.run(kept())
 
 
+def _tinker(model: str, folder: Path) -> None:
+    """Every state that was acknowledged as saved is there and whole, and nothing else is."""
+    acknowledged: list[str] = []
+    options = ("--model", model, "--port", "0", "--output-dir", str(folder))
+    with WarmProcess("mini_agentic_rl", "tinker", *options) as process:
+        url = process.wait_for_word("http://")
+        begun = threading.Barrier(3)
+
+        def learn() -> None:
+            with suppress(httpx.HTTPError, AssertionError, KeyError, ValueError):
+                client = Client(url)
+                made = client.create(model)
+                begun.wait(60)
+                for number in range(1000):
+                    client.loss(made)
+                    client.step(made)
+                    acknowledged.append(client.do("save_weights", made, path=f"state{number}")["path"])
+
+        threads = [threading.Thread(target=learn) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begun.wait(60)
+        while not acknowledged:
+            time.sleep(0.01)
+        time.sleep(random.random() / 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0, process.stderr
+        for thread in threads:
+            thread.join()
+    assert not list(folder.rglob(".partial-*"))
+    assert not (folder / ".lock").exists()
+    assert not (folder / ".snapshots").exists()
+    kept = CheckpointFolder(folder).all("")
+    assert set(acknowledged) <= {each.path for each in kept}
+    for each in kept:
+        assert (each.folder / "optimizer.pt").stat().st_size
+        assert (each.folder / "adapter_model.safetensors").stat().st_size
+
+
 def _train(model: str, folder: Path) -> None:
     """There is a whole checkpoint of the last step, and the folder is free again."""
     options = [
@@ -157,4 +199,10 @@ def _is_left_well(folder: Path) -> None:
         json.loads(line)
 
 
-COMMANDS: dict[str, Callable[[str, Path], None]] = {"serve": _serve, "store": _store, "train": _train, "sft": _sft}
+COMMANDS: dict[str, Callable[[str, Path], None]] = {
+    "serve": _serve,
+    "store": _store,
+    "tinker": _tinker,
+    "train": _train,
+    "sft": _sft,
+}

@@ -28,7 +28,7 @@ from .conftest import SIZE, Attack
 AGENTS = 64
 SECONDS = 3600.0
 SHORT_S = 5.0
-"""Seconds of the tenth in `make test`."""
+"""Seconds in `make test`."""
 WARM_UP = 0.4
 """Share of the time before the slope is taken."""
 GROWTH_MIB = 64.0

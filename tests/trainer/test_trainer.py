@@ -29,6 +29,7 @@ from mini_agentic_rl import (
     algo,
 )
 from mini_agentic_rl.errors import UserError
+from warm import warm_python
 
 TRAIN, VAL = ["a", "b", "c"], ["v"]
 
@@ -221,7 +222,7 @@ def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
         """)
     )
     with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        warm_python(str(script)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)

@@ -19,8 +19,8 @@ from ..errors import UserError
 from ..gateway import ServerSettings
 from ..jobs import ChatSettings, ServeSettings
 from ..policy import AdaptedModelSettings
+from ..processes import terminated
 from ..recipes.math import MAX_TURNS, SYSTEM_PROMPT, TOOLS, use_tool
-from ..stopping import terminated
 from ..visible_text import VisibleConsole
 from .reply_text import ReplyText, Said, words_of_reply
 

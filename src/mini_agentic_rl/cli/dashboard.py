@@ -14,7 +14,7 @@ from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
 from ..jobs import CompareSettings
-from ..stopping import until_asked_to_stop
+from ..processes import until_asked_to_stop
 from .options import STORE, settings_command
 from .store_commands import StoreSettings
 

@@ -23,7 +23,7 @@ from ..config import COMMAS, VALUES, Setting, Settings, called_here, extra_of
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
-from ..stopping import TERMINATED, Terminated, stops_cleanly
+from ..processes import TERMINATED, Terminated, stops_cleanly
 from ..visible_text import visible
 from .config_file import as_yaml, read_config
 from .help_pages import COMMAND_PANEL, SHORT_HELP, PagedCommand, show_all

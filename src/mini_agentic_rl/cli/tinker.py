@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from ..stopping import until_asked_to_stop
+from ..processes import until_asked_to_stop
 from ..tinker_api import TinkerSettings
 from .options import SERVE, settings_command
 

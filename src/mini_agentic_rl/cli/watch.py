@@ -19,6 +19,7 @@ from rich.text import Text
 
 from ..config import Settings, restated
 from ..errors import UserError
+from ..files import is_written
 from ..jobs import LearnSettings
 from ..metrics import (
     ConsoleLogger,
@@ -31,7 +32,6 @@ from ..metrics import (
     steps_table,
 )
 from ..metrics import duration as as_duration
-from ..one_writer import is_written
 from ..visible_text import VisibleConsole, visible_line
 from .options import MEASURE, settings_command
 

@@ -22,7 +22,7 @@ from .stories import LEVELS
 from .tasks import as_row, load_tasks_of
 
 HUB_NAME = "openai/gsm8k:main"
-LOCAL = "./gsm8k"
+LOCAL_GSM8K = "./gsm8k"
 """Folder of a local copy, below the working directory."""
 
 
@@ -32,20 +32,22 @@ def load_gsm8k(
     """Return rows of GSM8K: "test" is the published test set, "val" a tenth of the published training set, "train" the
     rest.
 
-    `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it that is `LOCAL`,
-    if there is such a folder, and else the Hub is asked.
+    `path` is a folder with train.jsonl and test.jsonl, or a clone of the Hub's repository; without it that is
+    `LOCAL_GSM8K`, if there is such a folder, and else the Hub is asked.
     `size` rows are drawn with `seed`; None takes all. A row's `solution` is the worked one.
 
     Raises:
         DatasetError: an unknown split, a missing or malformed file, or no access to the Hub.
     """
     wanted = check_split(split)
-    if path is not None or Path(LOCAL).is_dir():
-        return load_tasks_of(path or LOCAL, wanted, size, seed)
+    if path is not None or Path(LOCAL_GSM8K).is_dir():
+        return load_tasks_of(path or LOCAL_GSM8K, wanted, size, seed)
     try:
         return load_tasks_of(HUB_NAME, wanted, size, seed)
     except DatasetError as error:
-        raise DatasetError(f"{error.text}, as the folder {LOCAL} or by its path", setting=error.setting) from error
+        raise DatasetError(
+            f"{error.text}, as the folder {LOCAL_GSM8K} or by its path", setting=error.setting
+        ) from error
 
 
 _BLOCK = 1_000_000

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..logging import Throttle
+from ..processes import Terminated, stops_cleanly
 from ..runner import set_worker_label
 from ..runner.processes import Channel, RemoteFailure
-from ..stopping import Terminated, stops_cleanly
 from ..store import LightningStore
 from .base import AlgorithmBundle
 from .events import ExecutionEvent, ThreadingEvent

@@ -32,6 +32,9 @@ class RequestLimits(Settings):
     """Larger request bodies are refused."""
     max_body_seconds: float = Field(default=60.0, gt=0, json_schema_extra=_REQUESTS)
     """Seconds within which a request's body has to arrive."""
+    max_awaited_bodies: int = Field(default=1024, ge=1, json_schema_extra=_REQUESTS)
+    """At most this many requests at the same time whose body is still on its way, over all keys; beyond it the one that
+    has sent nothing of it for longest is cut off. Everybody waits a little more with each."""
     max_requests_per_minute: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
     """At most this many requests a minute for each API key, all of them at once if need be; without it there is no
     bound."""

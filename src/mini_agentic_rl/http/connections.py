@@ -30,9 +30,6 @@ looking costs as much as there are."""
 ACCEPTED_AT_ONCE: Final = 8
 """Newcomers that are let in before those who are in have their turn: with those that make room for them, each takes
 about a millisecond."""
-_UNFINISHED: Final = 1024
-"""Most requests whose body is awaited. Each is a task of a hundred objects, and everybody waits when Python's collector
-of garbage looks through them: a third of a second where there are 4,096."""
 _SHARE: Final = 2
 """One descriptor in so many is for connections: files, stores and upstreams need some too."""
 
@@ -51,7 +48,9 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     """Those of one server that were cut off, until they are gone."""
     next_out: ClassVar[deque[BoundedConnection]] = deque()
     """Those of one server that make room for newcomers, in order, if they still keep their request back then."""
-    most_unfinished = _UNFINISHED
+    most_unfinished = _MOST
+    """Most requests whose body is awaited. Each is a task of a hundred objects, and everybody waits when Python's
+    collector of garbage looks through them: a third of a second where there are 4,096."""
     unfinished: ClassVar[dict[BoundedConnection, None]] = {}
     """Those of one server whose request's body is awaited; the one that has sent nothing for longest comes first."""
     head_seconds = HEAD_SECONDS

@@ -60,6 +60,8 @@ class ServerThread:
         self._bound_port: int | None = None
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
+        self._bounds: dict[str, Any] = {}
+        """Bounds of its connections beside those of every server."""
 
     @property
     def port(self) -> int:
@@ -94,7 +96,7 @@ class ServerThread:
             return self
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
-        own = {"most": most_connections(), "ending": set(), "next_out": deque(), "unfinished": {}}
+        own = {"most": most_connections(), "ending": set(), "next_out": deque(), "unfinished": {}} | self._bounds
         server = _Server(
             uvicorn.Config(
                 self._app,
@@ -144,6 +146,7 @@ class AdmittingServer(ServerThread):
     def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
         super().__init__(app, host, port, name)
         self.admission = admission
+        self._bounds = {"most_unfinished": admission.limits.max_awaited_bodies}
 
     def start(self) -> Self:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..atomic_files import write_json, write_text
 from ..datasets import (
     PreferenceFields,
     convert_preferences,
@@ -20,6 +19,7 @@ from ..datasets import (
     splits_of,
 )
 from ..errors import UserError
+from ..files import write_json, write_text
 from ..metrics import shared_console
 from .settings import ConvertSettings, DatasetSettings
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm import Measure, answer_rows, peak_memory_bytes
-from ..atomic_files import write_json
 from ..datasets import is_data_file
 from ..errors import UserError
+from ..files import write_json
 from ..metrics import ConsoleLogger
 from ..recipes import load_tasks, tokens_of_call
 from ..recipes.harness import COMMANDS_AT_ONCE

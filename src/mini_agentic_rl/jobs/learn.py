@@ -8,8 +8,8 @@ import logging
 from typing import Any
 
 from ..algorithm import EndedSessions, UseLearner, use_loop
+from ..files import one_writer
 from ..metrics import JsonlLogger
-from ..one_writer import one_writer
 from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ..rewards import RelativeJudge
 from ..sessions import SessionBook, UseFolder

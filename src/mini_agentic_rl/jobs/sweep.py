@@ -21,11 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ..atomic_files import read_json, write_json
-from ..child_processes import start_child
 from ..errors import UserError
-from ..one_writer import one_writer
-from ..private_files import make_private_folder
+from ..files import make_private_folder, one_writer, read_json, write_json
+from ..processes import start_child
 from ..redaction import without_secrets_within
 from ..trainer import RunFolder, sweep_rows
 from .config import SqlTrainConfig

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mini_agentic_rl.tokens import PackedTrees
 
-from ..damaged_files import reading
 from ..errors import MissingPackageError
+from ..files import reading
 from .errors import PolicyError
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel

@@ -15,9 +15,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from mini_agentic_rl.logging import ignore_library_notices
 
-from ..atomic_files import read_json
-from ..damaged_files import DamagedFileError, damage, reading
 from ..errors import MissingPackageError
+from ..files import DamagedFileError, damage, read_json, reading
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel

@@ -21,10 +21,9 @@ from pathlib import Path
 
 from mini_agentic_rl.hub_access import ask_hub, cached
 
-from ..atomic_files import give_usual_modes, read_json
-from ..child_processes import run_child
 from ..config import CACHE_VARIABLE, cache_dir
-from ..damaged_files import reading
+from ..files import give_usual_modes, read_json, reading
+from ..processes import run_child
 from .errors import ModelNotFoundError, PolicyError
 
 logger = logging.getLogger(__name__)

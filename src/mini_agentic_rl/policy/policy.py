@@ -54,7 +54,7 @@ class Policy:
         self._copy = None if sampler is None else SamplingCopy(model, sampler)
         self._sampling_thread = self._thread if sampler is None else TorchThread()
         self.engine = self._make_engine(sampler or model, engine)
-        self._turns = SharedTurns(model, self.engine, self._see_weights)
+        self._turns = SharedTurns(model, self.engine, self._see_weights, self._thread)
         self._seen = dict(model.versions)
         """Version of each adapter that the engine knows of."""
         self.is_whole = True
@@ -105,9 +105,14 @@ class Policy:
         """
         return self._thread.call(lambda: self._turn(job))
 
-    async def run_async(self, job: Callable[[], T]) -> T:
-        """Await `run`, without blocking the event loop."""
-        return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job)))
+    async def run_async(self, job: Callable[[], T], *, brief: bool = False) -> T:
+        """Await `run`, without blocking the event loop.
+
+        Args:
+            brief: let the job in between two parts of one that learns with a share, too. It must leave alone what that
+                one learns.
+        """
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job), brief=brief))
 
     def learn(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run a job that learns, as `run` does.

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 import torch
 
-from ..processors import allowed_cores, busy_seconds
+from ..processes import allowed_cores, busy_seconds
 
 _WINDOW: Final = 0.5
 """Seconds over which the use of the cores is measured."""

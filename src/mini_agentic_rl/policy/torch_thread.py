@@ -2,7 +2,8 @@
 
 OpenMP keeps a pool of threads for every thread that computes, and with more pools than cores none of them runs at full
 speed: sampling on one thread and learning on another costs both about 40 %. So loading, sampling and learning share
-this thread and take turns: jobs first, then a step of whoever has steady work.
+this thread and take turns: jobs first, then a step of whoever has steady work. Brief jobs come before the others, and a
+long job may let them in amid its own work (`run_brief`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ class SteadyWork(Protocol):
 
 
 class TorchThread:
-    """A thread that runs jobs in order, and steps of the steady work in between."""
+    """A thread that runs jobs in order, brief ones first, and steps of the steady work in between."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._brief: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._steady: SteadyWork | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
@@ -55,8 +57,11 @@ class TorchThread:
             self._steady = work
             self._condition.notify()
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
+    def submit(self, job: Callable[[], T], *, brief: bool = False) -> Future[T]:
         """Run `job` on this thread after the step under way.
+
+        Args:
+            brief: before the jobs that are not, and between two parts of one that lets brief ones in.
 
         Raises:
             PolicyError: the thread is closed.
@@ -65,9 +70,18 @@ class TorchThread:
         with self._condition:
             if self._closed:
                 raise PolicyError("the policy is closed")
-            self._jobs.append((job, future))
+            (self._brief if brief else self._jobs).append((job, future))
             self._condition.notify()
         return future
+
+    def has_brief(self) -> bool:
+        """Return True if a brief job waits."""
+        return bool(self._brief)
+
+    def run_brief(self) -> None:
+        """Run the brief jobs that wait; called on this thread by a job amid its own work."""
+        while self._brief:
+            _fulfil(*self._brief.popleft())
 
     def call(self, job: Callable[[], T]) -> T:
         """Run `job` on this thread and wait for its result; raises what it raises."""
@@ -92,8 +106,9 @@ class TorchThread:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._jobs or self._closed or self._has_step())
-                job = self._jobs.popleft() if self._jobs else None
+                self._condition.wait_for(lambda: self._brief or self._jobs or self._closed or self._has_step())
+                waiting = self._brief or self._jobs
+                job = waiting.popleft() if waiting else None
                 closing = self._closed and job is None
             # Outside the lock, so that anyone can submit while torch computes.
             if job is not None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mini_agentic_rl.tokens import PackedTrees
 
-from ..damaged_files import reading
+from ..files import reading
 from .learner import Learner
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel

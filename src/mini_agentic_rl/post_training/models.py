@@ -30,8 +30,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.logging import disable_progress_bar
 
-from ..damaged_files import reading
 from ..errors import UserError
+from ..files import reading
 from ..gateway import ChatRenderer, load_tokenizer
 from ..policy import (
     Dtype,

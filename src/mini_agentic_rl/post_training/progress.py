@@ -14,7 +14,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..atomic_files import give_usual_modes
+from ..files import give_usual_modes
 from ..metrics import EVAL, MetricsLogger
 from ..policy import ThreadCount
 

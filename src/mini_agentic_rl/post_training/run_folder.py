@@ -20,8 +20,8 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..damaged_files import reading
 from ..errors import UserError
+from ..files import reading
 from ..policy import ADAPTER_CONFIG
 from ..trainer import RunFolder, RunState
 from .models import RUN_FILE

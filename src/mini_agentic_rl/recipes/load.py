@@ -11,7 +11,7 @@ from ..datasets.episodes import EPISODES, is_episodes, load_episodes, tokens_of_
 from ..datasets.sql import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
-from .defaults import SHORT_IMITATION
+from .defaults import EPISODE_IMITATION, SHORT_IMITATION
 from .harness import is_task_folder, load_task_folder
 from .own_object import own_object
 from .recipe import Recipe
@@ -65,7 +65,7 @@ def training_defaults(name: str, dataset: str) -> Mapping[str, Any]:
         from .math.defaults import ARITHMETIC_DEFAULTS
 
         return ARITHMETIC_DEFAULTS
-    return SHORT_IMITATION
+    return EPISODE_IMITATION if is_episodes(dataset) or name in EPISODES else SHORT_IMITATION
 
 
 def tokens_of_call(name: str, dataset: str) -> int:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from ..deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
+from ..processes import DeadlineProcess, EndedError, LateError, NotReadyError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..deadline_process import serve_answers
+from ..processes import serve_answers
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, so that a power tower fails here and does not fill the machine."""

@@ -11,12 +11,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from ..atomic_files import write_json
 from ..config import Settings
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
-from ..one_writer import one_writer
-from ..private_files import make_private_folder
+from ..files import make_private_folder, one_writer, write_json
 from ..rl import TrainingConfig
 from .parameters import Supervised, TrainParameters, told
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..files import make_private_file, one_writer
 from ..metrics import read_metrics
-from ..one_writer import one_writer
-from ..private_files import make_private_file
 from ..runner.processes import dumps
 from .actions import DataActions
 from .parameters import LogsParameters, StopParameters, ToolError, TrainingParameters, TrainParameters

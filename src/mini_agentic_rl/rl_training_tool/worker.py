@@ -17,7 +17,7 @@ import cloudpickle
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
-from ..stopping import stops_cleanly
+from ..processes import stops_cleanly
 from .parameters import told
 from .training import Job, run_recorded
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import httpx
 
-from ..child_processes import at_death, kill_group, start_child
 from ..errors import UserError
+from ..processes import at_death, kill_group, start_child
 from .settings import SamplerSettings
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class StartedVllm:
                 start_new_session=True,
             )
         # Its engine is a process of its own, which the death of the server's would leave behind.
-        self._revoke = at_death("mini_agentic_rl.child_processes", "kill_group", self._process.pid)
+        self._revoke = at_death("mini_agentic_rl.processes.children", "kill_group", self._process.pid)
 
     def is_well(self) -> bool:
         """Return whether it answers.

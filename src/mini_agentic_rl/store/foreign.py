@@ -14,7 +14,7 @@ from typing import IO, Any, Final, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 from ..errors import MissingPackageError, UserError
-from ..redaction import without_secrets
+from ..redaction import shown_address, without_those_of
 from .base import LightningStore
 
 Document = Mapping[str, Any]
@@ -51,7 +51,7 @@ def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None
         UserError: there is nothing of the kind.
         MissingPackageError: the extra that it needs is not installed.
     """
-    scheme = urlsplit(spec).scheme.lower() if "://" in spec else ""
+    scheme = spec.partition("://")[0].lower() if "://" in spec else ""
     if scheme in ("http", "https"):
         from .http.client import LightningStoreClient
 
@@ -61,7 +61,7 @@ def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None
     folder = Path(spec).expanduser()
     if scheme or not folder.is_dir():
         raise UserError(
-            f"{without_secrets(spec)}: expected mongodb://…/database, the http:// of a store server, or a folder with "
+            f"{shown_address(spec)}: expected mongodb://…/database, the http:// of a store server, or a folder with "
             "rollouts.bson or rollouts.json",
             setting="source",
         )
@@ -108,7 +108,9 @@ class _MongoCollections:
             client: Any = pymongo.MongoClient(url, serverSelectionTimeoutMS=10_000)
             self._database = client[urlsplit(url).path.strip("/") or DATABASE]
         except (self._failed, ValueError) as error:
-            raise UserError(f"{without_secrets(url)}: {error}", setting="source") from error
+            told = without_those_of(url, str(error))
+            # Not `from` it: a traceback would quote the address.
+            raise UserError(f"{shown_address(url)}: {told}", setting="source") from None
 
     async def records(self, kind: Records) -> AsyncIterator[Document]:
         wanted = {} if self._partition is None else {"partition_id": self._partition}
@@ -116,7 +118,8 @@ class _MongoCollections:
             for document in self._database[kind].find(wanted).sort("_id", 1):
                 yield document
         except self._failed as error:
-            raise UserError(f"{without_secrets(self._url)} cannot be read: {error}", setting="source") from error
+            told = without_those_of(self._url, str(error))
+            raise UserError(f"{shown_address(self._url)} cannot be read: {told}", setting="source") from None
 
 
 class _ServedStore:

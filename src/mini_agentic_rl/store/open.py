@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..errors import UserError
-from ..redaction import HIDDEN, without_secrets
+from ..redaction import HIDDEN, shown_address
 from .base import LightningStore
 
 RUN_STORE_FILE: Final = "rollouts.db"
@@ -62,7 +62,7 @@ def open_store(
         return MongoLightningStore(text, database=database) if database else MongoLightningStore(text)
     if scheme not in ("", "sqlite"):
         raise UserError(
-            f"store {without_secrets(text)}: expected a run folder, a .db file, sqlite:///file, postgresql://, "
+            f"store {shown_address(text)}: expected a run folder, a .db file, sqlite:///file, postgresql://, "
             "mongodb:// or http://"
         )
     return _open_file(text.removeprefix("sqlite:///"), create=create)

@@ -6,21 +6,25 @@
     {folder}/.snapshots/                           weights to sample with, until the server ends
 
 A checkpoint is written beside its place, synced and renamed: it is there whole or not at all. Its path for clients is
-tinker://{run}/weights/{name}, or sampler_weights.
+tinker://{run}/weights/{name}, or sampler_weights. What is there is read once, when the server starts, and known from
+then on: looking things up touches no disk.
+
+A run belongs to the key that made it: no other key finds it or what it saved. One that was made where no key was asked
+for is everybody's, and where none is asked for everybody finds all.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ..atomic_files import read_json, remove_folder, remove_leftovers, write_folder, write_json
-from ..damaged_files import reading
+from ..files import read_json, reading, remove_folder, remove_leftovers, write_folder, write_json
 from .errors import RefusedError
 from .training import AdapterShape
 
@@ -44,6 +48,12 @@ class ClientRun:
     shape: AdapterShape
     created: float
     user_metadata: Mapping[str, Any] | None = None
+    owner: str = ""
+    """The key that made it, as `owner_of` names it; empty where none was asked for."""
+
+    def is_open_to(self, owner: str) -> bool:
+        """Return True if this owner may know of it."""
+        return not owner or self.owner in ("", owner)
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class SavedCheckpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of all clients, of this server and of those before it in the same folder.
+    """The checkpoints of all clients, of this server and of those before it in the same folder. Thread-safe.
 
     Args:
         folder: made if need be; nobody else writes it meanwhile.
@@ -80,6 +90,10 @@ class CheckpointFolder:
         self._folder = folder
         self._clock = clock
         self._runs: dict[str, ClientRun] = {}
+        self._saved: dict[str, SavedCheckpoint] = {}
+        """Checkpoints by their paths."""
+        self._changing = threading.RLock()
+        """Held while a checkpoint is put in its place or removed from it."""
         shutil.rmtree(folder / _SNAPSHOTS, ignore_errors=True)
         for place in sorted((folder / _RUNS).glob("*/run.json")):
             for kind in KINDS:
@@ -88,34 +102,39 @@ class CheckpointFolder:
                 about = read_json(place)
                 run = ClientRun(**{**about, "shape": AdapterShape(**about["shape"])})
             self._runs[run.run_id] = run
-        for checkpoint in self.all():
-            self._unless_expired(checkpoint)
+            for kind in KINDS:
+                for each in sorted((place.parent / kind).glob("[!.]*")):
+                    if (each / _ABOUT).is_file():
+                        with reading(each / _ABOUT, setting="output_dir"):
+                            self._note(run, kind, each)
+        self.sweep()
 
     @property
     def snapshots(self) -> Path:
         """Folder for weights that are only sampled with while the server runs."""
         return self._folder / _SNAPSHOTS
 
-    @property
-    def runs(self) -> list[ClientRun]:
-        """All training runs, the latest first."""
-        return sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
+    def runs(self, owner: str) -> list[ClientRun]:
+        """Return all training runs that an owner may know of, the latest first."""
+        found = [run for run in list(self._runs.values()) if run.is_open_to(owner)]
+        return sorted(found, key=lambda run: run.created, reverse=True)
 
-    def run(self, run_id: str) -> ClientRun:
+    def run(self, run_id: str, owner: str) -> ClientRun:
         """Return a training run.
 
         Raises:
-            RefusedError: there is none of this id.
+            RefusedError: there is none of this id that the owner may know of.
         """
-        if run_id not in self._runs:
+        run = self._runs.get(run_id)
+        if run is None or not run.is_open_to(owner):
             raise RefusedError(f"there is no training run {run_id!r}")
-        return self._runs[run_id]
+        return run
 
     def begin(self, run: ClientRun) -> None:
         """Remember a training run."""
         place = self._place(run.run_id)
         place.mkdir(parents=True, exist_ok=True)
-        write_json(place / "run.json", asdict(run))
+        write_json(place / "run.json", asdict(run), private=True)
         self._runs[run.run_id] = run
 
     def target(self, run_id: str, kind: Kind, name: str, *, overwrite: bool) -> Path:
@@ -127,18 +146,23 @@ class CheckpointFolder:
         if not _NAME.fullmatch(name):
             raise RefusedError(f"a checkpoint cannot be named {name!r}: use up to 128 letters, digits and _.=+-")
         target = self._place(run_id) / kind / name
-        if target.exists() and not overwrite and self.find(f"{SCHEME}{run_id}/{kind}/{name}") is not None:
+        if not overwrite and self._current(f"{SCHEME}{run_id}/{kind}/{name}") is not None:
             raise RefusedError(f"there is a checkpoint {name!r} already: choose another name, or overwrite it")
         return target
 
     def write(
         self,
+        run_id: str,
+        kind: Kind,
         target: Path,
         save: Callable[[Path], None],
         ttl_seconds: int | None = None,
         user_metadata: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> SavedCheckpoint:
         """Write a checkpoint by `save`, which is given an empty folder.
+
+        Args:
+            target: as `target` returned it.
 
         Raises:
             RefusedError: it would live for less than an hour or more than ten years.
@@ -151,48 +175,57 @@ class CheckpointFolder:
             save(folder)
             write_json(folder / _ABOUT, about)
 
-        write_folder(target, fill)
+        with self._changing:
+            write_folder(target, fill)
+            return self._note(self._runs[run_id], kind, target)
 
-    def get(self, path: str) -> SavedCheckpoint:
+    def get(self, path: str, owner: str) -> SavedCheckpoint:
         """Return the checkpoint of a path.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: there is none that the owner may know of.
         """
-        found = self.find(path)
+        found = self.find(path, owner)
         if found is None:
             raise RefusedError(f"there are no weights at {path!r} on this server")
         return found
 
-    def find(self, path: str) -> SavedCheckpoint | None:
-        """Return the checkpoint of a path, if it is there and has not expired."""
-        parts = path.removeprefix(SCHEME).split("/")
-        if not path.startswith(SCHEME) or len(parts) != 3 or parts[0] not in self._runs:
-            return None
-        run_id, kind, name = parts
-        for known in KINDS:
-            if kind == known and _NAME.fullmatch(name):
-                checkpoint = self._read(self._runs[run_id], known, self._place(run_id) / kind / name)
-                return None if checkpoint is None else self._unless_expired(checkpoint)
-        return None
+    def find(self, path: str, owner: str) -> SavedCheckpoint | None:
+        """Return the checkpoint of a path, if it is there, has not expired, and the owner may know of it."""
+        found = self._current(path)
+        return found if found is not None and found.run.is_open_to(owner) else None
 
-    def all(self, run_id: str | None = None) -> list[SavedCheckpoint]:
-        """Return all checkpoints, or those of a run, the latest first."""
-        found = [each for run in self._runs.values() if run_id in (None, run.run_id) for each in self._of(run)]
+    def all(self, owner: str, run_id: str | None = None) -> list[SavedCheckpoint]:
+        """Return all checkpoints that an owner may know of, or those of a run, the latest first."""
+        known = [each for each in list(self._saved.values()) if run_id in (None, each.run.run_id)]
+        found = [each for each in known if each.run.is_open_to(owner) and self._current(each.path) is not None]
         return sorted(found, key=lambda each: each.created, reverse=True)
 
+    def sweep(self) -> None:
+        """Remove what has expired. Touches the disk."""
+        for each in list(self._saved.values()):
+            if self._has_expired(each):
+                self.remove(each)
+
     def remove(self, checkpoint: SavedCheckpoint) -> None:
-        """Remove a checkpoint."""
-        remove_folder(checkpoint.folder)
+        """Remove a checkpoint. Touches the disk, and waits for one that is being written."""
+        with self._changing:
+            if self._saved.get(checkpoint.path) == checkpoint:
+                del self._saved[checkpoint.path]
+                remove_folder(checkpoint.folder)
 
     def keep_for(self, checkpoint: SavedCheckpoint, ttl_seconds: int | None) -> None:
-        """Let a checkpoint live for so long from now on; None is for ever.
+        """Let a checkpoint live for so long from now on; None is for ever. Touches the disk, as `remove` does.
 
         Raises:
-            RefusedError: see `write`.
+            RefusedError: see `write`; or it was removed meanwhile.
         """
-        about = read_json(checkpoint.folder / _ABOUT)
-        write_json(checkpoint.folder / _ABOUT, about | {"expires": self._expiry(ttl_seconds)})
+        expires = self._expiry(ttl_seconds)
+        with self._changing:
+            if self._saved.get(checkpoint.path) != checkpoint:
+                raise RefusedError(f"there are no weights at {checkpoint.path!r} any more")
+            write_json(checkpoint.folder / _ABOUT, read_json(checkpoint.folder / _ABOUT) | {"expires": expires})
+            self._saved[checkpoint.path] = replace(checkpoint, expires=expires)
 
     def _expiry(self, ttl_seconds: int | None) -> float | None:
         if ttl_seconds is None:
@@ -201,27 +234,21 @@ class CheckpointFolder:
             raise RefusedError(f"ttl_seconds must be between {_HOUR} and {_TEN_YEARS}, not {ttl_seconds}")
         return self._clock() + ttl_seconds
 
-    def _of(self, run: ClientRun) -> Iterator[SavedCheckpoint]:
-        for kind in KINDS:
-            for folder in sorted((self._place(run.run_id) / kind).glob("[!.]*")):
-                found = self._read(run, kind, folder)
-                if found is not None:
-                    yield found
-
-    def _read(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint | None:
-        if not (folder / _ABOUT).is_file():
-            return None
+    def _note(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint:
         about = read_json(folder / _ABOUT)
         size = sum(file.stat().st_size for file in folder.iterdir())
-        return SavedCheckpoint(
+        found = SavedCheckpoint(
             run, kind, folder.name, folder, about["created"], size, about["expires"], about["user_metadata"]
         )
+        self._saved[found.path] = found
+        return found
 
-    def _unless_expired(self, checkpoint: SavedCheckpoint) -> SavedCheckpoint | None:
-        if checkpoint.expires is None or checkpoint.expires > self._clock():
-            return checkpoint
-        self.remove(checkpoint)
-        return None
+    def _current(self, path: str) -> SavedCheckpoint | None:
+        found = self._saved.get(path)
+        return None if found is None or self._has_expired(found) else found
+
+    def _has_expired(self, checkpoint: SavedCheckpoint) -> bool:
+        return checkpoint.expires is not None and checkpoint.expires <= self._clock()
 
     def _place(self, run_id: str) -> Path:
         return self._folder / _RUNS / run_id.replace(":", "_")

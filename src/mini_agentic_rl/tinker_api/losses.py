@@ -110,6 +110,7 @@ def _gspo(given: LossInputs, config: Config) -> Tensor:
     return _clipped(torch.exp(given.streams.rollout_S + logprobs_S - logprobs_S.detach()), given, config)
 
 
+_LARGEST: Final = float(np.finfo(np.float32).max)
 _SAMPLED: Final = ("logprobs", "advantages")
 _BOUNDS: Final = ("clip_low_threshold", "clip_high_threshold")
 _CLIP: Final = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -170,7 +171,7 @@ def loss_batch(
         RefusedError: there is no such loss, or the data are not what it reads; the text names the field.
     """
     if name not in LOSSES:
-        raise RefusedError(f"unknown loss {name!r}: there are {', '.join(LOSSES)}; any other runs in the client")
+        raise RefusedError(f"unknown loss {name[:100]!r}: there are {', '.join(LOSSES)}; any other runs in the client")
     loss = LOSSES[name]
     for number, datum in enumerate(data):
         _check(datum, name, loss, f"data[{number}]", vocabulary, context_length)
@@ -217,7 +218,7 @@ def _check(datum: LossDatum, name: str, loss: ClientLoss, where: str, vocabulary
     extra = sorted(set(datum.inputs) - {*wanted, *loss.optional})
     if extra:
         takes = ", ".join((*wanted, *loss.optional))
-        raise RefusedError(f"{where}.loss_fn_inputs.{extra[0]} is nothing that {name!r} reads: it takes {takes}")
+        raise RefusedError(f"{where}.loss_fn_inputs.{extra[0][:100]} is nothing that {name!r} reads: it takes {takes}")
     targets = datum.inputs["target_tokens"]
     if targets.dtype.kind != "i" or targets.ndim not in (1, 2) or 0 in targets.shape:
         raise RefusedError(f"{where}.loss_fn_inputs.target_tokens must be whole numbers [tokens] or [tokens, targets]")
@@ -251,11 +252,12 @@ def _config(name: str, loss: ClientLoss, given: Mapping[str, float | str]) -> Co
     unknown = sorted(set(given) - set(loss.config))
     if unknown:
         raise RefusedError(
-            f"loss_fn_config.{unknown[0]} is nothing that {name!r} knows: it takes {', '.join(loss.config) or 'none'}"
+            f"loss_fn_config.{unknown[0][:100]} is nothing that {name!r} knows: it takes "
+            f"{', '.join(loss.config) or 'none'}"
         )
     found = dict(loss.config)
     for key, value in given.items():
-        if isinstance(value, str) or not np.isfinite(value):
-            raise RefusedError(f"loss_fn_config.{key} must be a finite number, not {value!r}")
+        if isinstance(value, str) or not abs(value) <= _LARGEST:
+            raise RefusedError(f"loss_fn_config.{key} must be a finite number, not {str(value)[:100]}")
         found[key] = float(value)
     return found

@@ -35,15 +35,21 @@ class Promise:
 
     Args:
         request_id: what it is asked for by.
-        owner: session of the client.
+        session_id: the client's session.
+        owner: whose session that is.
+        size: bytes of data in the request.
     """
 
-    def __init__(self, request_id: str, owner: str) -> None:
+    def __init__(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> None:
         self.request_id = request_id
+        self.session_id = session_id
         self.owner = owner
+        self.size = size
         self.result: Any = None
         self.failure: RefusedError | None = None
         self.fetched_at: float | None = None
+        self.todo: Callable[[], Awaitable[Any]] | None = None
+        """The work, until it begins: what is cancelled before lets go of its data."""
         self.work: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
 
@@ -64,6 +70,13 @@ class Promise:
             self.failure = failure
             self._done.set()
 
+    def cancel(self, reason: str = "the request was cancelled") -> None:
+        """End it where it is not done: what has begun is cancelled, and what has not never begins."""
+        self.todo = None
+        if self.work is not None:
+            self.work.cancel()
+        self.fail(RefusedError(reason))
+
     async def settle(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Do the work, and keep its result or its failure."""
         try:
@@ -74,6 +87,9 @@ class Promise:
             self.fail(RefusedError(error.message, category="user" if error.status < 500 else "server"))
         except UserError as error:
             self.fail(RefusedError(str(error)))
+        except OSError as error:  # of the disk
+            logger.error("request %s failed: %s", self.request_id, error)
+            self.fail(RefusedError(f"the server could not do this: {error.strerror or error}", category="server"))
         except asyncio.CancelledError:
             self.fail(RefusedError("the request was cancelled"))
             raise
@@ -96,15 +112,18 @@ class Promises:
 
     Args:
         most: requests of one session at once, from the first byte to the fetched result.
+        most_bytes: of data in them.
         clock: seconds that never go back.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, most_bytes: int = 1 << 29, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._most_bytes = most_bytes
         self._clock = clock
         self._open: dict[str, Promise] = {}
         self._fetched: OrderedDict[str, Promise] = OrderedDict()
         self._counts: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -114,48 +133,52 @@ class Promises:
         self._forget_old()
         return self._open.get(request_id) or self._fetched.get(request_id)
 
-    def get(self, request_id: str) -> Promise:
+    def get(self, request_id: str, owner: str = "") -> Promise:
         """Return the request of an id.
 
         Raises:
-            GoneError: there is none.
+            GoneError: this owner has none.
         """
         found = self.find(request_id)
-        if found is None:
+        if found is None or found.owner != owner:
             raise GoneError(f"there is no request {request_id!r} any more: send it again")
         return found
 
-    def open(self, request_id: str, owner: str) -> Promise:
-        """Return a new promise.
+    def open(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> Promise:
+        """Return a new promise; see `Promise`.
 
         Raises:
-            OverloadedError: the session has too many.
+            OverloadedError: the session has too many, or too much data in them.
         """
-        if self._counts[owner] >= self._most:
+        if self._counts[session_id] >= self._most:
             raise OverloadedError(
                 f"this session has {self._most} requests open, which is the most (max_open_requests): fetch results "
                 "before sending more"
             )
-        self._open[request_id] = promise = Promise(request_id, owner)
-        self._counts[owner] += 1
+        if self._sizes[session_id] and self._sizes[session_id] + size > self._most_bytes:
+            raise OverloadedError(
+                f"the open requests of this session hold {self._sizes[session_id]} bytes of data, and "
+                f"{self._most_bytes} are the most (max_open_mib): fetch results before sending more"
+            )
+        self._open[request_id] = promise = Promise(request_id, session_id, owner, size)
+        self._counts[session_id] += 1
+        self._sizes[session_id] += size
         return promise
 
     def fetched(self, promise: Promise) -> None:
         """Note that the client has been sent the result; it makes room for another request."""
         if self._open.pop(promise.request_id, None) is not None:
-            self._counts[promise.owner] -= 1
+            self._counts[promise.session_id] -= 1
+            self._sizes[promise.session_id] -= promise.size
             promise.fetched_at = self._clock()
             self._fetched[promise.request_id] = promise
 
-    def drop(self, owner: str) -> None:
+    def drop(self, session_id: str) -> None:
         """Cancel and forget all that a session has."""
         for known in (self._open, self._fetched):
-            for request_id in [key for key, each in known.items() if each.owner == owner]:
-                promise = known.pop(request_id)
-                if promise.work is not None:
-                    promise.work.cancel()
-                promise.fail(RefusedError("the session has ended"))
-        del self._counts[owner]
+            for request_id in [key for key, each in known.items() if each.session_id == session_id]:
+                known.pop(request_id).cancel("the session has ended")
+        del self._counts[session_id], self._sizes[session_id]
 
     def _forget_old(self) -> None:
         until = self._clock() - FETCHED_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
@@ -9,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..http import BadRequestError, json_response
+from ..http import BadRequestError, checked, json_response
 from .checkpoints import SCHEME, ClientRun, SavedCheckpoint
 from .errors import RefusedError
 from .routes import TinkerRoutes
 from .sessions import UnknownClientError
 from .wire.bodies import LifetimeBody, PathBody
 
+_LONGEST_PAGE = 1000
 _OWNER = "local"
 _TYPES = {"weights": "training", "sampler_weights": "sampler"}
 
@@ -25,57 +27,59 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     service = routes.service
     kept = service.checkpoints
 
-    def capabilities(request: Request) -> dict[str, Any]:
+    def capabilities(request: Request, owner: str) -> dict[str, Any]:
         models = [
             {"model_name": name, "max_context_length": service.context_length, "trainable": True, "sampleable": True}
             for name in service.model.names
         ]
         return {"supported_models": models}
 
-    def health(request: Request) -> dict[str, Any]:
+    def health(request: Request, owner: str) -> dict[str, Any]:
         return {"status": "ok"}
 
-    def run_of(request: Request) -> ClientRun:
+    def run_of(request: Request, owner: str) -> ClientRun:
         try:
-            return kept.run(request.path_params["run"])
+            return kept.run(request.path_params["run"], owner)
         except RefusedError as error:
             raise UnknownClientError(str(error)) from error
 
     def checkpoint_of(request: Request) -> SavedCheckpoint:
+        owner = routes.owner(request)
         path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
-        found = kept.find(path)
+        found = kept.find(path, owner)
         if found is None:
             raise UnknownClientError(f"there is no checkpoint {path!r}")
         return found
 
-    def run(request: Request) -> dict[str, Any]:
-        return _run(run_of(request), kept.all(run_of(request).run_id))
+    def run(request: Request, owner: str) -> dict[str, Any]:
+        found = run_of(request, owner)
+        return _run(found, kept.all(owner, found.run_id))
 
-    def runs(request: Request) -> dict[str, Any]:
-        shown, cursor = _page(request, kept.runs)
-        return {"training_runs": [_run(each, kept.all(each.run_id)) for each in shown], "cursor": cursor}
+    def runs(request: Request, owner: str) -> dict[str, Any]:
+        shown, cursor = _page(request, kept.runs(owner))
+        of_run: dict[str, list[SavedCheckpoint]] = {}
+        for each in kept.all(owner):
+            of_run.setdefault(each.run.run_id, []).append(each)
+        return {"training_runs": [_run(each, of_run.get(each.run_id, [])) for each in shown], "cursor": cursor}
 
-    def run_checkpoints(request: Request) -> dict[str, Any]:
-        return {"checkpoints": [_checkpoint(each) for each in kept.all(run_of(request).run_id)]}
+    def run_checkpoints(request: Request, owner: str) -> dict[str, Any]:
+        return {"checkpoints": [_checkpoint(each) for each in kept.all(owner, run_of(request, owner).run_id)]}
 
-    def checkpoints(request: Request) -> dict[str, Any]:
-        shown, cursor = _page(request, kept.all())
+    def checkpoints(request: Request, owner: str) -> dict[str, Any]:
+        shown, cursor = _page(request, kept.all(owner))
         return {"checkpoints": [_checkpoint(each) for each in shown], "cursor": cursor}
 
-    def delete(request: Request) -> dict[str, Any]:
-        kept.remove(checkpoint_of(request))
-        return {}
-
-    async def lifetime(request: Request) -> Response:
-        body = LifetimeBody.model_validate(await request.json())
-        try:
-            kept.keep_for(checkpoint_of(request), body.ttl_seconds)
-        except RefusedError as error:
-            raise BadRequestError(str(error)) from error
+    async def delete(request: Request) -> Response:
+        await asyncio.to_thread(kept.remove, checkpoint_of(request))
         return json_response({})
 
-    async def weights_info(body: PathBody) -> dict[str, Any]:
-        found = kept.find(body.tinker_path)
+    async def lifetime(request: Request) -> Response:
+        body = await routes.read(request, lambda fields: checked(LifetimeBody, fields))
+        await asyncio.to_thread(kept.keep_for, checkpoint_of(request), body.ttl_seconds)
+        return json_response({})
+
+    async def weights_info(body: PathBody, owner: str) -> dict[str, Any]:
+        found = kept.find(body.tinker_path, owner)
         if found is None:
             raise UnknownClientError(f"there are no weights at {body.tinker_path!r} on this server")
         shape = found.run.shape
@@ -88,15 +92,15 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
             "train_attn": shape.attention,
         }
 
-    def sampler(request: Request) -> dict[str, Any]:
-        _, found = service.sessions.sampler(request.path_params["sampler"])
+    def sampler(request: Request, owner: str) -> dict[str, Any]:
+        _, found = service.sessions.sampler(request.path_params["sampler"], owner)
         return {"sampler_id": found.session_id, "base_model": found.base_model, "model_path": found.model_path}
 
-    def sessions(request: Request) -> dict[str, Any]:
-        return {"sessions": [each.session_id for each in service.sessions]}
+    def sessions(request: Request, owner: str) -> dict[str, Any]:
+        return {"sessions": [each.session_id for each in service.sessions.of(owner)]}
 
-    def session(request: Request) -> dict[str, Any]:
-        found = service.sessions.hear(request.path_params["session"])
+    def session(request: Request, owner: str) -> dict[str, Any]:
+        found = service.sessions.hear(request.path_params["session"], owner)
         return {
             "training_run_ids": list(found.models),
             "sampler_ids": list(found.samplers),
@@ -105,7 +109,10 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
         }
 
     async def finish(request: Request) -> Response:
-        await service.end_session(request.path_params["session"])
+        await routes.read(request, lambda fields: None)
+        session_id = request.path_params["session"]
+        if any(each.session_id == session_id for each in service.sessions.of(routes.owner(request))):
+            await service.end_session(session_id)
         return json_response({})
 
     a_run, a_checkpoint = "/training_runs/{run}", "/training_runs/{run}/checkpoints/{checkpoint:path}"
@@ -116,7 +123,7 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
         routes.get(a_run, run),
         routes.get(a_run + "/checkpoints", run_checkpoints),
         routes.route("PUT", a_checkpoint + "/ttl", lifetime),
-        routes.get(a_checkpoint, delete, "DELETE"),
+        routes.route("DELETE", a_checkpoint, delete),
         routes.get("/checkpoints", checkpoints),
         routes.post("/weights_info", PathBody, weights_info),
         routes.get("/samplers/{sampler}", sampler),
@@ -128,7 +135,7 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
 
 def _page(request: Request, found: list[Any]) -> tuple[list[Any], dict[str, int]]:
     try:
-        limit = max(0, int(request.query_params.get("limit", 100)))
+        limit = min(_LONGEST_PAGE, max(0, int(request.query_params.get("limit", 100))))
         offset = max(0, int(request.query_params.get("offset", 0)))
     except ValueError:
         raise BadRequestError("limit and offset are whole numbers") from None

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..http import OverloadedError
 from ..policy import Policy
 from ..samplers import PolicySampler
 from ..tokens import SamplingParams, TokenRequest
@@ -20,13 +19,15 @@ from .losses import check_ids
 from .scoring import Asked, PromptScorer
 from .slots import SamplerSlots, SavedWeights
 from .wire.bodies import SampleBody, SamplingBody
-from .wire.data import tensor_of_json, tokens_of_chunks
+from .wire.data import TensorCells
+from .wire.prompts import SamplePrompt
 from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-_BUSY_SECONDS: Final = 0.2
+_MOST_LIKELIEST: Final = 1 << 21
+"""Most of the likeliest tokens in one answer, over all of its places."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,18 @@ class ClientSampler:
         self._eos_ids = tuple(eos_ids)
         self._vocabulary = model.vocab_size
         self._context_length = model.context_length
+        # As many as the engine lets wait: beyond it, continuations of all requests take turns here.
+        self._places = asyncio.Semaphore(policy.engine.settings.max_waiting)
         self._engine = PolicySampler(policy.engine, base_name="base", adapters=(), context_length=model.context_length)
 
-    async def sample(self, body: SampleBody, weights: SavedWeights | None) -> SampleAnswer:
+    async def sample(self, body: SampleBody, given: SamplePrompt, weights: SavedWeights | None) -> SampleAnswer:
         """Return continuations of the prompt, and what was asked of the prompt.
 
         Raises:
             RefusedError: the request cannot be done; the text names the field.
             UserError: the weights cannot be read.
         """
-        prompt = tokens_of_chunks(body.prompt.chunks, "prompt")
+        prompt = given.tokens_T
         if not prompt.size:
             raise RefusedError("the prompt is empty")
         check_ids(prompt, "the prompt", self._vocabulary)
@@ -80,18 +83,20 @@ class ClientSampler:
             )
         if body.prompt_alt_tokens_k:
             raise RefusedError("prompt_alt_tokens_k is not served here: sample the prompt's beginnings instead")
-        asked = _Questions.of(body, prompt, self._vocabulary)
+        asked = _Questions.of(body, given, self._vocabulary)
         sampling, stops = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
+        _check_likeliest(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
         async with self._slots.holding(weights) as adapter, contextlib.AsyncExitStack() as stack:
-            group = [
-                asyncio.ensure_future(self._continuation(prompt, _numbered(sampling, number), stops, adapter))
-                for number in range(body.num_samples)
-            ]
             # One that fails, or a request that is cancelled, leaves no other behind.
+            group: list[asyncio.Future[tuple[SampledTokens, int]]] = []
             stack.push_async_callback(_cancel, group)
-            found, answers = await asyncio.gather(
-                asyncio.gather(*group), asyncio.gather(*(self._scorer.score(each, adapter) for each in asked.all))
-            )
+            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in asked.all))
+            stack.push_async_callback(_cancel, [scores])
+            for number in range(body.num_samples):
+                # Before it is made: a request of a thousand samples takes no more than its turns.
+                await self._places.acquire()
+                group.append(self._placed(prompt, _numbered(sampling, number), stops, adapter))
+            found, answers = await asyncio.gather(asyncio.gather(*group), scores)
         return replace(
             asked.answer(answers),
             sequences=[tokens for tokens, _ in found],
@@ -127,16 +132,15 @@ class ClientSampler:
         check_ids(np.array(ids, np.int64), "sampling_params.stop", self._vocabulary)
         return _Stops((*self._eos_ids, *ids), texts)
 
-    async def _continuation(
+    def _placed(
         self, prompt: Ints, sampling: SamplingParams, stops: _Stops, adapter: str | None
-    ) -> tuple[SampledTokens, int]:
+    ) -> asyncio.Future[tuple[SampledTokens, int]]:
+        """Begin a continuation in a place that was taken for it, which is free when it ends, however it does."""
         delivery = "stepwise" if stops.texts else "whole"
         request = TokenRequest(tuple(prompt.tolist()), sampling, adapter, delivery=delivery)  # type: ignore[arg-type]
-        while True:
-            try:
-                return await self._sampled(request, stops.texts)
-            except OverloadedError:  # of the engine's queue: its clients have been let in, and wait for their turn
-                await asyncio.sleep(_BUSY_SECONDS)
+        begun = asyncio.ensure_future(self._sampled(request, stops.texts))
+        begun.add_done_callback(lambda _: self._places.release())
+        return begun
 
     async def _sampled(self, request: TokenRequest, texts: tuple[str, ...]) -> tuple[SampledTokens, int]:
         tokens: list[int] = []
@@ -181,20 +185,20 @@ class _Questions:
     own: Asked | None
     likeliest: Asked | None
     targets: Asked | None
-    cells: Any
+    cells: TensorCells | None
 
     @classmethod
-    def of(cls, body: SampleBody, prompt: Ints, vocabulary: int) -> _Questions:
-        length = prompt.size
+    def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _Questions:
+        prompt, length = given.tokens_T, given.tokens_T.size
         last = body.prompt_logprobs_last_n
         if last is not None and not (body.prompt_logprobs and last < length):
             raise RefusedError("prompt_logprobs_last_n needs prompt_logprobs, and is at most the prompt's length - 1")
         start = 1 if last is None else length - last
         places = np.arange(start, length, dtype=np.int64)
         width = min(body.topk_prompt_logprobs, vocabulary)
-        targets = cells = None
-        if body.target_prompt_logprobs is not None:
-            cells = tensor_of_json(body.target_prompt_logprobs, "target_prompt_logprobs")
+        _check_likeliest(width * places.size, "topk_prompt_logprobs")
+        targets, cells = None, given.targets
+        if cells is not None:
             if cells.dense.dtype.kind != "i" or cells.dense.ndim != 2 or cells.dense.shape[0] != length - 1:
                 raise RefusedError(f"target_prompt_logprobs must be whole numbers [{length - 1}, K]")
             wanted = cells.dense >= 0 if cells.listed is None else cells.listed & (cells.dense >= 0)
@@ -228,12 +232,20 @@ class _Questions:
             rows.token_ids[self.likeliest.place_N + 1] = scored.token_ids
             rows.logprobs[self.likeliest.place_N + 1] = scored.logprobs
             answer = replace(answer, prompt_likeliest=rows)
-        if self.targets is not None:
+        if self.targets is not None and self.cells is not None:
             values = np.zeros(self.cells.dense.shape, np.float32)
             wanted = self.cells.dense >= 0 if self.cells.listed is None else self.cells.listed & (self.cells.dense >= 0)
             values[wanted] = next(rest).logprobs
             answer = replace(answer, target_logprobs=(values, self.cells))
         return answer
+
+
+def _check_likeliest(count: int, field: str) -> None:
+    if count > _MOST_LIKELIEST:
+        raise RefusedError(
+            f"{field} asks for up to {count} tokens in one answer, and {_MOST_LIKELIEST} are the most: ask for fewer, "
+            "or in several requests"
+        )
 
 
 def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:

@@ -75,7 +75,7 @@ class PromptScorer:
 
     async def _serve(self, kind: tuple[str | None, int]) -> None:
         # Whatever arrives until the torch thread is free goes along.
-        await self._policy.run_async(lambda: None)
+        await self._policy.run_async(lambda: None, brief=True)
         while kind in self._waiting:
             await self._next(kind)
 
@@ -91,7 +91,8 @@ class PromptScorer:
         else:
             del self._waiting[kind]
         try:
-            scored = await self._policy.run_async(lambda: self._scored([asked for asked, _ in batch], *kind))
+            asked = [each for each, _ in batch]
+            scored = await self._policy.run_async(lambda: self._scored(asked, *kind), brief=True)
         except Exception as error:  # of any kind: it belongs to all who wait for this pass
             for _, found in batch:
                 if not found.done():

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
+from ..files import one_writer
 from ..gateway import load_tokenizer
 from ..http import (
     METRICS_CONTENT_TYPE,
@@ -27,7 +28,6 @@ from ..http import (
     new_app,
 )
 from ..jobs import accepted_keys
-from ..one_writer import one_writer
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError, resolve_model
 from .checkpoints import CheckpointFolder
 from .command_settings import TinkerSettings
@@ -107,7 +107,7 @@ class TinkerServer(AdmittingServer):
         try:
             known = [*names, *([model] if isinstance(model, str) else []), source, Path(source).name]
             served = TinkerModel(
-                names=tuple(dict.fromkeys(name for name in known if name)),
+                names=tuple(dict.fromkeys(name for name in known if name)) or ("model",),
                 tokenizer=loaded,
                 tokenizer_id=tokenizer_id or source,
                 eos_ids=_eos_ids(policy, loaded),

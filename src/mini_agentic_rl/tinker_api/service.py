@@ -16,12 +16,14 @@ from .errors import RefusedError
 from .promises import Promise, Promises
 from .sampling import ClientSampler
 from .scoring import PromptScorer
-from .sessions import SamplingSession, TinkerSessions
+from .sessions import SamplingSession, TinkerSession, TinkerSessions
 from .settings import ClientSettings
 from .slots import SamplerSlots, SavedWeights
 from .snapshots import Snapshots
 from .trainings import ClientTrainings
-from .wire.bodies import SampleBody, SamplingSessionBody
+from .wire.bodies import SamplingSessionBody, SessionBody
+from .wire.data import sound
+from .wire.prompts import SampleRequest
 from .wire.results import SampleAnswer
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ class TinkerService:
         self.settings = settings
         self.checkpoints = checkpoints
         self.sessions = TinkerSessions(settings.max_clients, settings.session_seconds)
-        self.promises = Promises(settings.max_open_requests)
+        self.promises = Promises(settings.max_open_requests, settings.max_open_mib << 20)
         self.context_length: int = policy.model.context_length
         self._policy = policy
         self._snapshots = Snapshots(policy, checkpoints.snapshots, settings.max_snapshots)
@@ -91,6 +93,17 @@ class TinkerService:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             await self._end_silent(self.settings.session_seconds)
+            await asyncio.to_thread(self.checkpoints.sweep)
+
+    async def begin_session(self, body: SessionBody, owner: str) -> TinkerSession:
+        """Return a new session of an owner.
+
+        Raises:
+            OverloadedError: there are as many as there may be.
+        """
+        if self.sessions.full:
+            await self._make_room()
+        return self.sessions.begin(body.user_metadata, body.display_name, owner)
 
     async def end_session(self, session_id: str) -> None:
         """Drop what a client has begun; what it saved stays."""
@@ -122,25 +135,28 @@ class TinkerService:
             raise RefusedError(f"the model {name!r} is not served here: there is {self.model.names[0]!r}")
         return name or self.model.names[0]
 
-    def begin_sampling(self, body: SamplingSessionBody) -> SamplingSession:
+    def begin_sampling(self, body: SamplingSessionBody, owner: str) -> SamplingSession:
         """Return a session that samples with saved weights, or with the bare model.
 
         Raises:
             RefusedError: there are no such weights, or no such model.
         """
-        session = self.sessions.hear(body.session_id)
-        weights = None if body.model_path is None else self._saved(body.model_path)
-        base = None if body.model_path is None else self.checkpoints.get(body.model_path).run.base_model
+        session = self.sessions.hear(body.session_id, owner)
+        weights = base = None
+        if body.model_path is not None:
+            checkpoint = self.checkpoints.get(body.model_path, owner)
+            base = checkpoint.run.base_model
+            weights = SavedWeights(checkpoint.folder, checkpoint.run.shape, f"{checkpoint.path}@{checkpoint.created}")
         name = self.check_base(body.base_model or base)
         sampler_id = f"{session.session_id}:sample:{body.sampling_session_seq_id}"
-        session.samplers[sampler_id] = sampler = SamplingSession(sampler_id, name, body.model_path, weights)
-        return sampler
+        return session.add_sampler(SamplingSession(sampler_id, name, body.model_path, weights))
 
-    def sample(self, body: SampleBody) -> tuple[Promise, list[str]]:
+    def sample(self, request: SampleRequest, owner: str) -> tuple[Promise, list[str]]:
         """Promise continuations of a prompt; return the ids of the sequences too."""
+        body = request.body
         if body.sampling_session_id is None:
             raise RefusedError("asample needs a sampling_session_id: begin one by create_sampling_session")
-        session, sampler = self.sessions.sampler(body.sampling_session_id)
+        session, sampler = self.sessions.sampler(body.sampling_session_id, owner)
         self._samples += 1
         number = f"own{self._samples}" if body.seq_id is None else str(body.seq_id)
         request_id = f"{sampler.session_id}:{number}"
@@ -148,13 +164,14 @@ class TinkerService:
         known = self.promises.find(request_id)
         if known is not None:
             return known, ids
-        promise = self.promises.open(request_id, session.session_id)
+        promise = self.promises.open(request_id, session.session_id, owner, request.size)
 
         async def work() -> SampleAnswer:
+            prompt = sound(request.prompt)
             weights = sampler.current
             if weights is not None:
                 self._snapshots.use(weights)
-            return await self._sampler.sample(body, weights)
+            return await self._sampler.sample(body, prompt, weights)
 
         promise.work = asyncio.create_task(promise.settle(work))
         return promise, ids
@@ -163,7 +180,3 @@ class TinkerService:
         """End the policy, and remove what was only kept to sample with."""
         self._policy.close()
         self._snapshots.close()
-
-    def _saved(self, path: str) -> SavedWeights:
-        checkpoint = self.checkpoints.get(path)
-        return SavedWeights(checkpoint.folder, checkpoint.run.shape, f"{checkpoint.path}@{checkpoint.created}")

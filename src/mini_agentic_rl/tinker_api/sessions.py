@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from ..http import NotServedError, OverloadedError
+from ..http import ANYBODY, NotServedError, OverloadedError
 from .errors import RefusedError
 from .slots import SavedWeights
 from .training import TrainedAdapter
 from .turns import NumberedTurns
+
+_MOST_MODELS: Final = 4096
+_MOST_SAMPLERS: Final = 65_536
+
+
+def owner_of(api_key: str) -> str:
+    """Return the name under which what a key made is kept: no key can be read off it. Empty where none is asked for."""
+    if api_key == ANYBODY:
+        return ""
+    return hashlib.blake2b(api_key.encode(), digest_size=12, person=b"tinker-owner").hexdigest()
 
 
 class UnknownClientError(NotServedError):
@@ -73,11 +84,37 @@ class TinkerSession:
     """One client."""
 
     session_id: str
+    owner: str
     heard_at: float
     user_metadata: Mapping[str, Any] | None = None
     display_name: str | None = None
     models: dict[str, ClientModel] = field(default_factory=dict)
     samplers: dict[str, SamplingSession] = field(default_factory=dict)
+
+    def add_model(self, model: ClientModel) -> None:
+        """Keep a model.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
+        if len(self.models) >= _MOST_MODELS:
+            raise OverloadedError(
+                f"this session has begun {_MOST_MODELS} models, which is the most: begin a new session"
+            )
+        self.models[model.model_id] = model
+
+    def add_sampler(self, sampler: SamplingSession) -> SamplingSession:
+        """Keep a sampling client.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
+        if len(self.samplers) >= _MOST_SAMPLERS and sampler.session_id not in self.samplers:
+            raise OverloadedError(
+                f"this session has begun {_MOST_SAMPLERS} sampling sessions, which is the most: begin a new session"
+            )
+        self.samplers[sampler.session_id] = sampler
+        return sampler
 
 
 class TinkerSessions:
@@ -98,52 +135,63 @@ class TinkerSessions:
     def __iter__(self) -> Iterator[TinkerSession]:
         return iter(self._sessions.values())
 
-    def begin(self, user_metadata: Mapping[str, Any] | None, display_name: str | None) -> TinkerSession:
+    @property
+    def full(self) -> bool:
+        """True if there are as many as there may be."""
+        return len(self._sessions) >= self._most
+
+    def begin(
+        self, user_metadata: Mapping[str, Any] | None, display_name: str | None, owner: str = ""
+    ) -> TinkerSession:
         """Return a new session.
 
         Raises:
             OverloadedError: there are as many as there may be.
         """
-        if len(self._sessions) >= self._most:
+        if self.full:
             raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
-        session = TinkerSession(secrets.token_hex(12), self._clock(), user_metadata, display_name)
+        session = TinkerSession(secrets.token_hex(12), owner, self._clock(), user_metadata, display_name)
         self._sessions[session.session_id] = session
         return session
 
-    def hear(self, session_id: str) -> TinkerSession:
+    def of(self, owner: str) -> list[TinkerSession]:
+        """Return the sessions of an owner."""
+        return [each for each in list(self._sessions.values()) if each.owner == owner]
+
+    def hear(self, session_id: str, owner: str = "") -> TinkerSession:
         """Return the session of a client that has just said something.
 
         Raises:
-            UnknownClientError: there is none.
+            UnknownClientError: this owner has none of this id.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise UnknownClientError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
         session.heard_at = self._clock()
         return session
 
-    def of_model(self, model_id: str) -> tuple[TinkerSession, ClientModel]:
+    def of_model(self, model_id: str, owner: str) -> tuple[TinkerSession, ClientModel]:
         """Return a client's model, and its session.
 
         Raises:
-            UnknownClientError: there is none.
+            UnknownClientError: this owner has none.
         """
-        for session in self._sessions.values():
+        for session in self.of(owner):
             if model_id in session.models:
-                return self.hear(session.session_id), session.models[model_id]
+                return self.hear(session.session_id, owner), session.models[model_id]
         raise UnknownClientError(
             f"there is no model {model_id!r} in training here, or not any more: create it from a saved state"
         )
 
-    def sampler(self, sampling_session_id: str) -> tuple[TinkerSession, SamplingSession]:
+    def sampler(self, sampling_session_id: str, owner: str) -> tuple[TinkerSession, SamplingSession]:
         """Return a sampling client, and its session.
 
         Raises:
-            UnknownClientError: there is none.
+            UnknownClientError: this owner has none.
         """
-        for session in self._sessions.values():
+        for session in self.of(owner):
             if sampling_session_id in session.samplers:
-                return self.hear(session.session_id), session.samplers[sampling_session_id]
+                return self.hear(session.session_id, owner), session.samplers[sampling_session_id]
         raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
 
     def end(self, session_id: str) -> TinkerSession | None:

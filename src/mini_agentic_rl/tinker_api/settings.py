@@ -19,10 +19,15 @@ class ClientSettings(Settings):
     chooses."""
     sampler_slots: int = Field(default=4, ge=1)
     """Saved weights that are sampled with at the same time; requests for more wait."""
+    sampler_share: float = Field(default=0.5, ge=0, lt=1)
+    """Sampling's share of the time while a client's data are learnt from, where anybody samples; 0 lets sampling wait
+    for the end of each `forward_backward`, and gives its key/value cache back meanwhile."""
     max_snapshots: int = Field(default=64, ge=1)
     """Weights without a name that are kept to sample with; beyond it those that were used longest ago are dropped."""
     max_open_requests: int = Field(default=4096, ge=1)
     """Requests of one client whose results it has not fetched yet; more are refused with 429."""
+    max_open_mib: int = Field(default=512, ge=1)
+    """MiB of the data in such requests of one client; more are refused with 429."""
     max_clients: int = Field(default=256, ge=1)
     """Clients at once; more are refused with 429."""
     session_seconds: float = Field(default=900.0, gt=0)

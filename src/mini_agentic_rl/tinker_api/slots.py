@@ -70,7 +70,7 @@ class SamplerSlots:
         try:
             async with slot.loading:
                 if slot.loaded != weights.key:
-                    await self._policy.run_async(lambda: self._load(slot, weights))
+                    await self._policy.run_async(lambda: self._load(slot, weights), brief=True)
             yield slot.name
         finally:
             async with self._freed:

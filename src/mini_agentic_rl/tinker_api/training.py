@@ -32,6 +32,8 @@ from .errors import RefusedError
 from .losses import LossBatch
 
 OPTIMIZER_FILE = "optimizer.pt"
+LARGEST_STEP = 1e9
+"""Largest number of an optimizer step: what is made of them has to fit float32."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class AdamStep:
     def __post_init__(self) -> None:
         numbers = vars(self)
         for name, value in numbers.items():
-            if not math.isfinite(value) or value < 0:
-                raise RefusedError(f"adam_params.{name} must be 0 or more and finite, not {value}")
+            if not 0 <= value <= LARGEST_STEP:
+                raise RefusedError(f"adam_params.{name} must be 0 or more and at most {LARGEST_STEP:g}, not {value}")
         for name in ("beta1", "beta2"):
             if numbers[name] >= 1:
                 raise RefusedError(f"adam_params.{name} must be below 1, not {numbers[name]}")

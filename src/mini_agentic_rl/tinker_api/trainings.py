@@ -11,8 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ..http import OverloadedError
 from ..policy import LearnerSettings, Policy
-from .checkpoints import CheckpointFolder, ClientRun, Kind
+from .checkpoints import CheckpointFolder, ClientRun, Kind, SavedCheckpoint
 from .errors import RefusedError
 from .losses import loss_batch
 from .promises import Promise, Promises
@@ -22,7 +23,7 @@ from .snapshots import Snapshots
 from .training import AdamStep, AdapterShape, TrainedAdapter
 from .turns import NumberedTurns
 from .wire.bodies import CreateModelBody, LoadWeightsBody, LoraBody, OptimStepBody, SaveBody
-from .wire.data import LossRequest, read_data
+from .wire.data import LossRequest, sound
 from .wire.results import LossAnswer
 
 
@@ -62,9 +63,9 @@ class ClientTrainings:
         self.count = 0
         """Adapters in training."""
 
-    def create_model(self, body: CreateModelBody) -> tuple[Promise, str]:
+    def create_model(self, body: CreateModelBody, owner: str) -> tuple[Promise, str]:
         """Promise an adapter to train; return its model id too."""
-        session = self._sessions.hear(body.session_id)
+        session = self._sessions.hear(body.session_id, owner)
         lora, model_id = body.lora_config, f"{body.session_id}:train:{body.model_seq_id}"
 
         async def work() -> dict[str, Any]:
@@ -75,27 +76,27 @@ class ClientTrainings:
 
         return self._first(session, model_id, body.base_model, work), model_id
 
-    def load_weights(self, body: LoadWeightsBody) -> tuple[Promise, str]:
+    def load_weights(self, body: LoadWeightsBody, owner: str) -> tuple[Promise, str]:
         """Promise that saved weights are taken, by a model that is there or by one that begins with them."""
         if body.model_id is not None:
-            _, model = self._sessions.of_model(body.model_id)
+            _, model = self._sessions.of_model(body.model_id, owner)
 
             async def work() -> dict[str, Any]:
-                checkpoint = self._checkpoints.get(body.path)
+                checkpoint = self._checkpoints.get(body.path, owner)
                 adapter = model.made()
                 if checkpoint.run.shape != adapter.shape:
                     raise RefusedError(f"{body.path} has an adapter of another shape: {checkpoint.run.shape}")
                 await self._policy.run_async(lambda: adapter.load(checkpoint.folder, optimizer=body.optimizer))
                 return self._loaded(body.path, model.model_id)
 
-            return self._numbered(model, body.seq_id, work), model.model_id
+            return self._numbered(model, owner, body.seq_id, work), model.model_id
         if body.session_id is None or body.model_seq_id is None:
             raise RefusedError("load_weights needs a model_id, or a session_id and a model_seq_id")
-        session = self._sessions.hear(body.session_id)
+        session = self._sessions.hear(body.session_id, owner)
         model_id = f"{body.session_id}:train:{body.model_seq_id}"
 
         async def begin() -> dict[str, Any]:
-            checkpoint = self._checkpoints.get(body.path)
+            checkpoint = self._checkpoints.get(body.path, owner)
             self._check_optimizer("adamw" if body.optimizer_config is None else body.optimizer_config.type)
             base = self._check_base(body.base_model or checkpoint.run.base_model)
             adapter = await self._make(session, model_id, base, checkpoint.run.shape, None, body.user_metadata)
@@ -104,9 +105,9 @@ class ClientTrainings:
 
         return self._first(session, model_id, body.base_model or "", begin), model_id
 
-    def forward_backward(self, request: LossRequest) -> Promise:
+    def forward_backward(self, request: LossRequest, owner: str) -> Promise:
         """Promise the loss of some data and, unless it is `forward_only`, its gradient in the client's adapter."""
-        _, model = self._sessions.of_model(request.model_id)
+        _, model = self._sessions.of_model(request.model_id, owner)
 
         async def work() -> LossAnswer:
             adapter, size = model.made(), self._policy.model.vocab_size
@@ -114,20 +115,22 @@ class ClientTrainings:
                 lambda: loss_batch(
                     request.loss,
                     request.config,
-                    read_data(request),
+                    sound(request.data),
                     vocabulary=size,
                     context_length=self._policy.model.context_length,
                 )
             )
             gradient = not request.forward_only
-            found = await self._policy.learn_async(lambda: adapter.forward_backward(batch, gradient=gradient))
+            found = await self._policy.learn_async(
+                lambda: adapter.forward_backward(batch, gradient=gradient), self._settings.sampler_share
+            )
             return LossAnswer(found.logprobs, {"loss:sum": found.loss})
 
-        return self._numbered(model, request.seq_id, work)
+        return self._numbered(model, owner, request.seq_id, work, request.size)
 
-    def optim_step(self, body: OptimStepBody) -> Promise:
+    def optim_step(self, body: OptimStepBody, owner: str) -> Promise:
         """Promise an optimizer step of the client's adapter."""
-        _, model = self._sessions.of_model(body.model_id)
+        _, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
             if body.optimizer_params is not None:
@@ -136,20 +139,20 @@ class ClientTrainings:
             adapter = model.made()
             return {"metrics": await self._policy.run_async(lambda: adapter.optim_step(step)), "type": "optim_step"}
 
-        return self._numbered(model, body.seq_id, work)
+        return self._numbered(model, owner, body.seq_id, work)
 
-    def save_state(self, body: SaveBody) -> Promise:
+    def save_state(self, body: SaveBody, owner: str) -> Promise:
         """Promise that the weights and the optimizer's state are saved under a name."""
-        _, model = self._sessions.of_model(body.model_id)
+        _, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
             return {"path": await self._save(model, body, "weights"), "type": "save_weights"}
 
-        return self._numbered(model, body.seq_id, work)
+        return self._numbered(model, owner, body.seq_id, work)
 
-    def save_for_sampler(self, body: SaveBody) -> Promise:
+    def save_for_sampler(self, body: SaveBody, owner: str) -> Promise:
         """Promise weights to sample with: saved under a name, or those of a new sampling session."""
-        session, model = self._sessions.of_model(body.model_id)
+        session, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
             if body.path is not None:
@@ -159,10 +162,10 @@ class ClientTrainings:
             sampler = SamplingSession(f"{session.session_id}:sample:{number}", model.base_model, weights=weights)
             if body.kind == "inflight":
                 model.inflight, sampler.inflight_of = weights, model
-            session.samplers[sampler.session_id] = sampler
+            session.add_sampler(sampler)
             return {"sampling_session_id": sampler.session_id, "type": "save_weights_for_sampler"}
 
-        return self._numbered(model, body.seq_id, work)
+        return self._numbered(model, owner, body.seq_id, work)
 
     async def end(self, model: ClientModel) -> None:
         """Drop the adapter of a client that has gone."""
@@ -180,19 +183,30 @@ class ClientTrainings:
             return known
         if model_id in session.models:
             raise RefusedError(f"the model {model_id!r} was begun already")
-        promise = self._promises.open(f"{model_id}:0", session.session_id)
         model = ClientModel(model_id, base_model, NumberedTurns(0, self._settings.gap_seconds))
-        session.models[model_id] = model
+        session.add_model(model)
+        try:
+            promise = self._promises.open(f"{model_id}:0", session.session_id, session.owner)
+        except OverloadedError:
+            del session.models[model_id]
+            raise
         model.turns.put(0, promise, work)
         return promise
 
-    def _numbered(self, model: ClientModel, seq_id: int | None, work: Callable[[], Awaitable[Any]]) -> Promise:
+    def _numbered(
+        self,
+        model: ClientModel,
+        owner: str,
+        seq_id: int | None,
+        work: Callable[[], Awaitable[Any]],
+        size: int = 0,
+    ) -> Promise:
         """Promise a request of a model; one that is sent again is the same."""
         known = None if seq_id is None else self._promises.find(f"{model.model_id}:{seq_id}")
         if known is not None:
             return known
         number = model.turns.number(seq_id)
-        promise = self._promises.open(f"{model.model_id}:{number}", model.model_id.split(":")[0])
+        promise = self._promises.open(f"{model.model_id}:{number}", model.model_id.split(":")[0], owner, size)
         model.turns.put(number, promise, work)
         return promise
 
@@ -225,16 +239,16 @@ class ClientTrainings:
                 )
             )
         )
+        run = ClientRun(model_id, base_model, shape, time.time(), user_metadata, session.owner)
         try:
             adapter = await asyncio.shield(making)
+            await asyncio.to_thread(self._checkpoints.begin, run)
         except BaseException:
-            # A client that goes away meanwhile leaves an adapter that nobody knows of.
+            # A client that goes away meanwhile, or a full disk, leaves an adapter that nobody knows of.
             making.add_done_callback(self._unmake)
             raise
         model = session.models[model_id]
         model.adapter, model.base_model = adapter, base_model
-        run = ClientRun(model_id, base_model, shape, time.time(), user_metadata)
-        await asyncio.to_thread(self._checkpoints.begin, run)
         return adapter
 
     def _unmake(self, made: asyncio.Future[TrainedAdapter]) -> None:
@@ -246,16 +260,17 @@ class ClientTrainings:
         adapter = model.made()
         target = self._checkpoints.target(model.model_id, kind, body.path or "", overwrite=body.overwrite)
 
-        def save() -> None:
-            self._checkpoints.write(
+        def save() -> SavedCheckpoint:
+            return self._checkpoints.write(
+                model.model_id,
+                kind,
                 target,
                 lambda folder: adapter.save(folder, optimizer=kind == "weights"),
                 body.ttl_seconds,
                 body.user_metadata,
             )
 
-        await self._policy.run_async(save)
-        return self._checkpoints.get(f"tinker://{model.model_id}/{kind}/{target.name}").path
+        return (await self._policy.run_async(save)).path
 
     def _shape(self, lora: LoraBody) -> AdapterShape:
         if not (lora.train_attn or lora.train_mlp):

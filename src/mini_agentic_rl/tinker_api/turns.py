@@ -28,7 +28,7 @@ class NumberedTurns:
     def __init__(self, next_number: int, gap_seconds: float) -> None:
         self.next_number = next_number
         self._gap_seconds = gap_seconds
-        self._waiting: dict[int, tuple[Promise, Work]] = {}
+        self._waiting: dict[int, Promise] = {}
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -51,7 +51,8 @@ class NumberedTurns:
 
     def put(self, number: int, promise: Promise, work: Work) -> None:
         """Let a request wait for its turn."""
-        self._waiting[number] = (promise, work)
+        promise.todo = work
+        self._waiting[number] = promise
         self._arrived.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -71,7 +72,11 @@ class NumberedTurns:
                 except asyncio.TimeoutError:
                     self._give_up()
                 continue
-            promise, work = self._waiting.pop(self.next_number)
+            promise = self._waiting.pop(self.next_number)
+            work, promise.todo = promise.todo, None
+            if work is None:  # cancelled
+                self.next_number += 1
+                continue
             # In a task of its own, so that cancelling one request does not end the turns of all.
             promise.work = asyncio.create_task(promise.settle(work))
             try:
@@ -82,6 +87,7 @@ class NumberedTurns:
     def _give_up(self) -> None:
         missing = self.next_number
         self.next_number = max(self._waiting) + 1
-        for promise, _ in self._waiting.values():
+        for promise in self._waiting.values():
+            promise.todo = None
             promise.fail(RefusedError(f"request number {missing} of this client never arrived, which this one follows"))
         self._waiting.clear()

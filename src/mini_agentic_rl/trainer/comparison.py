@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..atomic_files import read_json
 from ..errors import UserError
+from ..files import read_json
 from .evaluations import CHECKS, AnswerRows, Check, by_evaluation, is_checked, read_answers, shares
 from .intervals import mean_row
 from .paired import compare_shares, holm

@@ -12,8 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from ..atomic_files import write_text
 from ..errors import UserError
+from ..files import write_text
 from .intervals import bootstrap_interval, mean_row
 from .majority import ballot, majority_at_k
 from .statistics import AccuracyRow, pass_at_k

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
-from ..private_files import make_private_folder
+from ..files import make_private_folder
 from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer

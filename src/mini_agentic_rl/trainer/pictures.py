@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from ..atomic_files import write_bytes
 from ..errors import MissingPackageError
+from ..files import write_bytes
 from .charts import MAX_SERIES, moving_average, series_by_family
 
 PictureFormat = Literal["png", "svg", "pdf"]

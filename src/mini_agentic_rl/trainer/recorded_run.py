@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..algorithm import Algorithm
-from ..atomic_files import disk_failure
 from ..errors import UserError
+from ..files import disk_failure, one_writer
 from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
-from ..one_writer import one_writer
 from .run_folder import RunFolder, RunState
 from .settings import RunSettings
 from .summary import transcript_rows, write_results

@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..atomic_files import write_text
+from ..files import write_text
 from ..metrics import RunView, diagnose, duration, percent
 from .charts import MAX_SERIES, line_chart, series_by_family
 from .run_folder import RunFolder

@@ -24,10 +24,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithm import ResultKind
-from ..atomic_files import DiskFullError, read_json, remove_folder, remove_leftovers, write_folder, write_json
 from ..errors import UserError
+from ..files import (
+    DiskFullError,
+    make_private_file,
+    make_private_folder,
+    private_opener,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_folder,
+    write_json,
+)
 from ..metrics import read_metrics
-from ..private_files import make_private_file, make_private_folder, private_opener
 from ..redaction import without_secrets_within
 from ..samplers import SamplerSettings
 from .changed_settings import changed_settings

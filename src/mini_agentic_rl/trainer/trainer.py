@@ -15,12 +15,12 @@ from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
 from ..exporter import TraceExportSettings
+from ..files import one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
-from ..one_writer import one_writer
 from ..policy import launched, restarted
+from ..processes import stops_cleanly
 from ..runner import Runner
-from ..stopping import stops_cleanly
 from ..store import LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources

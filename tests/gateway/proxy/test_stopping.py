@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from warm import warm_python
+
 from .fake_upstream import chunk
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +32,7 @@ asyncio.run(main())
 CLEANS_UP = """
 import asyncio, sys
 from mini_agentic_rl import LLMProxy
-from mini_agentic_rl.stopping import stops_cleanly
+from mini_agentic_rl.processes import stops_cleanly
 async def main():
     proxy = LLMProxy(model_list=[{"model_name": "policy", "base_url": sys.argv[1]}])
     await proxy.start()
@@ -47,8 +49,9 @@ BODY = {"model": "policy", "messages": [{"role": "user", "content": "Count."}], 
 
 @contextlib.contextmanager
 def program(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-c", source, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        warm_python("-c", source, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()

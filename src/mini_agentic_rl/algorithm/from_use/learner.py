@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...adapter import TrainedCalls
-from ...atomic_files import read_json
+from ...files import read_json
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...sessions import SessionRecord, UseFolder, metadata_with, read_record

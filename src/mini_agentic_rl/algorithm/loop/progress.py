@@ -11,9 +11,8 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from ...atomic_files import read_json
-from ...damaged_files import reading
 from ...errors import UserError
+from ...files import read_json, reading
 from ...policy import Policy, save_weights, write_state
 from .objective import Learners, Objective
 

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from ...atomic_files import read_json
-from ...damaged_files import reading
 from ...errors import UserError
+from ...files import read_json, reading
 
 _BEST = "best_prompt.txt"
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...deadline_process import DeadlineProcess, EndedError, LateError
+from ...processes import DeadlineProcess, EndedError, LateError
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from ...deadline_process import NotReadyError, confine, serve_answers
+from ...processes import NotReadyError, confine, serve_answers
 
 MEMORY_MIB: Final = 1024
 """Memory that the process may take beyond what it has when it starts."""

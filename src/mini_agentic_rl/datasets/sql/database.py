@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ...atomic_files import give_usual_modes
 from ...config import cache_dir
+from ...files import give_usual_modes
 from .names import AGE_GROUPS, CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, Name, disease_names, drug_names
 
 VERSION: Final = 1

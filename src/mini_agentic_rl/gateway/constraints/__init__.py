@@ -1,6 +1,9 @@
-"""Answers of a given form: what a request asks for as a grammar, and the grammar as a limit on tokens (llguidance)."""
+"""Answers of a given form: what a request asks for as a grammar, and the grammar as a limit on tokens (llguidance).
 
-from .compiler import ConstraintCompiler
-from .rules import AnswerRule, answer_rule
+The process that tries grammars (`trial_worker`) needs little of the gateway; what else there is is loaded when it is
+asked for.
+"""
 
-__all__ = ["AnswerRule", "ConstraintCompiler", "answer_rule"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from ...tokens import ConstraintError
-from ..render import Tokenizer
+
+if TYPE_CHECKING:
+    from ..render import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
 """A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one

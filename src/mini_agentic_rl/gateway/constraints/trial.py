@@ -20,10 +20,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ...child_processes import start_child
-from ..limits import GrammarLimits
+from ...processes import start_child
+
+if TYPE_CHECKING:
+    from ..limits import GrammarLimits
 
 AVAILABLE: Final = hasattr(os, "fork")
 """False on Windows, where nothing is tried."""

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from llguidance import LLTokenizer
 
-from ...child_processes import DEATH_SIGNAL
+from ...processes import DEATH_SIGNAL
 from .grammar import GrammarError, check_schema, compile_grammar
 from .trial import QUICK_SECONDS
 

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
+from ...processes import until_asked_to_stop
 from ...sessions import SessionBook, SessionSettings
-from ...stopping import until_asked_to_stop
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..limits import GatewayLimits, RolloutBudgets

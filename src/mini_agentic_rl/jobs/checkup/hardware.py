@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from ...processors import CoreWatch, allowed_cores
+from ...processes import CoreWatch, allowed_cores
 from .checks import Check
 
 _GIB: Final = 2**30

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UserError
-from ...processors import CoreWatch, allowed_cores
+from ...processes import CoreWatch, allowed_cores
 from ..plan import plan_job
 from ..settings import PlanSettings
 from .checks import Check

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from mini_agentic_rl.config import KERNELS_VARIABLE, cache_dir
 
-from ...child_processes import run_child
-from ...private_files import make_private_folder
+from ...files import make_private_folder
+from ...processes import run_child
 
 logger = logging.getLogger(__name__)
 

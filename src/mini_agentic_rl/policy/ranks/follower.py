@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import Store
 
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
-from ...stopping import asked_to_stop
+from ...processes import asked_to_stop
 from ...tokens import TokenDelta, TokenRequest
 from ..errors import PolicyError
 from ..launch import Launch

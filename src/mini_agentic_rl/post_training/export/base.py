@@ -19,9 +19,8 @@ from peft import PeftModel, get_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from ...atomic_files import read_json
-from ...damaged_files import DamagedFileError, damage, reading
 from ...errors import UserError
+from ...files import DamagedFileError, damage, read_json, reading
 from ...policy import (
     ADAPTER_CONFIG,
     AdapterMismatchError,

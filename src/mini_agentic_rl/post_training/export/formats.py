@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ...atomic_files import read_json
-from ...damaged_files import reading
 from ...errors import UserError
+from ...files import read_json, reading
 from ...metrics import ConsoleLogger
 from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
 from ..models import adapter_weights

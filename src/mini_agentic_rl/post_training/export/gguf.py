@@ -16,8 +16,8 @@ from typing import Any
 
 from gguf import GGUFReader
 
-from ...child_processes import start_child
 from ...errors import UserError
+from ...processes import start_child
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from ...atomic_files import DiskFullError, remove_leftovers, write_folder
 from ...errors import UserError
-from ...one_writer import one_writer
+from ...files import DiskFullError, one_writer, remove_leftovers, write_folder
 from ...policy import ADAPTER_CONFIG
 
 _OF_A_MODEL = ("config.json", ADAPTER_CONFIG)

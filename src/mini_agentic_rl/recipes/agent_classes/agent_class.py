@@ -17,9 +17,9 @@ from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from ...attribution import rollout_environment
-from ...child_processes import kill_group, start_child
 from ...errors import UserError
 from ...litagent import LitAgent
+from ...processes import kill_group, start_child
 from ...types import NamedResources, Rollout
 
 _WORKER: Final = """

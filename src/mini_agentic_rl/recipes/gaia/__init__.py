@@ -1,11 +1,9 @@
 """An assistant for GAIA's questions, with local tools; tools such as a web search are plugged in.
 
-`GaiaAgent` is what a trainer runs on the rows of `load_gaia`; `is_right` is the benchmark's score of an answer.
+`GaiaAgent` is what a trainer runs on the rows of `load_gaia`; `is_right` is the benchmark's score of an answer. The
+process that reads an attached file needs none of this, so it is loaded when it is asked for.
 """
 
-from .agent import GaiaAgent
-from .score import final_answer, is_right
-from .tasks import LEVELS, load_gaia
-from .toolbox import FunctionTool, web_search_tool
+import lazy_loader
 
-__all__ = ["LEVELS", "FunctionTool", "GaiaAgent", "final_answer", "is_right", "load_gaia", "web_search_tool"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,7 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...deadline_process import confine, serve_answers
+from ...processes import confine, serve_answers
 
 MAX_BYTES: Final = 20_000_000
 """A longer file is not read."""

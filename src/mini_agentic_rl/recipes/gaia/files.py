@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...deadline_process import DeadlineProcess, EndedError, LateError
 from ...errors import MissingPackageError
+from ...processes import DeadlineProcess, EndedError, LateError
 from .toolbox import FunctionTool
 
 PAGE = 6000

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...child_processes import start_child
 from ...errors import UserError
 from ...http import is_loopback
+from ...processes import start_child
 from .errors import HarnessError
 from .manifest import FOLDERS, HELD, READY, job_manifest
 from .sandbox import Confined, Ended, SandboxLimits, exit_code_of

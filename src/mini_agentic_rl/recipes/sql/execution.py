@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...tools.sql import Cell, QueryError, QueryResult, SqlDatabase
+from ...datasets.sql import Cell
+from ...tools.sql import QueryError, QueryResult, SqlDatabase
 
 ABSOLUTE: Final = 0.005
 """Numbers of which one is no integer are equal within half a cent …"""

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import psutil
 
-from ...child_processes import at_death
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
+from ...processes import at_death
 from .channel import HEADER, frame
 from .family import FAMILY_VARIABLE, end_family, new_family
 

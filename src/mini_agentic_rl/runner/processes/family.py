@@ -16,7 +16,7 @@ import time
 
 import psutil
 
-from ...child_processes import at_death
+from ...processes import at_death
 
 FAMILY_VARIABLE = "MINI_AGENTIC_RL_FAMILY"
 """Environment variable that holds the mark of a family."""

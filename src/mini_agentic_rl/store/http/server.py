@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, WebPages, is_loopback
-from ...stopping import until_asked_to_stop
+from ...processes import until_asked_to_stop
 from ..base import LightningStore
 from ..capabilities import LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods

@@ -30,6 +30,7 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
+from ...redaction import without_those_of
 from ..errors import LightningStoreError, StorageFailedError
 from ..storage import Tables
 from ..waiting import Changes
@@ -83,7 +84,7 @@ class MongoConnection:
                 write_concern=DURABLE,
             )
         except (ConfigurationError, InvalidName, ValueError) as error:
-            raise ValueError(f"the store {name}: {error}") from error
+            raise ValueError(f"the store {name}: {without_those_of(url, str(error))}") from None
 
     def open(self) -> None:
         """Check the server, and create what is missing in the database.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import MissingPackageError
+from ...redaction import shown_address
 from ..database import DatabaseStore
 from ..storage import Tables
 from ..waiting import Changes
@@ -58,7 +59,8 @@ class MongoLightningStore(DatabaseStore):
             raise ValueError(
                 f"store URL {_without_password(url)!r}: expected mongodb://host:port or mongodb+srv://host"
             )
-        name = f"{_without_password(url)} ({database})"
+        # What follows an unescaped slash in a password is no name.
+        name = f"{_without_password(url)} ({database.rpartition('@')[2]})"
         self._connection = _connection_type()(url, database, name, timeout_seconds)
         arguments = {
             "url": url,
@@ -101,6 +103,6 @@ def _connection_type() -> type[MongoConnection]:
 
 def _without_password(url: str) -> str:
     """Return the URL up to the hosts, without a user."""
-    scheme, _, rest = url.partition("://")
-    hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2]
+    scheme, _, rest = shown_address(url).partition("://")
+    hosts = rest.rpartition("@")[2].partition("?")[0].partition("/")[0]
     return f"{scheme}://{hosts}"

@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from ...private_files import make_private_file, make_private_folder
+from ...files import make_private_file, make_private_folder
 from ..database import READERS
 from ..errors import LightningStoreError, StorageFailedError
 from ..waiting import Changes

@@ -1,25 +1,35 @@
 """The data of a `forward_backward` request: sequences of tokens, each with the tensors that its loss reads.
 
-They come in protobuf from today's Python client, and in JSON from older ones and from whoever writes no Python.
+They come in protobuf from today's Python client, and in JSON from older ones and from whoever writes no Python. Both
+are read into arrays before the request waits for its turn, some thousand numbers at a time, so that others get theirs;
+what is wrong with the data fails the request when its turn has come, and holds up no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...http import BadRequestError
 from ..errors import RefusedError
-from .messages import FLOAT32, INT32, INT64, new_message, read_message
+from .messages import FLOAT32, INT32, INT64, new_message, read_apart
 
 Array = npt.NDArray[Any]
 
+T = TypeVar("T")
+
 MOST_CELLS: Final = 1 << 24
-"""Most numbers of one tensor when it is written out, zeros included."""
+"""Most numbers of the tensors and sequences of one request when they are written out, zeros included."""
+MOST_DATA: Final = 1 << 16
+"""Most sequences of one request."""
+_LONGEST_NAME: Final = 256
+_AT_ONCE: Final = 1 << 14
+"""Numbers of a list that are read in one call."""
 _NUMPY: Final[Mapping[int, Any]] = {FLOAT32: np.dtype("<f4"), INT64: np.dtype("<i8"), INT32: np.dtype("<i4")}
 _NAMED: Final = {"float32": FLOAT32, "int64": INT64}
 
@@ -53,8 +63,46 @@ class LossRequest:
     loss: str
     config: Mapping[str, float | str]
     forward_only: bool
-    raw: Any
-    """The data as they came; `read_data` checks them, so that a bad one fails this request and holds up no other."""
+    data: list[LossDatum] | RefusedError
+    """The data, or what is wrong with them."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data."""
+        if isinstance(self.data, RefusedError):
+            return 0
+        arrays = (array for datum in self.data for array in (datum.tokens_T, *datum.inputs.values()))
+        return sum(array.nbytes for array in arrays)
+
+
+class Room:
+    """The numbers that a request may still hold."""
+
+    def __init__(self) -> None:
+        self._left = MOST_CELLS
+
+    def take(self, cells: int, where: str) -> None:
+        """Count numbers that are about to be written out.
+
+        Raises:
+            RefusedError: they are too many.
+        """
+        self._left -= cells
+        if self._left < 0:
+            raise RefusedError(
+                f"{where} has {cells} numbers, and {MOST_CELLS} are the most of a whole request: send it in parts"
+            )
+
+
+def sound(found: T | RefusedError) -> T:
+    """Return what was read of a request.
+
+    Raises:
+        RefusedError: it was malformed.
+    """
+    if isinstance(found, RefusedError):
+        raise found
+    return found
 
 
 def loss_request_of_proto(body: bytes) -> LossRequest:
@@ -63,63 +111,74 @@ def loss_request_of_proto(body: bytes) -> LossRequest:
     Raises:
         BadRequestError: it did not.
     """
-    message = read_message("ForwardBackwardRequest", body)
+    message, data = read_apart("ForwardBackwardRequest", body, "data", MOST_DATA)
     config: dict[str, float | str] = {each.key: each.value for each in message.loss_fn_config}
     config.update({each.key: each.value.text or each.value.number for each in message.loss_fn_config_v2})
-    return LossRequest(
-        message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, list(message.data)
-    )
+    seq_id = message.seq_id or None
+    found = _read_all(data, _of_proto)
+    return LossRequest(_name(message.model_id), seq_id, message.loss_fn, config, message.forward_only, found)
 
 
-def read_data(request: LossRequest) -> list[LossDatum]:
-    """Return the checked data of a request.
+def _read_all(
+    data: Iterable[Any], read: Callable[[Any, str, Room], tuple[npt.NDArray[np.int64], dict[str, TensorCells]]]
+) -> list[LossDatum] | RefusedError:
+    try:
+        return _checked(data, read)
+    except RefusedError as error:
+        return error
 
-    Raises:
-        RefusedError: there are none, or one of them is malformed; the text names it.
-    """
-    if not request.raw:
-        raise RefusedError("there are no data")
-    found = []
-    for number, raw in enumerate(request.raw):
+
+def _checked(
+    data: Iterable[Any], read: Callable[[Any, str, Room], tuple[npt.NDArray[np.int64], dict[str, TensorCells]]]
+) -> list[LossDatum]:
+    found: list[LossDatum] = []
+    room = Room()
+    for number, raw in enumerate(data):
         where = f"data[{number}]"
-        tokens, inputs = _of_json(raw, where) if isinstance(raw, Mapping) else _of_proto(raw, where)
+        tokens, inputs = read(raw, where, room)
         if not tokens.size:
             raise RefusedError(f"{where}.model_input is empty")
         found.append(LossDatum(tokens, {name: cells.dense for name, cells in inputs.items()}))
+    if not found:
+        raise RefusedError("there are no data")
     return found
 
 
-def tokens_of_chunks(chunks: Sequence[Any], where: str) -> npt.NDArray[np.int64]:
+def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArray[np.int64]:
     """Return the tokens of a model input in JSON.
 
     Raises:
-        RefusedError: a chunk is no text.
+        RefusedError: a chunk is no text, or there is no room for it.
     """
     parts = []
     for number, chunk in enumerate(chunks):
         if not isinstance(chunk, Mapping) or chunk.get("type", "encoded_text") != "encoded_text":
             raise RefusedError(f"{where}.chunks[{number}] is no encoded text: images and sound are not taken here")
-        parts.append(_integers(chunk.get("tokens", []), f"{where}.chunks[{number}].tokens"))
+        parts.append(_integers(chunk.get("tokens", []), f"{where}.chunks[{number}].tokens", room))
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def tensor_of_json(value: Any, where: str) -> TensorCells:
+def tensor_of_json(value: Any, where: str, room: Room | None = None) -> TensorCells:
     """Return a tensor that came as `{"data": ..., "dtype": ..., "shape": ...}`.
 
+    Args:
+        room: for the request's numbers; None where this is its only tensor.
+
     Raises:
-        RefusedError: it is malformed.
+        RefusedError: it is malformed, or there is no room for it.
     """
-    if not isinstance(value, Mapping) or value.get("dtype") not in _NAMED:
+    if not isinstance(value, Mapping) or str(value.get("dtype")) not in _NAMED:
         raise RefusedError(f"{where} is no tensor: it needs `data`, and a `dtype` of float32 or int64")
     kind = _NUMPY[_NAMED[value["dtype"]]]
-    try:
-        data = np.asarray(value.get("data", []), kind).reshape(-1)
-        shape = None if value.get("shape") is None else [int(size) for size in value["shape"]]
-        crow, col = value.get("sparse_crow_indices"), value.get("sparse_col_indices")
-        sparse = None if crow is None else (np.asarray(crow, np.int64), np.asarray(col or [], np.int64))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RefusedError(f"{where} holds something else than numbers: {error}") from None
-    return _cells(data, shape, sparse, where)
+    data = _listed(value.get("data", []), kind, where)
+    shape, crow = value.get("shape"), value.get("sparse_crow_indices")
+    if shape is not None and not (isinstance(shape, list) and all(type(size) is int for size in shape[:3])):
+        raise RefusedError(f"{where}.shape is no list of whole numbers")
+    sparse = None
+    if crow is not None:
+        col = value.get("sparse_col_indices") or []
+        sparse = (_listed(crow, np.dtype("<i8"), where), _listed(col, np.dtype("<i8"), where))
+    return _cells(data, shape, sparse, where, room or Room())
 
 
 def tensor_to_proto(values: Array, like: TensorCells | None = None) -> Any:
@@ -136,12 +195,13 @@ def tensor_to_proto(values: Array, like: TensorCells | None = None) -> Any:
     return message
 
 
-def _of_proto(raw: Any, where: str) -> tuple[npt.NDArray[np.int64], dict[str, TensorCells]]:
+def _of_proto(raw: Any, where: str, room: Room) -> tuple[npt.NDArray[np.int64], dict[str, TensorCells]]:
     parts = []
     for number, chunk in enumerate(raw.model_input):
         if not chunk.HasField("encoded_text"):
             raise RefusedError(f"{where}.model_input[{number}] is no encoded text: images and sound are not taken here")
         parts.append(_numbers(chunk.encoded_text.tokens, INT32, f"{where}.model_input[{number}]").astype(np.int64))
+        room.take(parts[-1].size, f"{where}.model_input")
     tokens = np.concatenate(parts) if parts else np.empty(0, np.int64)
     inputs = {}
     for entry in raw.loss_fn_inputs:
@@ -152,21 +212,26 @@ def _of_proto(raw: Any, where: str) -> tuple[npt.NDArray[np.int64], dict[str, Te
         if tensor.HasField("sparse_csr"):
             csr = tensor.sparse_csr
             places = _numbers(csr.crow_indices, INT64, name), _numbers(csr.col_indices, INT64, name)
-            inputs[entry.key] = _cells(_numbers(csr.values, tensor.dtype, name), shape, places, name)
+            inputs[entry.key] = _cells(_numbers(csr.values, tensor.dtype, name), shape, places, name, room)
         else:
-            inputs[entry.key] = _cells(_numbers(tensor.dense, tensor.dtype, name), shape, None, name)
+            inputs[entry.key] = _cells(_numbers(tensor.dense, tensor.dtype, name), shape, None, name, room)
     return tokens, inputs
 
 
-def _of_json(raw: Mapping[str, Any], where: str) -> tuple[npt.NDArray[np.int64], dict[str, TensorCells]]:
+def _of_json(raw: Any, where: str, room: Room) -> tuple[npt.NDArray[np.int64], dict[str, TensorCells]]:
+    if not isinstance(raw, Mapping):
+        raise RefusedError(f"{where} is no object")
     model_input = raw.get("model_input")
     if not isinstance(model_input, Mapping) or not isinstance(model_input.get("chunks"), list):
         raise RefusedError(f"{where}.model_input has no chunks")
-    tokens = tokens_of_chunks(model_input["chunks"], f"{where}.model_input")
+    tokens = tokens_of_chunks(model_input["chunks"], f"{where}.model_input", room)
     given = raw.get("loss_fn_inputs") or {}
     if not isinstance(given, Mapping):
         raise RefusedError(f"{where}.loss_fn_inputs is no object")
-    return tokens, {str(name): tensor_of_json(each, f"{where}.loss_fn_inputs.{name}") for name, each in given.items()}
+    return tokens, {
+        name: tensor_of_json(each, f"{where}.loss_fn_inputs.{name[:_LONGEST_NAME]}", room)
+        for name, each in given.items()
+    }
 
 
 def _numbers(data: bytes, kind: int, where: str) -> Array:
@@ -176,19 +241,47 @@ def _numbers(data: bytes, kind: int, where: str) -> Array:
     return numbers
 
 
-def _integers(values: Any, where: str) -> npt.NDArray[np.int64]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise RefusedError(f"{where} is no list of whole numbers")
-    if any(not -(1 << 31) <= value < 1 << 31 for value in values):
+def _integers(values: Any, where: str, room: Room) -> npt.NDArray[np.int64]:
+    found = _listed(values, np.dtype("<i8"), where)
+    room.take(found.size, where)
+    if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
         raise RefusedError(f"{where} holds a number that is no token id")
-    return np.array(values, np.int64)
+    return found
 
 
-def _cells(data: Array, shape: list[int] | None, sparse: tuple[Array, Array] | None, where: str) -> TensorCells:
+def _listed(values: Any, kind: np.dtype[Any], where: str) -> Array:
+    """Return the numbers of a list: whole ones of 64 bits, or any as float32."""
+    allowed = {int} if kind.kind == "i" else {int, float}
+    told = "whole numbers" if kind.kind == "i" else "numbers"
+    if not isinstance(values, list):
+        raise RefusedError(f"{where} is no list of {told}")
+    if len(values) > MOST_CELLS:
+        raise RefusedError(f"{where} has {len(values)} numbers, and {MOST_CELLS} are the most of a whole request")
+    found: Array = np.empty(len(values), kind)
+    for start in range(0, len(values), _AT_ONCE):
+        part = values[start : start + _AT_ONCE]
+        # Texts among them would each be as wide as the widest.
+        if not allowed.issuperset(map(type, part)):
+            raise RefusedError(f"{where} holds something else than {told}")
+        try:
+            with np.errstate(over="ignore"):  # an infinity is refused where a loss would read it
+                found[start : start + _AT_ONCE] = part
+        except OverflowError:
+            raise RefusedError(f"{where} holds a number of more than 64 bits") from None
+    return found
+
+
+def _cells(
+    data: Array, shape: list[int] | None, sparse: tuple[Array, Array] | None, where: str, room: Room
+) -> TensorCells:
     shape = [data.size] if shape is None else shape
-    cells = int(np.prod(shape, dtype=np.float64)) if all(size >= 0 for size in shape) else -1
-    if not 0 <= cells <= MOST_CELLS:
-        raise RefusedError(f"{where} has the shape {shape}, and {MOST_CELLS} numbers are the most of one tensor")
+    if len(shape) > 2 or not all(0 <= size <= MOST_CELLS for size in shape):
+        raise RefusedError(
+            f"{where} has the shape {str(shape[:3])[:80]}, and a tensor has one or two axes and at most {MOST_CELLS} "
+            "numbers"
+        )
+    cells = math.prod(shape)
+    room.take(cells, where)
     if sparse is None:
         if cells != data.size:
             raise RefusedError(f"{where} has {data.size} numbers, but the shape {shape}")
@@ -222,7 +315,18 @@ def loss_request_of_json(fields: Mapping[str, Any], *, forward_only: bool) -> Lo
     model_id, seq_id = fields.get("model_id"), fields.get("seq_id")
     if not isinstance(given, Mapping) or not isinstance(given.get("data"), list):
         raise BadRequestError("the body has no data to compute a loss of")
-    if not isinstance(model_id, str) or not (seq_id is None or type(seq_id) is int):
+    if len(given["data"]) > MOST_DATA:
+        raise BadRequestError(f"the body has {len(given['data'])} data, and {MOST_DATA} are the most of one request")
+    if not isinstance(model_id, str) or not (seq_id is None or (type(seq_id) is int and 0 <= seq_id < 1 << 31)):
         raise BadRequestError("the body needs `model_id`, a text, and `seq_id`, a whole number")
     config = given.get("loss_fn_config") or {}
-    return LossRequest(model_id, seq_id, str(given.get("loss_fn")), dict(config), forward_only, given["data"])
+    if not isinstance(config, Mapping) or not all(isinstance(each, int | float | str) for each in config.values()):
+        raise BadRequestError("loss_fn_config is no object of numbers")
+    loss = str(given.get("loss_fn"))
+    return LossRequest(_name(model_id), seq_id, loss, dict(config), forward_only, _read_all(given["data"], _of_json))
+
+
+def _name(model_id: str) -> str:
+    if len(model_id) > _LONGEST_NAME:
+        raise BadRequestError(f"`model_id` is longer than {_LONGEST_NAME} characters")
+    return model_id

@@ -7,6 +7,7 @@ these are the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]  # no types
@@ -94,9 +95,128 @@ def _classes() -> dict[str, Any]:
 _CLASSES: Final = _classes()
 
 
+def _inner() -> dict[str, dict[int, tuple[str, str]]]:
+    found: dict[str, dict[int, tuple[str, str]]] = {}
+    for name, fields in _FIELDS.items():
+        split = [line.split() for line in fields]
+        kinds = {int(number): (key, kind.strip("[]")) for number, key, kind in split}
+        found[name] = {number: pair for number, pair in kinds.items() if pair[1] in _FIELDS}
+    return found
+
+
+_INNER: Final = _inner()
+"""Of each message the fields that are messages: number, and name and type."""
+_MOST_FIELDS: Final = 4_000_000
+"""Most fields of one body, at all levels; a sequence with five tensors has about 40."""
+_MOST_FIELDS_OF_ONE: Final = 500_000
+"""Most fields of one message that is decoded in one call."""
+_MOST_OTHERS: Final = 1000
+"""Most fields beside those messages."""
+_VARINT, _BYTES = 0, 2
+_FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
+
+
 def new_message(name: str, **fields: Any) -> Any:
     """Return a message of this name."""
     return _CLASSES[name](**fields)
+
+
+def read_apart(name: str, body: bytes, field: str, most: int) -> tuple[Any, Iterator[Any]]:
+    """Return a message without the messages of one of its fields, and those one by one.
+
+    A field of two bytes becomes an object of a hundred, and one call of protobuf's decoder holds all other threads up:
+    so the fields are counted first, whatever they are nested in, and what is within the bounds is decoded in parts.
+
+    Args:
+        most: messages of that field.
+
+    Raises:
+        BadRequestError: it is no such message, or is beyond a bound.
+    """
+    try:
+        rest, parts = _split(name, body, field, most)
+    except ValueError as error:
+        raise BadRequestError(f"the body is no {name} in protobuf: {error}") from None
+    kind = next(kind for key, kind in _INNER[name].values() if key == field)
+    return read_message(name, rest), (read_message(kind, body[start:end]) for start, end in parts)
+
+
+def _split(name: str, body: bytes, field: str, most: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return a message without one of its fields, and where the contents of that one are."""
+    number, kind = next((number, kind) for number, (key, kind) in _INNER[name].items() if key == field)
+    rest: list[bytes] = []
+    parts: list[tuple[int, int]] = []
+    fields = 0
+    for found, start, content, end in _fields_of(body, 0, len(body)):
+        if found != number:
+            rest.append(body[start:end])
+            if len(rest) > _MOST_OTHERS or (
+                found in _INNER[name] and _count(_INNER[name][found][1], body, content, end) > _MOST_OTHERS
+            ):
+                raise ValueError(f"there are more than {_MOST_OTHERS} fields beside `{field}`")
+            continue
+        within = _count(kind, body, content, end)
+        fields += 1 + within
+        parts.append((content, end))
+        if len(parts) > most:
+            raise BadRequestError(f"the body has more than {most} messages as `{field}`: send fewer at once")
+        if within > _MOST_FIELDS_OF_ONE or fields > _MOST_FIELDS:
+            raise BadRequestError(
+                f"the body has more than {_MOST_FIELDS_OF_ONE} fields in one message, or {_MOST_FIELDS} in all: send "
+                "fewer at once"
+            )
+    return b"".join(rest), parts
+
+
+def _count(name: str, body: bytes, start: int, end: int) -> int:
+    """Return how many fields a message has, with those of the messages in it; the count ends soon after its bound."""
+    count, waiting = 0, [(name, start, end)]
+    while waiting and count <= _MOST_FIELDS_OF_ONE:
+        name, start, end = waiting.pop()
+        for number, _, content, stop in _fields_of(body, start, end):
+            count += 1
+            if count > _MOST_FIELDS_OF_ONE:
+                break
+            inner = _INNER[name].get(number)
+            if inner is not None:
+                waiting.append((inner[1], content, stop))
+    return count
+
+
+def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of a message: number, where each begins, where its content begins, and where it ends.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    while at < end:
+        start = at
+        tag, at = _varint(body, at, end)
+        kind, content = tag & 7, at
+        if kind == _VARINT:
+            _, at = _varint(body, at, end)
+        elif kind == _BYTES:
+            length, content = _varint(body, at, end)
+            at = content + length
+        elif kind in _FIXED:
+            at += _FIXED[kind]
+        else:
+            raise ValueError(f"wire type {kind}")
+        if at > end or tag >> 3 == 0:
+            raise ValueError("a field is cut off")
+        yield tag >> 3, start, content, at
+
+
+def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = body[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise ValueError("a number is cut off")
 
 
 def read_message(name: str, body: bytes) -> Any:

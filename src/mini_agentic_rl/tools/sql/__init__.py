@@ -10,10 +10,9 @@ A query passes four gates, each of which would do alone against most of what can
 | `worker` | a process of its own that may write no file and use so much memory, killed when it is late |
 
 `SqlDatabase` is what agents ask; `datasets.sql` holds what models are told of it. Needs the extra `sql`.
+What the worker does not need is loaded when it is asked for.
 """
 
-from ...datasets.sql import Cell
-from .database import SqlDatabase
-from .query import QueryError, QueryLimits, QueryResult, SqlToolError
+import lazy_loader
 
-__all__ = ["Cell", "QueryError", "QueryLimits", "QueryResult", "SqlDatabase", "SqlToolError"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...datasets.sql import quoted, schema_text, table_names
-from ...deadline_process import DeadlineProcess, EndedError, LateError, NotReadyError
+from ...processes import DeadlineProcess, EndedError, LateError, NotReadyError
 from .connection import PATIENCE
 from .lanes import QUICK, QUICK_SECONDS, SLOW, SLOW_NICENESS, BusyError, Lane
 from .query import QueryError, QueryLimits, QueryResult, SqlToolError

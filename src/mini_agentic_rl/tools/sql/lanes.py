@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...deadline_process import DeadlineProcess, DeadlineProcessError
+from ...processes import DeadlineProcess, DeadlineProcessError
 
 QUICK_SECONDS: Final = 0.05
 """Processor time of a query in the quick lane, in seconds. That others have the processor makes no query slow."""

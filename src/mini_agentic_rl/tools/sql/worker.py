@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...deadline_process import NotReadyError, confine, serve_answers
+from ...processes import NotReadyError, confine, serve_answers
 from .connection import ReadOnlyConnection
 from .query import QueryError, QueryLimits, SqlToolError
 

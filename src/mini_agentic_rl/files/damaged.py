@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .errors import UserError
+from ..errors import UserError
 
 _LONGEST: Final = 200
 """Characters of a library's reason that are told."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .private_files import private_opener
+from .private import private_opener
 
 _PARTIAL = ".partial-"
 _REPLACED = ".replaced-"

@@ -27,8 +27,8 @@ from typing import Final
 
 import psutil
 
-from .errors import UserError
-from .private_files import make_private_folder
+from ..errors import UserError
+from .private import make_private_folder
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from .child_processes import start_child
+from .children import start_child
 
 START_LIMIT: Final = 60.0
 """Seconds for a process to come up."""

@@ -1,0 +1,3 @@
+from .compiler import ConstraintCompiler as ConstraintCompiler
+from .rules import AnswerRule as AnswerRule
+from .rules import answer_rule as answer_rule
