@@ -91,7 +91,8 @@ sanitize: $(INSTALLED_DEV)
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py -k "not compile" $(ARGS)
 
-# The pages in a real browser, Chromium, which the system has to have; playwright drives it from an environment of its own.
+# The pages in a real browser, Chromium, which the system has to have; playwright drives it, and axe looks at its pages,
+# from an environment of its own.
 test-dashboard: export DASHBOARD_PYTHON = $(abspath $(VENV_DASHBOARD))/bin/python
 test-dashboard: export DASHBOARD_CHROMIUM = $(CHROMIUM)
 test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
@@ -220,7 +221,7 @@ $(INSTALLED_AUDIT):
 
 $(INSTALLED_DASHBOARD):
 	test -x $(VENV_DASHBOARD)/bin/python || $(PYTHON) -m venv $(VENV_DASHBOARD)
-	$(VENV_DASHBOARD)/bin/python -m pip install --quiet playwright
+	$(VENV_DASHBOARD)/bin/python -m pip install --quiet playwright axe-playwright-python
 	touch $@
 
 $(INSTALLED_DOCS): pyproject.toml constraints.txt

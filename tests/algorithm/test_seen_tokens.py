@@ -7,7 +7,7 @@ import pytest
 import torch
 from letters import TASKS, AnyReward, Letters, algorithm
 
-from mini_agentic_rl import InMemoryLightningStore, Trainer
+from mini_agentic_rl import InMemoryLightningStore, MiniPPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.loop.seen_tokens import SeenCall, record_seen
 from mini_agentic_rl.dashboard.views import tokens_view
@@ -15,7 +15,7 @@ from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
 from mini_agentic_rl.policy.learner import SeenTerms
 from mini_agentic_rl.semconv import AGL_LEARNER, LearnerSpanAttributes
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
-from tiny import tiny_model
+from tiny import tiny_model, tiny_tokenizer
 
 
 def record(*, prompt=(1, 2, 3), output=(4, 5, 6, 7), forced=None, **facts):
@@ -63,12 +63,27 @@ async def test_a_store_that_takes_no_span_stops_no_run(caplog):
     assert "not recorded" in caplog.text
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def with_critic(**sizes) -> MiniPPO:
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    return MiniPPO(
+        model,
+        tokenizer,
+        learner=LearnerSettings(learning_rate=3e-3),
+        max_new_tokens=6,
+        lora=None,
+        minibatches=1,
+        **sizes,
+    )
+
+
+@pytest.fixture(scope="module", params=["grpo", "ppo"])
+def trained(request):
     """The store of a run of two steps."""
     torch.manual_seed(0)
     store = InMemoryLightningStore()
-    own = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=4)
+    sizes = {"total_steps": 2, "tasks_per_step": 2, "samples_per_prompt": 4}
+    own = algorithm(**sizes) if request.param == "grpo" else with_critic(**sizes)
     Trainer(algorithm=own, store=store, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
     return store
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
 LOADED = "() => !document.querySelector('.loading') && document.querySelector('main h1, main [role=alert]')"
@@ -79,6 +80,20 @@ def telephone(page: Page, job: dict[str, Any]) -> Any:
     return found
 
 
+def accessible(page: Page, job: dict[str, Any]) -> Any:
+    """Return what axe, whose rules Lighthouse takes its figure of, finds against each view in either colour."""
+    found = {}
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for address in job["addresses"]:
+            show(page, job["root"], address)
+            broken = Axe().run(page).response["violations"]
+            told = {rule["id"]: [node["html"][:200] for node in rule["nodes"][:3]] for rule in broken}
+            if told:
+                found[f"{theme} {address}"] = told
+    return found
+
+
 def live(page: Page, job: dict[str, Any]) -> Any:
     """Look at the rollouts until one comes that was not there."""
     show(page, job["root"], job["address"])
@@ -140,7 +155,7 @@ def show(page: Page, root: str, address: str) -> None:
 
 
 DO: dict[str, Callable[[Page, dict[str, Any]], Any]] = {
-    one.__name__: one for one in (views, hostile, keyboard, telephone, live, key, paint)
+    one.__name__: one for one in (views, hostile, keyboard, telephone, accessible, live, key, paint)
 }
 
 

@@ -96,6 +96,15 @@ def test_a_rollout_is_reached_by_keyboard_and_its_tokens_tell_all(shown):
         assert part in found["told"]
 
 
+def test_no_view_breaks_a_rule_of_accessibility_in_either_colour(shown):
+    rollout = shown.get("letters/rollouts", mode="train", limit=1)["items"][0]["id"]
+    group = shown.get("letters/groups")["items"][0]["group"].replace("/", "%2F")
+    one = f"#/run/letters/rollout/{rollout}"
+    tabs = [one, *(f"{one}?tab={tab}" for tab in ("tokens", "tokens&color=entropy", "tokens&color=mask", "spans"))]
+    addresses = [*VIEWS, f"#/run/letters/group?group={group}", *tabs, f"{one}?tab=facts", "#/run/hostile/rollouts"]
+    assert result(start(shown.root, "accessible", addresses=addresses)) == {}
+
+
 def test_views_fit_a_telephone_in_both_colours(shown):
     found = result(start(shown.root, "telephone", addresses=VIEWS))
     assert found.pop("theme") == "dark"

@@ -13,7 +13,8 @@ from mini_agentic_rl.jobs.checkup import HARDWARE, INSTALLATION, Speed, hardware
 from mini_agentic_rl.jobs.checkup.installation import ports
 
 FAST = Speed("a model", "bfloat16", 2, sampled=450.0, learned=560.0)
-ROOMY = {"memory": 30 * 10**9, "cores": 2.0, "card_memory": None, "planned_peak": 2 * 10**9}
+ROOMY = {"memory": 30 * 10**9, "free": 1.0, "card_memory": None, "planned_peak": 2 * 10**9}
+SLOW = Speed("a model", "float32", 1, sampled=30.0, learned=40.0)
 SMALL = {
     "vocab_size": 300,
     "hidden_size": 48,
@@ -94,12 +95,21 @@ def test_a_fast_computer_needs_nothing_changed():
     [
         ({"memory": 10**9}, FAST, "preset"),
         ({"card_memory": 4 * 10**9}, FAST, "preset"),
-        ({"cores": 1.0}, FAST, "OMP_NUM_THREADS"),
-        ({}, Speed("a model", "float32", 1, sampled=30.0, learned=40.0), "tasks_per_step"),
+        ({}, SLOW, "tasks_per_step"),
     ],
 )
 def test_what_is_short_changes_a_setting(changed, speed, setting):
     assert setting in {one.setting for one in recommend(speed, **{**ROOMY, **changed}).options}
+
+
+def test_a_speed_beside_other_work_changes_no_size():
+    assert {one.setting for one in recommend(SLOW, **ROOMY | {"free": 0.2}).options} == {"dtype"}
+
+
+def test_a_recorded_run_is_foretold_in_its_parts():
+    """Of that run on 2 cores: 1,747 s, its speed unknown; at the speed that fits its imitation all others fit too."""
+    fits = Speed("a model", "bfloat16", 2, sampled=0.8 * 350.0, learned=350.0)
+    assert 60 * recommend(fits, **ROOMY).train_minutes == pytest.approx(1747, rel=0.1)
 
 
 def test_a_slower_computer_is_foretold_more_minutes():

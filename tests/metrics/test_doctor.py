@@ -58,6 +58,7 @@ FAULTS = {
     "no_tool_calls": rows(rollout__tool_calls=0.0),
     "cut_answers": rows(rollout__truncated=0.5),
     "reward_not_accuracy": rows(reward__mean=lambda over: 0.3 + 0.5 * over) + measured(0.5, 0.55, 0.4),
+    "accuracy_falls": rows(reward__mean=lambda over: 0.55 - 0.1 * over) + measured(0.88, 0.46),
     "mismatch_rises": rows(**{"mismatch/mean_abs": lambda over: 0.008 + 0.03 * over}),
     "entropy_gone": rows(entropy=lambda over: 0.6 * (1 - over) + 0.01),
     "slow_tail": rows(seconds__tail=20.0),
@@ -110,6 +111,12 @@ def test_a_fall_of_the_accuracy_within_chance_is_none():
     run = [*rows(reward__mean=lambda over: 0.3 + 0.5 * over), *measured(0.5, 0.45)]
     assert diagnose(RunView.of_rows(run, eval_size=50)) == []
     assert named(diagnose(RunView.of_rows(run, eval_size=2000))) == {"reward_not_accuracy"}
+
+
+def test_rounding_of_a_policy_that_is_sure_of_nothing_is_no_mismatch():
+    unsure = rows(**{"mismatch/mean_abs": 0.055, "entropy": 3.3})
+    assert diagnose(RunView.of_rows(unsure)) == []
+    assert named(diagnose(RunView.of_rows(rows(**{"mismatch/mean_abs": 0.12, "entropy": 3.3})))) == {"mismatch_rises"}
 
 
 def test_the_accuracy_before_an_imitation_is_not_what_training_started_from():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-from openai import OpenAI
-
 from mini_agentic_rl import LightningStoreServer, SqlLightningStore, Trainer
 from mini_agentic_rl.algorithm.losses import LOSSES
 from mini_agentic_rl.metrics import read_metrics
@@ -64,25 +62,28 @@ def told(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
-def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here):
-    names = {}
-    for block in (AGENT, MAILS, PAID):
+def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here, monkeypatch):
+    names = AGENT.run().names
+    (here / "my_agent.py").write_text(AGENT.text, encoding="utf-8")
+    monkeypatch.syspath_prepend(here)
+    for block in (MAILS, PAID):
         names |= block.run(given=names).names
     train, held_out = names["train"], names["held_out"]
-    assert (len(train), len(held_out)) == (24, 14)
+    assert (len(train), len(held_out)) == (56, 38)
     assert not {task["mail"] for task in train} & {task["mail"] for task in held_out}
     assert [names["reward"](said, {"team": "billing"}) for said in ("billing", "it is billing", "a team")] == [
         1.0,
         0.2,
         0.0,
     ]
-    names |= TRAINED.run({"total_steps=15": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
+    names["held_out"] = held_out[:4]
+    names |= TRAINED.run({"total_steps=30": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
     summary = told(here / "outputs/router")
-    assert [(row["name"], row["count"]) for row in summary["accuracy"]] == [("before", 14), ("after RL", 14)]
+    assert [(row["name"], row["count"]) for row in summary["accuracy"]] == [("before", 4), ("after RL", 4)]
     port, printed = free_port(), []
 
     def read():
-        printed.append(USED.run({"localhost:8000": f"127.0.0.1:{port}"}, given=names | {"OpenAI": OpenAI}).printed)
+        printed.append(USED.run({"localhost:8000": f"127.0.0.1:{port}"}, given={}).printed)
 
     shell_line(OPENAI, "serve --adapter").serve(read, port=port)
     assert printed[0].endswith("\n")

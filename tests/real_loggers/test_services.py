@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mini_agentic_rl.trainer import RunFolder, RunSettings, Trainer, recorded
 from talking import Talking
 
 SERVICES = ["tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
+REWARD = "reward/mean"
 WORD = "an unmistakable question"
 
 
@@ -27,7 +29,6 @@ def run(tmp_path_factory, tiny_folder):
     path = tmp_path_factory.mktemp("runs") / "mine"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(path.parent / "home"))
-        patch.setenv("TRACKIO_DIR", str(path.parent / "trackio"))
         for name in ("WANDB_MODE", "SWANLAB_MODE"):
             patch.setenv(name, "offline")
         for name in ("MLFLOW_TRACKING_URI", "TRACKIO_SPACE_ID"):
@@ -60,8 +61,9 @@ def test_tensorboard_has_curves_conversations_and_the_place_of_the_adapter(run):
 
     found = EventAccumulator(str(run / "tensorboard"))
     found.Reload()
-    points = [(event.step, pytest.approx(event.tensor_proto.float_val[0])) for event in found.Tensors("reward")]
-    assert points == steps_of(run, "reward")
+    points = [(event.step, pytest.approx(event.tensor_proto.float_val[0])) for event in found.Tensors(REWARD)]
+    assert points == steps_of(run, REWARD)
+    assert len(points) == 2
     (table,) = found.Tensors("transcripts")
     assert WORD in table.tensor_proto.string_val[0].decode()
     (artifact,) = found.Tensors("artifacts/adapter")
@@ -76,7 +78,7 @@ def test_wandb_has_curves_conversations_and_the_adapter(run):
     assert any(WORD in row[-1] for row in shown["data"])
     (log,) = offline.glob("*.wandb")
     told = log.read_bytes()
-    assert b"reward" in told
+    assert REWARD.encode() in told
     assert b"-adapter" in told
     assert b"adapter_model.safetensors" in told
 
@@ -84,15 +86,16 @@ def test_wandb_has_curves_conversations_and_the_adapter(run):
 def test_swanlab_has_curves_conversations_and_the_adapter(run):
     told = bytes_below(run / "swanlab")
     assert b"31415926" in told
-    assert b"reward" in told
+    assert REWARD.encode() in told
     assert WORD.encode() in told
     assert b"adapter_model.safetensors" in told or list((run / "swanlab").rglob("adapter_model.safetensors"))
 
 
 def test_mlflow_has_curves_conversations_and_the_adapter(run):
     with sqlite3.connect(run / "mlflow.db") as database:
-        rows = database.execute("select step, value from metrics where key = 'reward' order by step").fetchall()
-        assert rows == steps_of(run, "reward")
+        rows = database.execute("select step, value from metrics where key = ? order by step", [REWARD]).fetchall()
+    assert rows == steps_of(run, REWARD)
+    assert len(rows) == 2
     (table,) = (run / "mlartifacts").rglob("transcripts.json")
     assert WORD in table.read_text()
     (weights,) = (run / "mlartifacts").rglob("adapter_model.safetensors")
@@ -100,9 +103,9 @@ def test_mlflow_has_curves_conversations_and_the_adapter(run):
 
 
 def test_trackio_has_curves_conversations_and_the_adapter(run):
-    folder = run.parent / "trackio"
+    folder = Path(os.environ["TRACKIO_DIR"])
     told = bytes_below(folder)
-    assert b"reward" in told
+    assert REWARD.encode() in told
     assert WORD.encode() in told
     weights = (run / "adapter" / "adapter_model.safetensors").read_bytes()
     assert any(path.read_bytes() == weights for path in folder.rglob("*") if path.is_file())

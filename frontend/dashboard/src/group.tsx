@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, useAnswer, useNews } from "./api";
 import { address, replaceQuery, type Route } from "./route";
+import { Scroll } from "./scroll";
 import { marked, number, stepOf, visible } from "./text";
 import { TreePicture } from "./tree";
 import type { Group, GroupRow, Page, Run } from "./types";
@@ -24,19 +25,21 @@ export function Groups({ run }: { run: Run }) {
   useEffect(() => {
     if (items.length <= 100) void load(null);
   }, [run.name, news]);
+  const reading = run.totals.indexed < run.totals.spans;
   return (
     <section>
       <h1>Groups of {run.name}</h1>
       {error && <p role="alert">{error}</p>}
-      {known && items.length === 0 && <p class="muted">No group was sampled yet.</p>}
-      <div class="scroll">
+      {reading && <p class="muted" role="status">Groups are read from the spans: {number(run.totals.indexed)} of {number(run.totals.spans)} so far. They appear by themselves.</p>}
+      {known && !reading && items.length === 0 && <p class="muted">No group was sampled yet.</p>}
+      <Scroll label="Groups">
         <table>
           <thead><tr><th>group</th><th>task</th><th class="n">rollouts</th><th class="n">mean reward</th><th>rewards</th></tr></thead>
           <tbody>
             {items.map((one) => (
               <tr key={one.group}>
-                <th scope="row"><a href={address(["run", run.name, "group"], { group: one.group })}>{stepOf(one.group, one.step)}</a></th>
-                <td class="task" dir="auto">{visible(one.task)}</td>
+                <th scope="row" class="whole"><a href={address(["run", run.name, "group"], { group: one.group })}>{stepOf(one.group, one.step)}</a></th>
+                <td class="task foreign" dir="auto">{visible(one.task)}</td>
                 <td class="n">{one.count}</td>
                 <td class="n">{number(mean(one.rewards))}</td>
                 <td><Dots rewards={one.rewards} /></td>
@@ -44,7 +47,7 @@ export function Groups({ run }: { run: Run }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {next && <button type="button" onClick={() => void load(next)}>More</button>}
     </section>
   );

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { useAnswer } from "./api";
 import { address, replaceQuery, type Route } from "./route";
+import { Scroll } from "./scroll";
 import { clock, number, seconds, visible } from "./text";
 import { TokensView } from "./tokens";
 import type { Conversation, Message, Rollout, Run, SpanRow, Text } from "./types";
@@ -113,18 +114,18 @@ function Rewards({ rollout }: { rollout: Rollout }) {
   return (
     <>
       <h2>Rewards</h2>
-      <div class="scroll">
+      <Scroll label="Rewards">
         <table>
           <thead><tr><th>for</th><th>component</th><th class="n">value</th></tr></thead>
           <tbody>
             {rollout.rewards.flatMap((reward, index) =>
               reward.parts.map((part, place) => (
-                <tr key={`${index} ${place}`}><td>{place === 0 ? (reward.scope === "rollout" ? "the rollout" : "the call before it") : ""}</td><th scope="row">{visible(part.name)}</th><td class="n">{number(part.value)}</td></tr>
+                <tr key={`${index} ${place}`}><td>{place === 0 ? (reward.scope === "rollout" ? "the rollout" : "the call before it") : ""}</td><th scope="row" class="foreign">{visible(part.name)}</th><td class="n">{number(part.value)}</td></tr>
               )),
             )}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </>
   );
 }
@@ -177,16 +178,16 @@ function Facts({ rollout }: { rollout: Rollout }) {
       <h2>Task</h2>
       <Long text={rollout.task} />
       <h2>Attempts</h2>
-      <div class="scroll">
+      <Scroll label="Attempts">
         <table>
           <thead><tr><th class="n">no.</th><th>status</th><th>worker</th><th>began</th><th class="n">took</th><th class="n">spans</th><th>error</th></tr></thead>
           <tbody>
             {rollout.attempts.map((one) => (
-              <tr key={one.id}><td class="n">{one.number}</td><td class={`status ${one.status}`}>{one.status}</td><td>{visible(one.worker ?? "–")}</td><td>{clock(one.start)}</td><td class="n">{seconds(one.start, one.end)}</td><td class="n">{one.spans}</td><td dir="auto">{visible(one.error ?? "")}</td></tr>
+              <tr key={one.id}><td class="n">{one.number}</td><td class={`status ${one.status}`}>{one.status}</td><td class="foreign">{visible(one.worker ?? "–")}</td><td class="whole">{clock(one.start)}</td><td class="n">{seconds(one.start, one.end)}</td><td class="n">{one.spans}</td><td class="foreign" dir="auto">{visible(one.error ?? "")}</td></tr>
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       <Rewards rollout={rollout} />
       <h2>Metadata</h2>
       <Long text={rollout.metadata} />

@@ -116,7 +116,7 @@ export function Rollouts({ run, route }: { run: Run; route: Route }) {
         {given.length > 0 && <button type="button" onClick={() => replaceQuery(Object.fromEntries(FILTERS.map((name) => [name, null])))}>Clear</button>}
       </div>
       <p class="muted" role="status">
-        {loaded.error ? loaded.error.message : `${number(items.length)} ${loaded.ended ? "in all" : "so far"}${loading ? ", searching …" : ""}`}
+        {loaded.error ? loaded.error.message : counted(items.length, loaded.ended, loading, given.length ? null : run.totals.rollouts)}
         {run.totals.indexed < run.totals.spans && ` · rewards of ${number(run.totals.indexed)} of ${number(run.totals.spans)} spans are read`}
       </p>
       <div class="list" role="grid" aria-rowcount={loaded.ended ? items.length : -1} aria-label="Rollouts" tabIndex={0} onKeyDown={keys} ref={scroller}>
@@ -139,6 +139,12 @@ export function Rollouts({ run, route }: { run: Run; route: Route }) {
       </div>
     </section>
   );
+}
+
+function counted(count: number, ended: boolean, loading: boolean, all: number | null): string {
+  if (ended) return `${number(count)} in all`;
+  const of = all === null ? "" : ` of ${number(all)}`;
+  return `the newest ${number(count)}${of}; more come as the list is scrolled${loading ? " (searching …)" : ""}`;
 }
 
 function useVirtual(count: number, getScrollElement: () => HTMLDivElement | null) {

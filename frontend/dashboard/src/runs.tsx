@@ -3,6 +3,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { get, useNews } from "./api";
 import { Chart, color, type Line } from "./chart";
 import { address, replaceQuery, type Route } from "./route";
+import { Scroll } from "./scroll";
 import { ago, number } from "./text";
 import type { Curves, Run } from "./types";
 
@@ -46,7 +47,7 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
     <>
       <section>
         <h1>Runs</h1>
-        <div class="scroll">
+        <Scroll label="Runs">
           <table>
             <thead>
               <tr>
@@ -62,18 +63,18 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
                       <span class={`line s${(index % 6) + 1}`} />
                     </label>
                   </td>
-                  <th scope="row"><a href={address(["run", run.name, "rollouts"])}>{run.name}</a></th>
-                  <td>{run.state}{(run.resumes?.length ?? 0) > 0 && ` · resumed after step ${run.resumes!.map((one) => one.step).join(", ")}`}</td>
+                  <th scope="row" class="foreign"><a href={address(["run", run.name, "rollouts"])}>{run.name}</a></th>
+                  <td class="whole">{run.state}{(run.resumes?.length ?? 0) > 0 && ` · resumed after step ${run.resumes!.map((one) => one.step).join(", ")}`}</td>
                   <td class="n">{run.last?.step ?? "–"}</td>
                   <td>{run.last?.phase ?? "–"}</td>
                   <td class="n"><a href={address(["run", run.name, "rollouts"])}>{number(run.totals.rollouts)}</a></td>
-                  <td>{accuracy(run)}</td>
-                  <td>{ago(run.last?.time)}</td>
+                  <td>{accuracy(run).map((one, place) => [" ", <span key={place} class="whole">{place > 0 && "→ "}{one}</span>])}</td>
+                  <td class="whole">{ago(run.last?.time)}</td>
                 </tr>
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       </section>
       <section>
         <h2>Curves</h2>
@@ -85,7 +86,7 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
           </label>
           <label>
             Metric{" "}
-            <input type="search" value={wanted} placeholder="the main ones; type a name for others" onInput={(event) => replaceQuery({ metric: event.currentTarget.value || null })} />
+            <input class="metric" type="search" value={wanted} placeholder="the main ones; type a name for others" onInput={(event) => replaceQuery({ metric: event.currentTarget.value || null })} />
           </label>
         </div>
         <Charts runs={shown} all={runs} curves={curves} smooth={smooth} wanted={wanted} theme={theme} />
@@ -106,7 +107,7 @@ function Charts({ runs, all, curves, smooth, wanted, theme }: { runs: Run[]; all
             const name = choices.find((choice) => names.includes(choice));
             return name ? [{ title, name }] : [];
           }),
-          ...names.filter((name) => /(^|\/)(sft\/)?loss$/.test(name)).map((name) => ({ title: name.includes("sft") ? `Loss of the imitation (its own steps): ${name}` : name, name })),
+          ...names.filter((name) => /(^|\/)(sft\/)?loss$/.test(name)).map((name) => ({ title: name.includes("sft") ? "Loss of the imitation (its own steps)" : name === "loss" ? "Loss" : `Loss: ${name}`, name })),
         ];
     return found.map(({ title, name }) => {
       const lines: Line[] = [];
@@ -146,9 +147,9 @@ function Charts({ runs, all, curves, smooth, wanted, theme }: { runs: Run[]; all
   );
 }
 
-function accuracy(run: Run): string {
+function accuracy(run: Run): string[] {
   const rows: any[] = Array.isArray(run.summary?.accuracy) ? run.summary.accuracy : [];
-  return rows.map((row) => `${row.name} ${(100 * row.accuracy).toFixed(1)} %`).join(" → ") || "–";
+  return rows.length ? rows.map((row) => `${row.name} ${(100 * row.accuracy).toFixed(1)} %`) : ["–"];
 }
 
 function Summary({ run }: { run: Run }) {

@@ -1,6 +1,7 @@
 // Workers, and the versions of resources.
 import { useAnswer } from "./api";
 import { address } from "./route";
+import { Scroll } from "./scroll";
 import { ago, clock, number, visible } from "./text";
 import type { Run } from "./types";
 
@@ -20,31 +21,36 @@ export function Workers({ run }: { run: Run }) {
       <h1>Workers of {run.name}</h1>
       {error && <p role="alert">{error.message}</p>}
       {data?.items.length === 0 && <p class="muted">No worker was heard of.</p>}
-      <div class="scroll">
+      <Scroll label="Workers">
         <table>
           <thead><tr><th>worker</th><th>status</th><th>heard of</th><th>rollout</th><th class="n">attempts</th><th class="n">failed</th><th class="n">memory</th></tr></thead>
           <tbody>
-            {data?.items.map((one) => (
+            {inOrder(data?.items ?? []).map((one) => (
               <tr key={one.worker_id}>
-                <th scope="row"><a href={address(["run", run.name, "rollouts"], { worker: one.worker_id })}>{visible(one.worker_id)}</a></th>
+                <th scope="row" class="foreign"><a href={address(["run", run.name, "rollouts"], { worker: one.worker_id })}>{visible(one.worker_id)}</a></th>
                 <td>{one.status}</td>
-                <td>{ago(one.last_heartbeat_time)}</td>
-                <td>{one.current_rollout_id && <a href={address(["run", run.name, "rollout", one.current_rollout_id])}>{visible(one.current_rollout_id)}</a>}</td>
+                <td class="whole">{ago(one.last_heartbeat_time)}</td>
+                <td class="foreign">{one.current_rollout_id && <a href={address(["run", run.name, "rollout", one.current_rollout_id])}>{visible(one.current_rollout_id)}</a>}</td>
                 <td class="n">{stat(one, "attempts")}</td>
                 <td class="n">{stat(one, "failed")}</td>
-                <td class="n">{stat(one, "memory_mib")} MiB</td>
+                <td class="n">{stat(one, "memory_mib", " MiB")}</td>
               </tr>
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </section>
   );
 }
 
-function stat(worker: Worker, name: string): string {
+/** By name, in which runner-2 stands before runner-10. */
+function inOrder(workers: Worker[]): Worker[] {
+  return [...workers].sort((one, other) => one.worker_id.localeCompare(other.worker_id, "en", { numeric: true }));
+}
+
+function stat(worker: Worker, name: string, unit = ""): string {
   const value = worker.heartbeat_stats?.[name];
-  return typeof value === "number" ? number(value) : "–";
+  return typeof value === "number" ? number(value) + unit : "–";
 }
 
 interface Resources {

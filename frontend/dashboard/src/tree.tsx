@@ -1,11 +1,13 @@
 // The token tree of a group as a picture: what its rollouts share is drawn once, and forks where they part.
 import { useMemo, useState } from "preact/hooks";
 import { address } from "./route";
+import { Scroll } from "./scroll";
 import { number, visible } from "./text";
 import type { Group, Run, TreeNode } from "./types";
 
 const ROW = 26;
-const WIDTH = 900;
+const WIDE = 900;
+const NARROW = 250;
 
 interface Placed {
   node: TreeNode;
@@ -15,7 +17,7 @@ interface Placed {
   parentY: number | null;
 }
 
-function placed(nodes: TreeNode[]): Placed[] {
+function placed(nodes: TreeNode[], width: number): Placed[] {
   const children = new Map<number, TreeNode[]>();
   for (const node of nodes) children.set(node.parent, [...(children.get(node.parent) ?? []), node]);
   const ends = new Map<number, number>([[0, 0]]);
@@ -37,8 +39,8 @@ function placed(nodes: TreeNode[]): Placed[] {
   }
   return nodes.map((node) => ({
     node,
-    from: ((ends.get(node.parent) ?? 0) / longest) * WIDTH,
-    to: (ends.get(node.id)! / longest) * WIDTH,
+    from: ((ends.get(node.parent) ?? 0) / longest) * width,
+    to: (ends.get(node.id)! / longest) * width,
     y: heights.get(node.id)! * ROW + ROW,
     parentY: node.parent === 0 ? null : heights.get(node.parent)! * ROW + ROW,
   }));
@@ -46,7 +48,8 @@ function placed(nodes: TreeNode[]): Placed[] {
 
 export function TreePicture({ run, tree }: { run: Run; tree: Group["tree"] }) {
   const [chosen, setChosen] = useState<TreeNode | null>(null);
-  const places = useMemo(() => placed(tree.nodes), [tree]);
+  const width = innerWidth < 760 ? NARROW : WIDE;
+  const places = useMemo(() => placed(tree.nodes, width), [tree, width]);
   if (!places.length) return <p class="muted">No tokens were recorded.</p>;
   const height = Math.max(...places.map((place) => place.y)) + ROW;
   const rewards = tree.nodes.map((node) => node.reward).filter((reward) => reward !== null);
@@ -58,8 +61,8 @@ export function TreePicture({ run, tree }: { run: Run; tree: Group["tree"] }) {
         {number(tree.tokens)} tokens in the tree, {number(tree.unrolled)} if each call stood by itself{tree.tokens > 0 && ` (${(tree.unrolled / tree.tokens).toFixed(1)} times as many)`}. A line is as thick as rollouts go through it; dashed ones were not sampled. Colour: mean reward of the rollouts, <span class="r0 swatch">{number(low)}</span> to <span class="r4 swatch">{number(high)}</span>.
         {tree.left_out > 0 && ` ${tree.left_out} branches are not drawn.`}
       </p>
-      <div class="scroll">
-        <svg class="tree" viewBox={`0 0 ${WIDTH + 90} ${height}`} width={WIDTH + 90} height={height} role="group" aria-label="Token tree">
+      <Scroll label="Token tree">
+        <svg class="tree" viewBox={`0 0 ${width + 90} ${height}`} width={width + 90} height={height} role="group" aria-label="Token tree">
           {places.map(({ node, from, to, y, parentY }) => (
             <g key={node.id} class={`node ${shade(node.reward)}${node.sampled ? "" : " given"}${chosen === node ? " chosen" : ""}`} tabIndex={0} role="button" aria-label={`${node.tokens} tokens, ${node.rollouts.length} rollouts, mean reward ${number(node.reward)}`} onMouseOver={() => setChosen(node)} onFocus={() => setChosen(node)} onClick={() => setChosen(node)}>
               {parentY !== null && <path d={`M${from} ${parentY} V${y}`} stroke-width={1.5} />}
@@ -68,7 +71,7 @@ export function TreePicture({ run, tree }: { run: Run; tree: Group["tree"] }) {
             </g>
           ))}
         </svg>
-      </div>
+      </Scroll>
       <div class="told" role="status">
         {chosen === null ? (
           <p class="muted">Point at a branch, or move with the tab key.</p>

@@ -141,7 +141,7 @@ eval_size: 18
 # otlp: http://localhost:6006   # traces for Phoenix, Langfuse, Jaeger ...
 """
 
-_TEST: Final = '''"""Tests of the agent, its reward and its tasks, which need no model: python -m pytest"""
+_TEST: Final = '''"""Tests of agent, reward and tasks, which need no model: pip install pytest, then python -m pytest"""
 
 import asyncio
 import json
@@ -210,7 +210,7 @@ mini-agentic-rl train --config train.yaml          # measures, trains, measures 
 mini-agentic-rl dashboard outputs/run              # what the agent did, and why a reward is what it is
 mini-agentic-rl eval --agent agent:Agent --dataset tasks --adapter outputs/run/adapter
 mini-agentic-rl serve --adapter outputs/run/adapter --port 8000     # behind an OpenAI-compatible URL
-python -m pytest                                   # the tests of these files; they need no model
+pip install pytest && python -m pytest             # the tests of these files; they need no model
 ```
 
 | file | what it holds | change it to |

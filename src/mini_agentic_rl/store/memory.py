@@ -255,9 +255,7 @@ class MemoryTables:
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         if query.kind == "rollout":
-            page: PaginatedResult[_RolloutRow] = query.page(
-                self._rollout_candidates(query), key=lambda row: row.rollout
-            )
+            page = self._rollout_page(query)
             items = [lifecycle.with_attempt(row.rollout, row.latest) for row in page.items]
             return PaginatedResult.model_construct(items=items, limit=page.limit, offset=page.offset, total=page.total)
         if query.kind == "resources":
@@ -302,6 +300,19 @@ class MemoryTables:
     def _attempt_row(self, rollout_id: str, attempt_id: str) -> _AttemptRow | None:
         row = self._rollouts.get(rollout_id)
         return None if row is None else row.attempts.get(attempt_id)
+
+    def _rollout_page(self, query: Query) -> PaginatedResult[_RolloutRow]:
+        statuses = query.required("status")
+        conditions = (*query.scope, *query.filters)
+        rows = self._rollouts.values()
+        ordered: Iterable[_RolloutRow] = reversed(rows) if query.sort_order == "desc" else rows
+        if not conditions and query.sort_by is None:  # nothing is looked at but the page
+            return query.page_of(ordered, len(rows))
+        if statuses is not None and len(conditions) == 1 and query.sort_by is None:
+            total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
+            if 4 * total >= len(rows):  # many pass: they are nearer in the order of creation than by the index
+                return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
+        return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
 
     def _rollout_candidates(self, query: Query) -> Iterable[_RolloutRow]:
         """Return the rows that may match, in the order of creation, from the narrowest index that applies."""

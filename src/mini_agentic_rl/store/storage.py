@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
@@ -173,16 +174,18 @@ class Query:
     def page(self, candidates: Iterable[T], key: Callable[[T], object] = lambda item: item) -> PaginatedResult[T]:
         """Return the page of candidates that are in stored order; `key` gives the object that has the fields."""
         matching = [item for item in candidates if self._matches(key(item))]
-        total = len(matching)
         if self.sort_by is not None:
             field = self.sort_by
             matching.sort(key=lambda item: _none_first(getattr(key(item), field)), reverse=self.sort_order == "desc")
         elif self.sort_order == "desc":
             matching.reverse()
+        return self.page_of(matching, len(matching))
+
+    def page_of(self, ordered: Iterable[T], total: int) -> PaginatedResult[T]:
+        """Return the page of `total` items that match and are in the order of the query."""
         end = None if self.limit == -1 else self.offset + self.limit
-        return PaginatedResult.model_construct(
-            items=matching[self.offset : end], limit=self.limit, offset=self.offset, total=total
-        )
+        items = list(islice(ordered, self.offset, end))
+        return PaginatedResult.model_construct(items=items, limit=self.limit, offset=self.offset, total=total)
 
     def _matches(self, item: object) -> bool:
         for condition in self.scope:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...tokens import PackedTrees, TokenTree, pack
+from ...tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from ..loop.credit import turn_numbers
 from ..loop.groups import Group, Trajectory
 from ..loop.shaping import overlong_penalty
@@ -36,6 +36,15 @@ class CriticEpisodes:
         starts = np.concatenate([[0], np.cumsum(self.lengths)])
         terms = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in chosen])
         return _pack([self.trajectories[n] for n in chosen]), terms
+
+    def terms_of_records(self) -> Iterator[tuple[CompletionRecord, slice]]:
+        """Yield each trained LLM call with the places of its terms among all."""
+        start = 0
+        for trajectory in self.trajectories:
+            for record, column in zip(trajectory.records, trajectory.credited.column_R, strict=True):
+                if column >= 0:
+                    yield record, slice(start, start + record.trained_tokens)
+                    start += record.trained_tokens
 
 
 def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> CriticEpisodes | None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...policy import Loss, TermStreams, ValueLearner
+from ...policy import Loss, SeenTerms, TermStreams, ValueLearner
 from ..loop.groups import Group, group_metrics
 from ..loop.objective import current_terms, loss_of
 from ..loop.seen_tokens import SeenCall
@@ -42,6 +42,7 @@ class PPOObjective:
         self.learners = learners
         self._settings = settings
         self._updates = dict.fromkeys(learners, 0)
+        self._seen: list[SeenCall] = []
 
     def has_signal(self, group: Group) -> bool:
         """Equal rewards have one too: they may be other than expected."""
@@ -55,12 +56,19 @@ class PPOObjective:
             return metrics
         metrics["tree/tokens"] = float(episodes.packed.token_count)
         alone = self._updates[adapter] < settings.value_warmup_steps
-        metrics |= _learn(self.learners[adapter], episodes, settings, adapter, critic_alone=alone)
+        learner, seen = self.learners[adapter], SeenTerms(episodes.packed.term_count)
+        version = learner.version
+        metrics |= _learn(learner, episodes, settings, adapter, seen, critic_alone=alone)
+        self._seen += [
+            SeenCall(record, version, seen.logprobs_S[terms], seen.entropy_S[terms])
+            for record, terms in episodes.terms_of_records()
+        ]
         self._updates[adapter] += 1
         return metrics
 
     def take_seen(self) -> Sequence[SeenCall]:
-        return ()
+        seen, self._seen = self._seen, []
+        return seen
 
     def save_state(self, folder: Path) -> None:
         critics = folder / _FOLDER
@@ -78,9 +86,19 @@ class PPOObjective:
 
 
 def _learn(
-    learner: ValueLearner, episodes: CriticEpisodes, settings: PPOSettings, adapter: str, *, critic_alone: bool
+    learner: ValueLearner,
+    episodes: CriticEpisodes,
+    settings: PPOSettings,
+    adapter: str,
+    seen: SeenTerms,
+    *,
+    critic_alone: bool,
 ) -> dict[str, float]:
-    """Take all steps on one batch; return the means of their metrics, but the mismatch of the first."""
+    """Take all steps on one batch; return the means of their metrics, but the mismatch of the first.
+
+    What the first pass over the batch finds at each term is put into `seen`: a later minibatch of it finds it under
+    weights that the earlier ones have moved.
+    """
     policy, value = loss_of(settings), ValueLoss(settings.value_clip)
     streams, metrics = _streams(learner, episodes, settings, policy)
     loss: Loss = value if critic_alone else PPOLoss(policy, value, settings.value_coef)
@@ -93,7 +111,11 @@ def _learn(
                 [episodes.lengths[n] for n in chosen], settings.loss_aggregation, settings.max_trajectory_tokens
             )
             own = replace(streams.select(terms), weights_S=torch.from_numpy(weights_N[packed.trajectory_S]))
-            found = learner.forward_backward(packed, loss, own, entropy_gradient="entropy_gradient" in policy.needs)
+            part = SeenTerms(packed.term_count) if epoch == 0 else None
+            bonus = "entropy_gradient" in policy.needs
+            found = learner.forward_backward(packed, loss, own, entropy_gradient=bonus, seen=part)
+            if part is not None:
+                seen.take_part(terms, part)
             steps.append(means(found) | (learner.value_step() if critic_alone else learner.optim_step()))
     names = sorted({name for found in steps for name in found})
     of_all = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}

@@ -32,11 +32,11 @@ def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str,
             speed = measure_speed()
         except Exception as error:  # whatever fails here fails in a training too: it is what was looked for
             hardware.append(Check("Speed test", "fault", f"{type(error).__name__}: {error}"))
-        cores = watch.use().free
+        free = watch.use().free / allowed_cores()
     else:
-        cores = allowed_cores()
+        free = 1.0
     found = recommend(
-        speed, memory=available_memory(), cores=cores, card_memory=_card_memory(), planned_peak=_planned_peak()
+        speed, memory=available_memory(), free=free, card_memory=_card_memory(), planned_peak=_planned_peak()
     )
     checks = [*installation, *hardware]
     return {

@@ -9,7 +9,10 @@ from .finding import Finding
 from .view import RunView, mean
 
 _MISMATCH: Final = 0.05
-"""Nats a token: bfloat16 gives about 0.01 where both sides compute the same."""
+"""Nats a token: bfloat16 gives about 0.01 where both sides compute the same and the policy knows what it wants."""
+_OF_ENTROPY: Final = 0.03
+"""Share of the entropy: rounding moves a token the more, the less sure of it the policy is. The embedded model before
+any training has 0.055 at 3.3 nats, and an agent that is sure of its calls 0.002 at 0.02."""
 _RISEN: Final = 2.0
 _NOTICED: Final = 0.02
 _TAIL: Final = 0.4
@@ -24,11 +27,13 @@ def mismatch_rises(view: RunView) -> Finding | None:
     if not found:
         return None
     before, now = mean(row[0] for row in first), mean(row[0] for row in found)
-    if now < _MISMATCH and not (len(view.steps) > len(first) and now >= _RISEN * before and now >= _NOTICED):
+    entropy = mean(row[0] for row in view.last("entropy"))
+    bound = max(_MISMATCH, _OF_ENTROPY * entropy) if entropy > 0 else _MISMATCH
+    if now < bound and not (len(view.steps) > len(first) and now >= _RISEN * before and now >= _NOTICED):
         return None
     return Finding(
         "mismatch_rises",
-        "fault" if now >= _MISMATCH else "watch",
+        "fault" if now >= bound else "watch",
         "Sampler and learner disagree",
         f"the log-probability of a sampled token differs by {number(now)} nats on average, {number(before)} at first, "
         "so that the update corrects for what never happened",

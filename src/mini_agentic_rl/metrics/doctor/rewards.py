@@ -130,25 +130,54 @@ def failed_rollouts(view: RunView) -> Finding | None:
 
 def reward_not_accuracy(view: RunView) -> Finding | None:
     """Find that the reward rises while the accuracy on held-out tasks falls."""
-    first, last = view.first("reward/mean"), view.last("reward/mean")
-    if len(view.steps) < 2 or not first:
+    fall, rewards = _worst_fall(view), _rewards(view)
+    if fall is None or rewards is None or rewards[1] - rewards[0] < _RISE:
         return None
-    before, after = mean(row[0] for row in first), mean(row[0] for row in last)
-    if len(view.steps) < 2 * len(first):  # the windows overlap: the first step stands for the beginning
-        before, after = first[0][0], last[-1][0]
-    fall = next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
-    if fall is None or after - before < _RISE:
-        return None
-    best, now = fall
     return Finding(
         "reward_not_accuracy",
         "fault",
         "The reward rises and the accuracy falls",
-        f"the reward of training went from {number(before)} to {number(after)}, the accuracy on tasks that are not "
-        f"trained from {percent(best.accuracy)} (step {best.step}) to {percent(now.accuracy)} (step {now.step})",
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(*fall)}",
         "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
         "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
         "`validation_size` keeps the weights that were best",
+    )
+
+
+def accuracy_falls(view: RunView) -> Finding | None:
+    """Find that training makes the policy worse at held-out tasks, and that its reward does not rise either."""
+    fall, rewards = _worst_fall(view), _rewards(view)
+    if fall is None or rewards is None or rewards[1] - rewards[0] >= _RISE:
+        return None
+    return Finding(
+        "accuracy_falls",
+        "fault",
+        "The accuracy falls",
+        f"{_told(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
+        "An update has destroyed more than it taught, often one whose gradient was many times as long as the others "
+        "(the curve grad_norm). Take a smaller `learning_rate`, `loss_aggregation=token`, more rollouts in a step "
+        "(`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
+    )
+
+
+def _rewards(view: RunView) -> tuple[float, float] | None:
+    """Return the mean reward of the first steps and that of the last ones; None of fewer than two steps."""
+    first, last = view.first("reward/mean"), view.last("reward/mean")
+    if len(view.steps) < 2 or not first:
+        return None
+    if len(view.steps) < 2 * len(first):  # the windows overlap: the first step stands for the beginning
+        return first[0][0], last[-1][0]
+    return mean(row[0] for row in first), mean(row[0] for row in last)
+
+
+def _worst_fall(view: RunView) -> tuple[Measured, Measured] | None:
+    return next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
+
+
+def _told(best: Measured, now: Measured) -> str:
+    return (
+        f"the accuracy on tasks that are not trained went from {percent(best.accuracy)} (step {best.step}) "
+        f"to {percent(now.accuracy)} (step {now.step})"
     )
 
 

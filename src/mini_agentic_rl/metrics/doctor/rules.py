@@ -9,7 +9,7 @@ from typing import Final
 from .answers import cut_answers, entropy_gone, no_tool_calls
 from .finding import Finding
 from .machine import mismatch_rises, shared_machine, slow_tail
-from .rewards import equal_rewards, failed_rollouts, no_reward, reward_not_accuracy
+from .rewards import accuracy_falls, equal_rewards, failed_rollouts, no_reward, reward_not_accuracy
 from .view import RunView
 
 RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
@@ -19,6 +19,7 @@ RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
     no_tool_calls,
     cut_answers,
     reward_not_accuracy,
+    accuracy_falls,
     mismatch_rises,
     entropy_gone,
     slow_tail,
