@@ -48,9 +48,11 @@ def _once_for_all_authorities(make: Callable[..., ssl.SSLContext]) -> Callable[.
     """Return what makes one context; who names certificates gets one for himself."""
     made: dict[object, ssl.SSLContext] = {}
 
-    def create_ssl_context(verify: object = True, cert: object = None, trust_env: bool = True) -> ssl.SSLContext:
-        if verify is not True or cert is not None:
-            return make(verify=verify, cert=cert, trust_env=trust_env)
+    def create_ssl_context(
+        verify: object = True, cert: object = None, trust_env: bool = True, **more: object
+    ) -> ssl.SSLContext:
+        if verify is not True or cert is not None or more:
+            return make(verify=verify, cert=cert, trust_env=trust_env, **more)
         chosen = (trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         if chosen not in made:
             made[chosen] = make(trust_env=trust_env)

@@ -129,7 +129,7 @@ def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest
 
 def test_of_requests_whose_body_is_awaited_those_that_send_nothing_make_room():
     limits = RequestLimits(max_awaited_bodies=4)
-    with _serving(limits=limits, within_seconds=60.0) as server, contextlib.ExitStack() as stack:
+    with _serving(limits=limits, within_seconds=600.0) as server, contextlib.ExitStack() as stack:
         head = HEAD + b"Content-Length: 40\r\n\r\n"
         honest = stack.enter_context(_connect(server))
         honest.sendall(head)

@@ -141,11 +141,13 @@ def test_a_long_result_is_written_in_parts_as_it_is_whole():
     [
         (b"\x1a\x00" * 70_000, "more than 65536 messages as `data`"),
         (b"\x1a\x80\x80\x80\x01" + b"\x0a\x00" * (1 << 20), "more than 500000 fields in one message"),
+        (b"\x1a\x80\x80\x80\x09" + b"\x00" * (9 << 21), "more than 16777216 bytes"),
+        (b"\x1a\x8c\x80\x40\x12\x88\x80\x40\x12\x84\x80\x40\x22\x80\x80\x40" + b"\x01" * (1 << 20), "more than 500000"),
         (b"\x1a\x7f", "cut off"),
         (b"\xff" * 11, "cut off"),
         (b"\x1b\x1c", "wire type 3"),
     ],
-    ids=["many data", "many chunks", "cut off", "endless", "group"],
+    ids=["many data", "many chunks", "a large one", "a long shape", "cut off", "endless", "group"],
 )
 def test_a_message_with_too_much_in_it_is_refused_before_it_is_decoded(body, complaint):
     with pytest.raises(BadRequestError, match=complaint):

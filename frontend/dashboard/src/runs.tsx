@@ -33,7 +33,7 @@ export function Runs({ runs, route, theme }: { runs: Run[]; route: Route; theme:
     for (const name of names.split("\n").filter(Boolean)) {
       get<Curves>(`runs/${encodeURIComponent(name)}/curves`, abort.signal).then(
         (found) => setCurves((before) => (before[name]?.rows === found.rows && found.rows ? before : { ...before, [name]: found })),
-        () => undefined,
+        () => setCurves((before) => ({ [name]: { rows: 0, series: {} }, ...before })),
       );
     }
     return () => abort.abort();
@@ -136,6 +136,7 @@ function Charts({ runs, all, curves, smooth, wanted, theme }: { runs: Run[]; all
     () => runs.flatMap((run) => (run.resumes ?? []).map((one) => ({ step: one.step, color: color(all.indexOf(run)) }))),
     [runs.map((run) => `${run.name} ${run.resumes?.length}`).join(), theme],
   );
+  if (runs.some((run) => run.state !== "store" && !(run.name in curves)) && !charts.length) return <p class="loading">Loading …</p>;
   if (!charts.length) return <p class="muted">{wanted ? "No metric has this in its name." : "No numbers were logged yet."}</p>;
   return (
     <>

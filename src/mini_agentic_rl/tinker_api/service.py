@@ -115,6 +115,7 @@ class TinkerService:
         self.promises.drop(session_id)
         for model in session.models.values():
             await self.trainings.end(model)
+        await self._snapshots.end(session_id)
 
     async def _make_room(self) -> None:
         """End sessions whose clients seem to be gone, because another one needs the place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 from ..policy import Policy
@@ -18,7 +18,7 @@ class Snapshots:
 
     Args:
         folder: for the copies; removed at the end.
-        most: copies that are kept; beyond it those that were used longest ago are dropped.
+        most: copies that are kept; beyond it those that were used longest ago are dropped, of the client that has most.
     """
 
     def __init__(self, policy: Policy, folder: Path, most: int) -> None:
@@ -26,6 +26,8 @@ class Snapshots:
         self._folder = folder
         self._most = most
         self._kept: OrderedDict[str, SavedWeights] = OrderedDict()
+        self._sessions: dict[str, str] = {}
+        """The session that each copy belongs to."""
         self._made = 0
 
     async def take(self, model: ClientModel) -> SavedWeights:
@@ -46,10 +48,23 @@ class Snapshots:
         await self._policy.run_async(lambda: adapter.save(folder, optimizer=False))
         model.snapshot = (adapter.changes, weights)
         self._kept[weights.key] = weights
+        self._sessions[weights.key] = model.model_id.split(":")[0]
         while len(self._kept) > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            await asyncio.to_thread(shutil.rmtree, oldest.folder, ignore_errors=True)
+            counts = Counter(self._sessions[key] for key in self._kept)
+            most = max(counts.values())
+            await self._drop(next(key for key in self._kept if counts[self._sessions[key]] == most))
         return weights
+
+    async def end(self, session_id: str) -> None:
+        """Drop the copies of a client that has gone."""
+        for key in [key for key in self._kept if self._sessions[key] == session_id]:
+            await self._drop(key)
+
+    async def _drop(self, key: str) -> None:
+        weights = self._kept.pop(key, None)
+        self._sessions.pop(key, None)
+        if weights is not None:
+            await asyncio.to_thread(shutil.rmtree, weights.folder, ignore_errors=True)
 
     def use(self, weights: SavedWeights) -> None:
         """Note that weights are sampled with.

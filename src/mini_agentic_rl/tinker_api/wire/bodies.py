@@ -18,6 +18,8 @@ def _few_and_short(stop: Any) -> Any:
     ends = stop if isinstance(stop, list) else [stop]
     if len(ends) > _MOST_ENDS or any(isinstance(end, str) and len(end) > _LONGEST_END for end in ends):
         raise ValueError(f"at most {_MOST_ENDS} ends are taken, texts of at most {_LONGEST_END} characters")
+    if any(isinstance(end, int) and not 0 <= end < 2**31 for end in ends):
+        raise ValueError("a token id has at most 31 bits")
     return stop
 
 

@@ -104,12 +104,19 @@ def _inner() -> dict[str, dict[int, tuple[str, str]]]:
     return found
 
 
+_PACKED: Final = {
+    name: frozenset(int(line.split()[0]) for line in fields if line.endswith("[int64]"))
+    for name, fields in _FIELDS.items()
+}
+"""Of each message the fields that are lists of numbers."""
 _INNER: Final = _inner()
 """Of each message the fields that are messages: number, and name and type."""
 _MOST_FIELDS: Final = 4_000_000
 """Most fields of one body, at all levels; a sequence with five tensors has about 40."""
 _MOST_FIELDS_OF_ONE: Final = 500_000
 """Most fields of one message that is decoded in one call."""
+_MOST_BYTES_OF_ONE: Final = 16 * 1024 * 1024
+"""Most bytes of one such message, which is copied in one call: half a million tokens with four tensors."""
 _MOST_OTHERS: Final = 1000
 """Most fields beside those messages."""
 _VARINT, _BYTES = 0, 2
@@ -155,6 +162,8 @@ def _split(name: str, body: bytes, field: str, most: int) -> tuple[bytes, list[t
             ):
                 raise ValueError(f"there are more than {_MOST_OTHERS} fields beside `{field}`")
             continue
+        if end - content > _MOST_BYTES_OF_ONE:
+            raise ValueError(f"one message of `{field}` has more than {_MOST_BYTES_OF_ONE} bytes")
         within = _count(kind, body, content, end)
         fields += 1 + within
         parts.append((content, end))
@@ -174,7 +183,8 @@ def _count(name: str, body: bytes, start: int, end: int) -> int:
     while waiting and count <= _MOST_FIELDS_OF_ONE:
         name, start, end = waiting.pop()
         for number, _, content, stop in _fields_of(body, start, end):
-            count += 1
+            # Numbers of a packed list are fields as well: each has a byte, and becomes an object.
+            count += 1 if number not in _PACKED[name] else 1 + stop - content
             if count > _MOST_FIELDS_OF_ONE:
                 break
             inner = _INNER[name].get(number)
