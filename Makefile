@@ -134,9 +134,9 @@ test-notebooks: $(INSTALLED_DOCS)
 test-tau2: $(INSTALLED_TAU2)
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
 
-# Runners on a Ray cluster of two nodes, which is started on this computer.
+# Runners and samplers on a Ray cluster of two nodes, which is started on this computer. With VLLM_PYTHON real vLLM too.
 test-ray: $(INSTALLED_RAY)
-	$(VENV_RAY)/bin/python -m pytest -n 0 tests/ray_cluster $(ARGS)
+	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON)) $(VENV_RAY)/bin/python -m pytest -n 0 tests/ray_cluster $(ARGS)
 
 # Most of the suite, with the oldest version of each requirement that pyproject.toml allows.
 test-oldest: $(INSTALLED_OLDEST)

@@ -80,15 +80,15 @@ class RayCluster:
         except (ValueError, TypeError) as error:
             raise _bad_environment(error) from error
 
-    def why_waiting(self, cpus: float, gpus: float) -> str:
-        """Say what an actor that needs so much waits for."""
+    def why_waiting(self, cpus: float, gpus: float, who: str = "runner") -> str:
+        """Say what an actor that needs so much waits for; `who` begins the names of the two settings as well."""
         asked = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
         has = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
         if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in has):
-            return f"no node of the cluster has the {asked} that a runner asks for (`runner_cpus`, `runner_gpus`)"
+            return f"no node of the cluster has the {asked} that a {who} asks for (`{who}_cpus`, `{who}_gpus`)"
         free = self._ray.available_resources()
         spare = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
-        return f"a runner asks for {asked} (`runner_cpus`, `runner_gpus`), and {spare} of the cluster are free"
+        return f"a {who} asks for {asked} (`{who}_cpus`, `{who}_gpus`), and {spare} of the cluster are free"
 
 
 class RayActor:
@@ -106,17 +106,14 @@ class RayActor:
             UserError: the environment cannot be made.
             Exception: whatever the method raised.
         """
-        errors = self._ray.exceptions
         result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
         result.add_done_callback(_look_at)
-        try:
+        with _errors_told(self._ray.exceptions):
             return await asyncio.shield(result)
-        except errors.RuntimeEnvSetupError as error:
-            raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
-        except errors.RayTaskError as error:
-            raise error.as_instanceof_cause() from error
-        except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
-            raise ActorLostError(_reason(error)) from error
+
+    def ask(self, method: str, *arguments: Any) -> RayAnswer:
+        """Call a method, for whoever has no event loop to wait on; returns what its result is read from."""
+        return RayAnswer(self._ray, getattr(self._handle, method).remote(*arguments))
 
     def tell(self, method: str) -> None:
         """Call a method and do not wait for it; what becomes of the call is nobody's business."""
@@ -128,13 +125,55 @@ class RayActor:
             self._ray.kill(self._handle, no_restart=True)
 
 
+class RayAnswer:
+    """The result of a call, which may not be there yet."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray = ray
+        self._reference = reference
+
+    def result(self, seconds: float) -> Any:
+        """Return what the method returned. Blocks; may be asked again.
+
+        Raises:
+            TimeoutError: it has not, within so many seconds.
+            ActorLostError: the actor is no more.
+            UserError: the environment cannot be made.
+            Exception: whatever the method raised.
+        """
+        try:
+            with _errors_told(self._ray.exceptions):
+                return self._ray.get(self._reference, timeout=seconds)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise TimeoutError(f"an actor has not answered within {seconds:g} s") from error
+
+
 @contextmanager
-def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayCluster]:
+def _errors_told(errors: Any) -> Iterator[None]:
+    """Raise what becomes of a call as `RayActor.call` says."""
+    try:
+        yield
+    except errors.RuntimeEnvSetupError as error:
+        raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
+    except errors.RayTaskError as error:
+        raise error.as_instanceof_cause() from error
+    except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+        raise ActorLostError(_reason(error)) from error
+
+
+def address_of_node() -> str:
+    """Return the address by which other nodes reach this one; in an actor."""
+    return str(_imported().util.get_node_ip_address())
+
+
+@contextmanager
+def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_address") -> Iterator[RayCluster]:
     """Connect to a cluster, or start one; leave it, and end it, afterwards. A connection that is there is used.
 
     Args:
         address: as `RaySettings.address`.
         environment: Ray's runtime environment for actors.
+        setting: the one that the address stands in.
 
     Raises:
         UserError: there is no such cluster, Ray does not take the environment, or is not installed.
@@ -144,15 +183,16 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
         raise UserError(
             f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
             "on one of its nodes, with `auto`",
-            setting="ray_address",
+            setting=setting,
         )
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with contextlib.ExitStack() as stack:
         options: dict[str, Any] = {"address": address}
         if address == "local":
             folder = stack.enter_context(_folder())
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
-            if os.environ["RAY_AUTH_MODE"] == "token" and not os.environ.get("RAY_AUTH_TOKEN_PATH"):
+            if "ray" not in sys.modules:  # an imported one has read whether there are to be tokens
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
+            if os.environ.get("RAY_AUTH_MODE") == "token" and not os.environ.get("RAY_AUTH_TOKEN_PATH"):
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home folder
             options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, "_temp_dir": folder}
         ray = _imported()
@@ -160,7 +200,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
-        _check_head(address)
+        _check_head(address, setting)
         stack.callback(_leave, ray)
         if environment:
             options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
@@ -169,12 +209,12 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
                 ray.init(**options, configure_logging=False, logging_level=logging.ERROR)
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise _bad_environment(error) from error
-            except (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
-                raise UserError(_no_cluster(address, error), setting="ray_address") from error
+            except Exception as error:  # Ray raises bare ones too, as where the machine is too busy for it to start
+                raise UserError(_no_cluster(address, error), setting=setting) from error
         yield RayCluster(ray, {})
 
 
-def _check_head(address: str) -> None:
+def _check_head(address: str, setting: str) -> None:
     """Check that somebody listens at an address; Ray itself would try for minutes.
 
     Raises:
@@ -186,7 +226,7 @@ def _check_head(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
-        raise UserError(_no_cluster(address, error), setting="ray_address") from error
+        raise UserError(_no_cluster(address, error), setting=setting) from error
 
 
 def _imported() -> Any:

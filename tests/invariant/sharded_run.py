@@ -1,14 +1,18 @@
 """Learning on one rank, or on several that hold a part of the base each.
 
-`sharded_run.py learn FOLDER` learns from given trees; `sharded_run.py train FOLDER URL` trains an agent whose rollouts
-the server at that address samples.
+`sharded_run.py learn FOLDER` learns from given trees; `sharded_run.py train FOLDER URL [--resume] [--end]` trains an
+agent whose rollouts the server at that address samples, and with `--end` has it told to end after the first step.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -104,6 +108,14 @@ def learn(folder: Path) -> None:
     policy.close()
 
 
+class Ending(MetricsLogger):
+    """Ends the run after a step."""
+
+    def log(self, metrics: Mapping[str, Any], *, step: int) -> None:
+        if step == 1 and "--end" in sys.argv:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def train(folder: Path, url: str) -> None:
     """Train an agent for two steps."""
     tokenizer = tiny_tokenizer()
@@ -128,7 +140,7 @@ def train(folder: Path, url: str) -> None:
         hooks=[AnyReward()],
         n_runners=6,
         output_dir=folder,
-        logger=MetricsLogger(),
+        logger=Ending() if "--end" in sys.argv else MetricsLogger(),
         resume="--resume" in sys.argv,
     ).fit(Letters(), TASKS)
 

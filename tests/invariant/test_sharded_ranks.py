@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,24 +44,53 @@ def test_two_ranks_with_half_of_the_layers_each_learn_what_one_does(tmp_path):
     assert alone["held"] - together["held"] == layers // 2
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server():
-    found = VllmWireServer(tiny_model(len(tiny_tokenizer())))
+    found = VllmWireServer(tiny_model(len(tiny_tokenizer())), deterministic=True)
     yield found
     found.close()
 
 
-def test_a_training_in_parts_samples_at_a_server_with_each_version(server, tmp_path):
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def unbroken(server, tmp_path_factory):
+    """Return the folder of a training in parts that nothing interrupts, and what the server has loaded for it."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
     run_on_ranks(2, SCRIPT, "train", str(folder), server.url)
+    loaded, salts = list(server.ever_loaded), {asked.salt for asked in server.asked}
+    server.ever_loaded.clear()
+    return folder, loaded, salts
+
+
+def test_a_training_in_parts_samples_at_a_server_with_each_version(unbroken):
+    folder, loaded, salts = unbroken
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 2
-    versions = [name.partition(".")[0] for name in server.ever_loaded]
+    versions = [name.partition(".")[0] for name in loaded]
     assert versions == ["default@v0", "default@v1"]  # nothing is sampled after the last step
-    assert {asked.salt.partition(".v")[2][0] for asked in server.asked if not asked.salt.startswith("base")} == {*"01"}
+    assert {salt.partition(".v")[2][0] for salt in salts if not salt.startswith("base")} == {*"01"}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] == "step_2"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     assert max(row["mismatch/mean_abs"] for row in rows if "mismatch/mean_abs" in row) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def interrupted(server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    run_on_ranks(2, SCRIPT, "train", str(folder), server.url, "--end", expect={0: 143})
+    assert not (folder / "summary.json").exists()
+    return folder
+
+
+@pytest.mark.parametrize("count", [2, 1])
+def test_a_training_in_parts_goes_on_from_its_checkpoint_in_parts_or_whole(
+    count, unbroken, interrupted, server, tmp_path
+):
+    folder = shutil.copytree(interrupted, tmp_path / "run")
+    server.ever_loaded.clear()
+    run_on_ranks(count, SCRIPT, "train", str(folder), server.url, "--resume")
+    assert [name.partition(".")[0] for name in server.ever_loaded] == ["default@v1"]
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
+    assert _apart(unbroken[0], folder) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,18 @@ def test_all_rollouts_end_though_a_node_dies_with_its_runners(cluster: Any, tmp_
 
         (tmp_path / f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}").touch()
         subprocess.Popen(["sh", "-c", "sleep 300 & wait"], start_new_session=True)
+        until_one_runs_on_the_third()  # else the others may have run all of them before it has a runner
         time.sleep(1.0)
         return 1.0
 
-    def kill() -> None:
-        while not any(path.name.startswith(third.node_id) for path in tmp_path.iterdir()):
+    def until_one_runs_on_the_third(node_id: str = third.node_id) -> None:
+        end = time.monotonic() + SECONDS
+        while not any(path.name.startswith(node_id) for path in tmp_path.iterdir()):
+            assert time.monotonic() < end, "no runner has come to the third node"
             time.sleep(0.02)
+
+    def kill() -> None:
+        until_one_runs_on_the_third()
         cluster.remove_node(third, allow_graceful=False)
 
     store = InMemoryLightningStore()

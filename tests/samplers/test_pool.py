@@ -204,6 +204,23 @@ async def test_an_answer_goes_on_elsewhere_from_its_tokens_and_the_lost_server_c
         assert got == {1}
 
 
+async def test_a_server_that_is_started_again_elsewhere_is_asked_there(base, tmp_path):
+    class Elsewhere:
+        url = ""
+
+        def restart(self):
+            self.url = on.servers[1].url
+
+    with stage(base, tmp_path, servers=2) as on:
+        await on.publish()
+        moved = on.pool.replicas[0]
+        moved.server = Elsewhere()
+        moved.server.url = moved.url
+        on.servers[0].kill()
+        await until(lambda: moved.url == on.servers[1].url and moved.well)
+        assert {delta.version for delta in await on.deltas()} == {0}
+
+
 async def test_a_server_that_restarts_between_two_looks_is_brought_up_before_it_is_asked_again(base, tmp_path):
     with stage(base, tmp_path) as on:
         await on.publish()

@@ -10,7 +10,8 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.samplers import SamplerSettings
-from mini_agentic_rl.samplers.started import ServedModel, StartedServers
+from mini_agentic_rl.samplers.started import start_here
+from mini_agentic_rl.samplers.vllm_process import ServedModel
 
 MODEL = ServedModel(folder="nowhere", dtype="float32", rank=4, adapters=1, on_cpu=True)
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is not None, reason="this envi
 
 def start(folder, **given):
     told: list[str] = []
-    StartedServers(SamplerSettings(sampler="vllm", **given), MODEL, folder, told.append).close()
+    start_here(SamplerSettings(sampler="vllm", **given), MODEL, folder, told.append).close()
     return told
 
 
@@ -37,3 +38,11 @@ def test_a_server_that_ends_while_it_starts_is_told_with_its_reason_and_its_log(
     with pytest.raises(UserError, match=r"No module named.*vllm.*vllm-0\.log") as caught:
         start(tmp_path, vllm_python=Path(sys.executable))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"sampler": "vllm", "sampler_url": ["http://a"]}, {"sampler": "sglang", "sampler_url": ["http://a"]}]
+)
+def test_servers_on_ray_are_those_of_vllm_that_nobody_else_has_started(given):
+    with pytest.raises(ValueError, match="`sampler_ray` starts servers of `sampler=vllm`"):
+        SamplerSettings(sampler_ray="auto", **given)

@@ -69,6 +69,9 @@ class VllmWireServer:
     """Offer `/inference/v1/generate` as well."""
     port: int = 0
     host: str = "127.0.0.1"
+    api_key: str | None = None
+    deterministic: bool = False
+    """Sample what depends on prompt and seed alone, to the last bit."""
 
     def __post_init__(self) -> None:
         self.faults = Faults()
@@ -76,7 +79,7 @@ class VllmWireServer:
         self.loaded: dict[str, str] = {}
         """Slot of each name."""
         self.ever_loaded: list[str] = []
-        engine = EngineSettings(cache_mib=8)
+        engine = EngineSettings(cache_mib=8, deterministic=self.deterministic)
         if self.lora is None:
             self.policy = Policy.load(self.model, lora=None, engine=engine, device="cpu")
             self.slots: list[str] = []
@@ -125,6 +128,9 @@ class VllmWireServer:
 
         @app.middleware("http")
         async def ill(request: Request, call_next: Any) -> Any:
+            guarded = self.api_key is not None and request.url.path.startswith(("/v1", "/inference"))
+            if guarded and request.headers.get("authorization") != f"Bearer {self.api_key}":
+                return _error(401, "Unauthorized")
             return PlainTextResponse("ill", 503) if self.faults.ill else await call_next(request)
 
         @app.get("/health")

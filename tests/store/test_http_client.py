@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -249,6 +250,38 @@ async def test_waiting_goes_on_over_several_requests(
     assert not working.done()
     await server.enqueue_rollout("work")
     assert await working is True
+
+
+async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_once() -> None:
+    class Counting(InMemoryLightningStore):
+        under_way = most = asked = 0
+
+        async def query_workers(self, *args: Any, **kwargs: Any) -> Any:
+            Counting.under_way += 1
+            Counting.most = max(Counting.most, Counting.under_way)
+            await asyncio.sleep(0.005)
+            Counting.under_way -= 1
+            return await super().query_workers(*args, **kwargs)
+
+        async def wait_for_work(self, timeout: float) -> bool:
+            Counting.asked += 1
+            return await super().wait_for_work(timeout)
+
+    server = LightningStoreServer(Counting(), port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    waiting = [asyncio.create_task(client.wait_for_work(600)) for _ in range(300)]
+    hasty = [asyncio.create_task(client.wait_for_work(0.01)) for _ in range(10)]
+    await asyncio.gather(*(client.query_workers() for _ in range(300)))
+    assert 1 < Counting.most <= 48
+    assert not any(await asyncio.gather(*hasty))
+    assert not any(one.done() for one in waiting)
+    waiting[0].cancel()
+    await client.enqueue_rollout("work")
+    assert await asyncio.gather(*waiting[1:]) == [True] * 299
+    assert Counting.asked <= 3
+    await client.close()
+    await server.close()
 
 
 async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) -> None:

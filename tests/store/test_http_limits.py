@@ -72,13 +72,14 @@ async def test_a_client_that_is_refused_for_too_long_says_which_bound_it_was(ser
 
 async def test_requests_that_wait_take_no_place(serve: Serve) -> None:
     server, client = await serve(max_concurrent_requests=20)
-    waits = [asyncio.create_task(client.wait_for_work(3600)) for _ in range(100)]
+    rollout = await client.start_rollout("task")
+    wait = {"rollout_ids": [rollout.rollout_id], "timeout": 3600}
+    waits = [asyncio.create_task(client.wait_for_rollouts(**wait)) for _ in range(100)]
     while server._thread.admission.active < 100:
         await asyncio.sleep(0.01)
     async with asyncio.timeout(120):
-        rollout = await client.enqueue_rollout("task")
-        assert await asyncio.gather(*waits) == [True] * 100
-    assert await client.get_rollout_by_id(rollout.rollout_id) is not None
+        await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert [len(ended) for ended in await asyncio.gather(*waits)] == [1] * 100
 
 
 @asynccontextmanager

@@ -16,11 +16,13 @@ from ..errors import UserError
 from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler
+from .on_ray import start_on_ray
 from .own import PolicySampler
 from .pool import Probing, Replica, SamplerPool
 from .scores import PolicyScores
 from .settings import SamplerSettings
-from .started import ServedModel, StartedServers
+from .started import StartedServers, start_here
+from .vllm_process import ServedModel
 from .wire import SglangWire, VllmWire, Wire
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
@@ -65,26 +67,27 @@ def make_sampler(
     rank = model.rank
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    key = os.environ.get(KEY_VARIABLE)
     started: StartedServers | None = None
     if not settings.sampler_url:
-        started = StartedServers(
-            settings,
-            ServedModel(
-                folder=model_folder,
-                dtype=str(model.dtype).removeprefix("torch."),
-                rank=rank,
-                adapters=len(model.versions),
-                on_cpu=model.device.type == "cpu",
-            ),
-            folder,
-            note,
+        served = ServedModel(
+            folder=model_folder,
+            dtype=str(model.dtype).removeprefix("torch."),
+            rank=rank,
+            adapters=len(model.versions),
+            on_cpu=model.device.type == "cpu",
         )
+        if settings.sampler_ray is None:
+            started = start_here(settings, served, folder, note)
+        else:
+            key = key or secrets.token_urlsafe(32)
+            started = start_on_ray(settings, served, folder, key, note)
     try:
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
         replicas = (
-            [Replica(url, _wire(settings, url)) for url in urls]
+            [Replica(url, _wire(settings, url, key)) for url in urls]
             if started is None
-            else [Replica(server.url, _wire(settings, server.url), server) for server in started.servers]
+            else [Replica(server.url, _wire(settings, server.url, key), server) for server in started.servers]
         )
         default = _FLOAT32_BOUND if model.dtype == torch.float32 else _HALF_BOUND
         pool = SamplerPool(
@@ -123,8 +126,7 @@ def _plugged(settings: SamplerSettings, policy: Policy, base_name: str, prompts:
     return made
 
 
-def _wire(settings: SamplerSettings, url: str) -> Wire:
-    key = os.environ.get(KEY_VARIABLE)
+def _wire(settings: SamplerSettings, url: str, key: str | None) -> Wire:
     client = httpx.AsyncClient(
         base_url=url,
         headers={} if key is None else {"Authorization": f"Bearer {key}"},

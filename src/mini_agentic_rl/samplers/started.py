@@ -1,85 +1,82 @@
-"""vLLM servers that are started for a run, in their own environment where need be, and end with it."""
+"""vLLM servers that are started for a run and end with it: here, or on the nodes of a Ray cluster (`on_ray.py`)."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import shlex
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import httpx
+from typing import Final, Protocol
 
 from ..errors import UserError
-from ..processes import at_death, kill_group, start_child
 from .settings import SamplerSettings
-
-logger = logging.getLogger(__name__)
+from .vllm_process import ServedModel, StartedVllm, free_ports, python_of_vllm, serve_command, serve_environment
 
 _TOLD_SECONDS: Final = 15.0
 """Between two notes of a server that is still starting."""
 _LOOK_SECONDS: Final = 0.5
-_ENDING_SECONDS: Final = 20.0
-_RESTARTS: Final = 5
-_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Bounds on ranks that vLLM knows."""
-_SHOWN: Final = 300
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """The model that a server is started for."""
+class Server(Protocol):
+    """A server that is started for a run."""
 
-    folder: str
-    """Folder or id of the base model."""
-    dtype: str
-    """Number format of the learner's weights."""
-    rank: int | None
-    """Largest rank of the adapters; None where all weights are trained."""
-    adapters: int
-    """Number of adapters."""
-    on_cpu: bool
-    """True if the learner computes on a CPU, where compiling a graph costs a server more than it saves."""
+    @property
+    def url(self) -> str:
+        """Its address, once it is known; another one where it was started again elsewhere."""
+
+    @property
+    def log(self) -> Path:
+        """File for all that it prints."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def is_well(self) -> bool:
+        """Return whether it answers.
+
+        Raises:
+            UserError: it cannot be started, or has ended instead.
+        """
+
+    def restart(self) -> None:
+        """See `StartedServer.restart`."""
+
+    def last_line(self) -> str:
+        """Return the last thing it said."""
+
+    def advice(self) -> str:
+        """Return what to do where it takes too long to start."""
+
+    def ask_to_end(self) -> None:
+        """Ask it to end."""
+
+    def end(self) -> None:
+        """Wait for its end, and make it where it does not come."""
 
 
 class StartedServers:
     """Starts servers, and waits until all of them are well.
 
     Args:
-        settings: how many, and their environment.
-        model: what they serve.
-        folder: where their logs go.
+        servers: those to start.
+        timeout: seconds that they may take to be well.
         note: told of what takes long.
+        leave: called when they have ended.
 
     Raises:
-        UserError: vLLM is not there, or a server does not start; the message names its log.
+        UserError: a server does not start; the message says what to do.
     """
 
     def __init__(
-        self, settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
+        self,
+        servers: Sequence[Server],
+        timeout: float,
+        note: Callable[[str], None],
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
-        python = _python(settings)
-        ports = _free_ports(settings.sampler_replicas)
-        self.servers = [
-            StartedVllm(
-                _command(python, model, port, settings.sampler_args),
-                _environment(model),
-                f"http://127.0.0.1:{port}",
-                folder / f"vllm-{number}.log",
-                settings.sampler_timeout,
-            )
-            for number, port in enumerate(ports)
-        ]
+        self.servers = tuple(servers)
+        self._leave = leave
         try:
-            self._wait(settings.sampler_timeout, note)
+            self._wait(timeout, note)
         except BaseException:
             self.close()
             raise
@@ -96,8 +93,7 @@ class StartedServers:
             now = time.monotonic()
             if left and now - begun > timeout:
                 raise UserError(
-                    f"vLLM was not ready after {timeout:.0f} seconds: look into {left[0].log}, or give it longer",
-                    setting="sampler_timeout",
+                    f"vLLM was not ready after {timeout:.0f} seconds: {left[0].advice()}", setting="sampler_timeout"
                 )
             if left and now - told > _TOLD_SECONDS:
                 told = now
@@ -108,150 +104,39 @@ class StartedServers:
 
     def close(self) -> None:
         """End all of them."""
-        for server in self.servers:
-            server.ask_to_end()
-        for server in self.servers:
-            server.end()
+        try:
+            for server in self.servers:
+                server.ask_to_end()
+            for server in self.servers:
+                server.end()
+        finally:
+            self._leave()
 
 
-class StartedVllm:
-    """One server process, started again when it has ended.
+def start_here(
+    settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
+) -> StartedServers:
+    """Start servers on this computer, at its loopback address.
 
     Args:
-        command: starts it.
-        environment: of the process.
-        url: where it will answer.
-        log: file for all that it prints.
-        timeout: seconds that it may take to be well.
+        settings: how many, and their environment.
+        model: what they serve.
+        folder: where their logs go.
+        note: told of what takes long.
+
+    Raises:
+        UserError: vLLM is not there, or a server does not start; the message names its log.
     """
-
-    def __init__(self, command: list[str], environment: dict[str, str], url: str, log: Path, timeout: float) -> None:
-        self.url = url
-        self.log = log
-        self._command = command
-        self._environment = environment
-        self._timeout = timeout
-        self._process: subprocess.Popen[Any] | None = None
-        self._revoke: Callable[[], None] = lambda: None
-        self._starts = 0
-        self._asked = 0.0
-        """Time at which it was first found ill since it was started, or 0."""
-
-    def start(self) -> None:
-        """Start the process."""
-        self._starts += 1
-        self._asked = 0.0
-        with self.log.open("ab") as log:
-            self._process = start_child(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
-        # Its engine is a process of its own, which the death of the server's would leave behind.
-        self._revoke = at_death("mini_agentic_rl.processes.children", "kill_group", self._process.pid)
-
-    def is_well(self) -> bool:
-        """Return whether it answers.
-
-        Raises:
-            UserError: it has ended instead.
-        """
-        if self._process is not None and self._process.poll() is not None:
-            raise UserError(
-                f"vLLM ended while it started: {self.last_line()} (all of it in {self.log})", setting="sampler"
-            )
-        try:
-            return httpx.get(f"{self.url}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
-
-    def restart(self) -> None:
-        """See `StartedServer.restart`."""
-        now = time.monotonic()
-        self._asked = self._asked or now
-        if self._process is None or (self._process.poll() is None and now - self._asked < self._timeout):
-            return
-        if self._starts > _RESTARTS:
-            raise UserError(f"vLLM has ended {self._starts} times: look into {self.log}", setting="sampler")
-        self.end()
-        logger.warning("vLLM at %s has ended and is started again; its log is %s", self.url, self.log)
-        self.start()
-
-    def last_line(self) -> str:
-        """Return the last thing it said that sounds like a reason, or else the last thing."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return "it has said nothing"
-        said = [line.strip() for line in lines if line.strip()]
-        blamed = [line for line in said if "Error" in line and "Traceback" not in line]
-        dead = self._process is not None and self._process.poll() is not None
-        return ((blamed if dead and blamed else said) or ["it has said nothing"])[-1][-_SHOWN:]
-
-    def ask_to_end(self) -> None:
-        """Ask the process to end."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-
-    def end(self) -> None:
-        """Wait for its end, and make it where it does not come."""
-        if self._process is None:
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDING_SECONDS)
-        kill_group(self._process.pid)
-        self._process.wait()
-        self._revoke()
-
-
-def _python(settings: SamplerSettings) -> str:
-    if settings.vllm_python is not None:
-        if not settings.vllm_python.is_file():
-            raise UserError(f"there is no Python at {settings.vllm_python}", setting="vllm_python")
-        return str(settings.vllm_python.absolute())
-    if find_spec("vllm") is None:
-        raise UserError(
-            "vLLM is not installed in this environment: give the Python of one that has it as `vllm_python`, or the "
-            "address of a server that runs as `sampler_url`",
-            setting="sampler",
+    python = python_of_vllm(settings)
+    host = "127.0.0.1"
+    servers = [
+        StartedVllm(
+            serve_command(python, model, host, port, settings.sampler_args),
+            serve_environment(model),
+            f"http://{host}:{port}",
+            folder / f"vllm-{number}.log",
+            settings.sampler_timeout,
         )
-    return sys.executable
-
-
-def _command(python: str, model: ServedModel, port: int, further: str) -> list[str]:
-    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model.folder]
-    command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port), "--dtype", model.dtype]
-    # What the learner computes: after the temperature, and with no sampling defaults of the model's own.
-    command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    command += ["--enable-prompt-tokens-details"]
-    if model.rank is not None:
-        held = 3 * model.adapters  # those that requests begin with, and older ones that others end with
-        rank = next((bound for bound in _RANKS if bound >= model.rank), model.rank)
-        command += ["--enable-lora", "--max-lora-rank", str(rank)]
-        command += ["--max-loras", str(held), "--max-cpu-loras", str(2 * held)]
-    if model.on_cpu:
-        command += ["--enforce-eager"]
-    return [*command, *shlex.split(further)]
-
-
-def _environment(model: ServedModel) -> dict[str, str]:
-    own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if model.rank is None:
-        own["VLLM_SERVER_DEV_MODE"] = "1"
-    # What this process imports from is nothing to another environment.
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return own | inherited
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        for number, port in enumerate(free_ports(host, settings.sampler_replicas))
+    ]
+    return StartedServers(servers, settings.sampler_timeout, note)

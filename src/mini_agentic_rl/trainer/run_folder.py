@@ -38,6 +38,7 @@ from ..files import (
 )
 from ..metrics import read_metrics
 from ..redaction import without_secrets_within
+from ..samplers import SamplerSettings
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
 from .pictures import PICTURE_FORMATS
@@ -102,6 +103,9 @@ class RunFolder:
             "n_runners",
             "ranks",
             "rank_timeout",
+            "shard",
+            "sampling",
+            *SamplerSettings.model_fields,
             "strategy",
             "ray_address",
             "runner_cpus",

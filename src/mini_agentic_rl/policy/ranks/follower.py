@@ -27,6 +27,7 @@ from ...processes import asked_to_stop
 from ...tokens import TokenDelta, TokenRequest
 from ..errors import PolicyError
 from ..launch import Launch
+from ..network_interface import choose_interface
 from ..policy import Policy
 from ..rank_group import RankGroup
 from ..settings import RankSettings
@@ -203,6 +204,8 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     take_share(launch.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if not launch.on_one_node:
+        choose_interface(launch.address)
     return RankGroup.join(store, launch.rank, launch.size, device, settings.group_seconds)
 
 

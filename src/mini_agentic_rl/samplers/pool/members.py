@@ -169,6 +169,10 @@ class Members:
             await asyncio.to_thread(replica.server.restart)
         except UserError as error:
             self.failure = self.failure or error
+            return
+        if replica.server.url != replica.url:
+            logger.info("the sampler %s is now at %s", replica.url, replica.server.url)
+            replica.move(replica.server.url)
 
     async def _bring_back(self, replica: Replica) -> None:
         """Bring a server up to the current versions before it gets requests again."""

@@ -23,6 +23,10 @@ _TOLD_SECONDS: Final = 15.0
 class StartedServer(Protocol):
     """A server that the pool has started itself."""
 
+    @property
+    def url(self) -> str:
+        """Its address, which may be another one after a restart."""
+
     def restart(self) -> None:
         """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
 
@@ -96,6 +100,11 @@ class Replica:
                 on_chunk(chunk)
         finally:
             await stream.aclose()
+
+    def move(self, url: str) -> None:
+        """Ask at another address from now on, where the server was started again elsewhere. It is not well then."""
+        self.url = url
+        self.wire.client.base_url = url
 
     def lose(self, reason: str) -> None:
         """Take the server out; its answers go on elsewhere."""

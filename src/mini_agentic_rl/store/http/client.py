@@ -79,6 +79,8 @@ class LightningStoreClient(ForwardingStore):
         self._connection = Connection(self.server_address_root, **self._settings)
         self._not_served: set[Route] = set()
         self._giving_back: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[Any] | None = None
+        """Waits for work."""
 
     def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
         return partial(LightningStoreClient, **self._settings), (self.server_address_root,)
@@ -100,17 +102,35 @@ class LightningStoreClient(ForwardingStore):
 
     async def wait_for_work(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
-        while _WORK not in self._not_served:
-            left = max(0.0, min(end - time.monotonic(), HOLD_SECONDS))
+        if _WORK not in self._not_served:
             try:
-                if await self._call(_WORK, {"timeout": left}, waiting=left):
-                    return True
+                return bool(await self._connection.run(self._work_before(end)))
             except _NotServedError:
                 self._not_served.add(_WORK)
-                break
+        return await super().wait_for_work(max(0.0, end - time.monotonic()))
+
+    async def _work_before(self, end: float) -> bool:
+        """Wait for work until a time of the steady clock. Runs in the thread of the connection.
+
+        One request asks for all that wait: where there are a thousand runners, as many would be more than it can carry.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            left = max(0.0, min(end - time.monotonic(), HOLD_SECONDS))
+            asking = self._asking
+            if asking is not None and asking.get_loop() is loop and not asking.done():
+                await asyncio.wait({asking}, timeout=left)
+            else:
+                arguments = {"timeout": left}
+                asking = self._asking = asyncio.create_task(
+                    self._ask(_WORK, arguments, _WORK.body_of(arguments), waiting=left)
+                )
+                asking.add_done_callback(_look_at)
+                await asyncio.wait({asking})
+            if asking.done() and asking.result():
+                return True
             if time.monotonic() >= end:
                 return False
-        return await super().wait_for_work(max(0.0, end - time.monotonic()))
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = float("inf") if timeout is None else time.monotonic() + timeout
@@ -220,6 +240,12 @@ class LightningStoreClient(ForwardingStore):
         if error_type == "LightningStoreError":
             return LightningStoreError(detail)
         return LightningStoreError(f"the store server at {self.server_address_root} failed ({status}): {detail}")
+
+
+def _look_at(asking: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a question whose askers may have gone."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 class _NotServedError(LightningStoreError):

@@ -7,6 +7,7 @@ once the server says that it is well. What changes something carries an idempote
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -37,6 +38,9 @@ _LONG_SECONDS: Final = 5.0
 """Once the pauses are longer than the one, and it may last longer than the other, one is told what is waited for."""
 _IDLE_SECONDS: Final = 30.0
 _IDLE_CONNECTIONS: Final = 64
+_AT_ONCE: Final = 48
+"""Requests that are on their way; the others wait for their turn. The pool of connections looks at all that it has for
+each request that comes or goes, and with a thousand of them that took longer than the requests' time limits."""
 _CLOSED: Final = "the client of the store is closed: make a new one"
 
 _of_other_processes: list[object] = []
@@ -77,6 +81,9 @@ class Connection:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._open: tuple[LoopThread, httpx.AsyncHTTPTransport] | None = None
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._asking: asyncio.Task[bool] | None = None
+        """Asks whether the server is well, for all requests that want to know."""
         self._prefix = secrets.token_hex(8)
         self._numbers = count()
 
@@ -119,7 +126,9 @@ class Connection:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                status, answer, after = await self._exchange(request)
+                # What waits at the server takes no turn: it would keep others from what it waits for.
+                async with contextlib.nullcontext() if waiting else self._turns:
+                    status, answer, after = await self._exchange(request)
                 if status not in _TRY_AGAIN or b'"LightningStoreError"' in answer:
                     self._is_there()
                     return status, answer
@@ -212,6 +221,11 @@ class Connection:
             logger.warning("the store server at %s answers again", self._address)
 
     async def _is_healthy(self) -> bool:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_health())
+        return await asyncio.shield(self._asking)
+
+    async def _ask_health(self) -> bool:
         try:
             status, _, _ = await self._exchange(self._request("GET", wire.HEALTH, self._headers, b"", 5.0))
         except httpx.TransportError:

@@ -1,0 +1,205 @@
+"""A vLLM server as a process of this computer, in an environment of its own where need be: how it is started, started
+again, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from ..errors import UserError
+from ..processes import at_death, kill_group, start_child
+from .settings import SamplerSettings
+
+logger = logging.getLogger(__name__)
+
+_ENDING_SECONDS: Final = 20.0
+RESTARTS: Final = 5
+"""Times that a server which has ended is started again."""
+_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Bounds on ranks that vLLM knows."""
+_SHOWN: Final = 300
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model that a server is started for."""
+
+    folder: str
+    """Folder or id of the base model."""
+    dtype: str
+    """Number format of the learner's weights."""
+    rank: int | None
+    """Largest rank of the adapters; None where all weights are trained."""
+    adapters: int
+    """Number of adapters."""
+    on_cpu: bool
+    """True if the learner computes on a CPU, where compiling a graph costs a server more than it saves."""
+
+
+class StartedVllm:
+    """One server process, started again when it has ended.
+
+    Args:
+        command: starts it.
+        environment: of the process.
+        url: where it will answer.
+        log: file for all that it prints.
+        timeout: seconds that it may take to be well.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], url: str, log: Path, timeout: float) -> None:
+        self.url = url
+        self.log = log
+        self._command = command
+        self._environment = environment
+        self._timeout = timeout
+        self._process: subprocess.Popen[Any] | None = None
+        self._revoke: Callable[[], None] = lambda: None
+        self._starts = 0
+        self._asked = 0.0
+        """Time at which it was first found ill since it was started, or 0."""
+
+    def start(self) -> None:
+        """Start the process."""
+        self._starts += 1
+        self._asked = 0.0
+        with self.log.open("ab") as log:
+            self._process = start_child(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        # Its engine is a process of its own, which the death of the server's would leave behind.
+        self._revoke = at_death("mini_agentic_rl.processes.children", "kill_group", self._process.pid)
+
+    def is_well(self) -> bool:
+        """Return whether it answers.
+
+        Raises:
+            UserError: it has ended instead.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            raise UserError(
+                f"vLLM ended while it started: {self.last_line()} (all of it in {self.log})", setting="sampler"
+            )
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def restart(self) -> None:
+        """See `StartedServer.restart`."""
+        now = time.monotonic()
+        self._asked = self._asked or now
+        if self._process is None or (self._process.poll() is None and now - self._asked < self._timeout):
+            return
+        if self._starts > RESTARTS:
+            raise UserError(f"vLLM has ended {self._starts} times: look into {self.log}", setting="sampler")
+        self.end()
+        logger.warning("vLLM at %s has ended and is started again; its log is %s", self.url, self.log)
+        self.start()
+
+    def last_line(self) -> str:
+        """Return the last thing it said that sounds like a reason, or else the last thing."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "it has said nothing"
+        said = [line.strip() for line in lines if line.strip()]
+        blamed = [line for line in said if "Error" in line and "Traceback" not in line]
+        dead = self._process is not None and self._process.poll() is not None
+        return ((blamed if dead and blamed else said) or ["it has said nothing"])[-1][-_SHOWN:]
+
+    def advice(self) -> str:
+        """Return what to do where it takes too long to start."""
+        return f"look into {self.log}, or give it longer"
+
+    def ask_to_end(self) -> None:
+        """Ask the process to end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Wait for its end, and make it where it does not come."""
+        if self._process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_SECONDS)
+        kill_group(self._process.pid)
+        self._process.wait()
+        self._revoke()
+
+
+def python_of_vllm(settings: SamplerSettings) -> str:
+    """Return the Python that has vLLM.
+
+    Raises:
+        UserError: there is none.
+    """
+    if settings.vllm_python is not None:
+        if not settings.vllm_python.is_file():
+            raise UserError(f"there is no Python at {settings.vllm_python}", setting="vllm_python")
+        return str(settings.vllm_python.absolute())
+    if find_spec("vllm") is None:
+        raise UserError(
+            "vLLM is not installed in this environment: give the Python of one that has it as `vllm_python`, or the "
+            "address of a server that runs as `sampler_url`",
+            setting="sampler",
+        )
+    return sys.executable
+
+
+def serve_command(python: str, model: ServedModel, host: str, port: int, further: str) -> list[str]:
+    """Return the command that serves the model at an address."""
+    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model.folder]
+    command += ["--served-model-name", "base", "--host", host, "--port", str(port), "--dtype", model.dtype]
+    # What the learner computes: after the temperature, and with no sampling defaults of the model's own.
+    command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    command += ["--enable-prompt-tokens-details"]
+    if model.rank is not None:
+        held = 3 * model.adapters  # those that requests begin with, and older ones that others end with
+        rank = next((bound for bound in _RANKS if bound >= model.rank), model.rank)
+        command += ["--enable-lora", "--max-lora-rank", str(rank)]
+        command += ["--max-loras", str(held), "--max-cpu-loras", str(2 * held)]
+    if model.on_cpu:
+        command += ["--enforce-eager"]
+    return [*command, *shlex.split(further)]
+
+
+def serve_environment(model: ServedModel) -> dict[str, str]:
+    """Return the environment of a process that serves the model."""
+    own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if model.rank is None:
+        own["VLLM_SERVER_DEV_MODE"] = "1"
+    # What this process imports from is nothing to another environment.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return own | inherited
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Return ports at which nobody listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sockets = [socket.socket(family) for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
