@@ -47,7 +47,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         trainer = Trainer(
             algorithm=algorithm,
             hooks=recipe.hooks,
-            n_runners=_runners(settings),
+            n_runners=min(_runners(settings), max(1, len(tasks) * settings.samples)),
             logger=logger,
             otlp=settings.export,
         )

@@ -160,11 +160,22 @@ def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any
 
 
 def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
-    """Return the number of runners: not too many, where each is a process of its own on this computer."""
+    """Return the number of runners: not too many, where each is a process of its own on this computer, and no more than
+    rollouts wait at once, for each that idles asks the store for work and tells it that it lives."""
     strategy = config.strategy or components.get("strategy") or ("cs" if asks_for_processes() else "shm")
+    if strategy == "shm":
+        return min(config.n_runners, _most_at_once(config))
     if strategy != "cs" or (config.strategy is not None and "n_runners" in config.model_fields_set):
         return config.n_runners
     return min(_PROCESSES, config.n_runners)
+
+
+def _most_at_once(config: TrainConfig) -> int:
+    """Return a bound of the rollouts that wait at the same time; `n_runners` where there is none."""
+    loop = config.loop
+    if loop.eval_size is None or loop.max_staleness:
+        return config.n_runners
+    return max(loop.eval_size, loop.validation_size, loop.tasks_per_step * loop.samples_per_prompt)
 
 
 def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:

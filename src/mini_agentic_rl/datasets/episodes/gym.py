@@ -94,8 +94,8 @@ class ReasoningGym(Episodes):
             idle = idle + 1 if len(rows) == before else 0
             if idle == _MAX_BATCHES_WITHOUT_NEW:
                 raise DatasetError(
-                    f"{REASONING_GYM}:{self.generator} has no more than {len(rows)} {wanted} problems at hand; lower the "
-                    "size"
+                    f"{REASONING_GYM}:{self.generator} has no more than {len(rows)} {wanted} problems at hand; lower "
+                    "the size"
                 )
         return TaskRows(rows)
 
