@@ -14,6 +14,7 @@ from .families import (
     load_episodes,
     tokens_of_episodes,
 )
+from .gym import REASONING_GYM
 
 __all__ = [
     "EPISODES",
