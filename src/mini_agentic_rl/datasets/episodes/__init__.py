@@ -7,7 +7,6 @@
 from .episode import SPLITS_OF_EPISODES, TRANSFER, Episode, Episodes
 from .families import (
     EPISODES,
-    REASONING_GYM,
     episode_examples,
     find_episodes,
     is_episodes,
