@@ -48,7 +48,7 @@ def call(name: str, **arguments) -> str:
 class Stage:
     """A server whose model says the lines of the part that it is asked to play, and the runner that plays on it."""
 
-    def __init__(self, *, context_length: int = 100_000) -> None:
+    def __init__(self, *, context_length: int = 100_000, records: bool = True) -> None:
         tokenizer = small_tokenizer(CHATML_TOOLS)
         self.lines: dict[str | None, Sequence[str]] = {}
         self.said: dict[str | None, int] = {}
@@ -57,7 +57,8 @@ class Stage:
             tokenizer, self._next, context_length=context_length, adapters=("default", "judge"), tokens_per_delta=64
         )
         self.sampler.model_names[0] = "tiny-base"
-        self.server = MiniLLMServer(self.sampler, tokenizer, model_name="tiny", store=self.store)
+        store = self.store if records else None
+        self.server = MiniLLMServer(self.sampler, tokenizer, model_name="tiny", store=store)
 
     def _next(self, request: TokenRequest) -> str:
         lines = self.lines[request.adapter]

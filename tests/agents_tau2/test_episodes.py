@@ -108,7 +108,7 @@ def test_only_the_assistants_calls_are_trained(stage):
 
 
 def test_the_customer_may_be_another_model_elsewhere(stage, make_stage):
-    elsewhere = make_stage()
+    elsewhere = make_stage(records=False)
     elsewhere.lines = {"default": [ASKS, THANKS]}
     user = LLM(endpoint=elsewhere.server.endpoint, model="tiny", sampling_parameters={"max_tokens": 40})
     rollout, spans = stage.play(
@@ -198,7 +198,7 @@ def test_without_a_judgement_there_is_no_reward(stage, judge):
     assert rollout.status == "failed"
     assert find_final_reward(spans) is None
     if judge is None:
-        assert any("--judge-model" in str(value) for span in spans for value in span.attributes.values())
+        assert any("judge_model" in str(value) for span in spans for value in span.attributes.values())
 
 
 def test_a_task_that_begins_in_the_middle_of_a_conversation_goes_on_from_there(stage):

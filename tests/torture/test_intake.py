@@ -34,7 +34,7 @@ asyncio.run(main())
 HEADERS = {"Content-Type": "application/x-protobuf"}
 GZIP = HEADERS | {"Content-Encoding": "gzip"}
 ONE_GIB = 1024.0
-MOST_BODY = 64 * 1024 * 1024
+MOST_BODY = 32 * 1024 * 1024
 
 
 def varint(number: int) -> bytes:

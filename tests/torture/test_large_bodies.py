@@ -169,7 +169,7 @@ def test_large_bodies_that_an_upstream_answers(attack):
 
 def test_large_bodies_at_the_store(attack):
     with served(STORE) as server:
-        _attack(attack, server, _store_routes(), round(4 * LARGEST * min(1.0, SIZE)))
+        _attack(attack, server, _store_routes(), round(2 * LARGEST * min(1.0, SIZE)))
 
 
 def test_large_bodies_at_tinker(attack):

@@ -14,4 +14,4 @@ class StoreLimits(RequestLimits):
     Clients of the store come again after a refusal.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {"max_body_bytes": 64 * 2**20}
+    defaults: ClassVar[Mapping[str, Any]] = {"max_body_bytes": 32 * 2**20}
