@@ -216,7 +216,7 @@ def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_
 
 
 def test_a_turn_that_does_not_come_is_said(path, monkeypatch):
-    monkeypatch.setattr("mini_agentic_rl.tools.sql.database.MOST_WAIT", 0.0)
+    monkeypatch.setattr(sys.modules[SqlDatabase.__module__], "MOST_WAIT", 0.0)
     database = SqlDatabase(path)
     with database._quick.process(1), database._quick.process(60), pytest.raises(QueryError, match="busy"):
         database.query("SELECT 1")

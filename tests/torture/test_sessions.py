@@ -17,7 +17,7 @@ from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served
 from .servers import CHAT, SESSIONS
 from .test_large_bodies import JSON, LARGEST, SHAPES
-from .test_odd_requests import NOT_FINITE, ODD, _places, _with
+from .test_odd_requests import NOT_FINITE, ODD, places, with_text
 
 SECRET: Final = "the colour of the vault is ochre"
 SIZES: Final = (100_000, LARGEST)
@@ -133,13 +133,13 @@ def test_large_bodies_about_sessions(attack: Attack, server: Served) -> None:
 
 
 def test_odd_values_in_every_field_about_sessions(attack: Attack, server: Served) -> None:
-    tries = [(path, body, place, odd) for path, body in BODIES.items() for place in _places(body) for odd in ODD]
+    tries = [(path, body, place, odd) for path, body in BODIES.items() for place in places(body) for odd in ODD]
     random.Random(2).shuffle(tries)
     with client(server) as http:
         opened(http, "there")
         for path, body, place, odd in tries[: attack.times(len(tries))]:
             with attack.attempt(f"{path} with {place} = {odd[:40]}", limit_s=LIMIT_S):
-                answer = http.post(path, content=_with(body, place, odd), headers=JSON)
+                answer = http.post(path, content=with_text(body, place, odd), headers=JSON)
                 assert answer.status_code < 500, answer.text[:500]
                 assert answer.status_code < 400 or answer.json()["error"]["message"], answer.text
 

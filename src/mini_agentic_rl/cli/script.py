@@ -7,6 +7,7 @@ and flags of the script.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -143,7 +144,8 @@ def _page(
     name: str, names: Mapping[str, str], defaults: Mapping[str, str], found: Mapping[str, str], own: Mapping[str, str]
 ) -> PagedCommand:
     """Return the command with what the script says of its options, to print its help page."""
-    command = _command(name)
+    command = copy.copy(_command(name))
+    command.params = [copy.copy(parameter) for parameter in command.params]
     command.help = f"{command.help}\n\nOptions may be written with _ or -."
     for parameter in command.params:
         if isinstance(parameter, TyperOption):
