@@ -94,6 +94,14 @@ def test_resuming_with_other_settings_names_them(tmp_path):
     assert "nested.a" not in message
 
 
+def test_a_run_of_an_older_version_goes_on_while_new_settings_have_their_usual_values(tmp_path):
+    _begun(tmp_path)
+    newer = RunFolder(tmp_path, usual={"learning_rate": 9.0, "new": (1, 2)})
+    assert newer.begin(CONFIG | {"new": [1, 2]}, resume=True) == "resumed"
+    with pytest.raises(UserError, match=r"new \(was \[1, 2\], now \[3\]\)"):
+        newer.begin(CONFIG | {"new": [3]}, resume=True)
+
+
 def test_resuming_tells_how_far_the_run_had_come(tmp_path):
     assert RunFolder(tmp_path).begin(CONFIG, resume=True) == "new"
     assert RunFolder(tmp_path).begin(CONFIG, resume=True) == "resumed"

@@ -65,7 +65,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         return {}
     if restarted():
         config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
-    folder = RunFolder(config.run.output_dir)
+    folder = RunFolder(config.run.output_dir, usual=type(config)().flat())
     about = {"model": config.load.model, "dataset": tasks.dataset}
     prompts = None if config.optimize_prompt == "none" else PromptFirst(config, recipe)
     with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:

@@ -57,16 +57,18 @@ class RunFolder:
     Args:
         path: The folder; created by `begin`.
         keep_checkpoints: Number of the newest checkpoints that stay, 1 or more.
+        usual: Values of settings that the configuration of a run begun by an older version does not know.
 
     Raises:
         ValueError: `keep_checkpoints` is below 1.
     """
 
-    def __init__(self, path: str | Path, *, keep_checkpoints: int = 2) -> None:
+    def __init__(self, path: str | Path, *, keep_checkpoints: int = 2, usual: Mapping[str, Any] | None = None) -> None:
         if keep_checkpoints < 1:
             raise ValueError(f"keep_checkpoints must be 1 or more, not {keep_checkpoints}")
         self.path = Path(path)
         self.keep_checkpoints = keep_checkpoints
+        self._usual = usual or {}
         self.config_path = self.path / "config.json"
         self.summary_path = self.path / "summary.json"
         self.metrics_path = self.path / "metrics.jsonl"
@@ -361,7 +363,8 @@ class RunFolder:
             )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        changed = changed_settings(self.read_config(), without_secrets_within(config), may_change)
+        before = {**json.loads(json.dumps(self._usual)), **self.read_config()}
+        changed = changed_settings(before, without_secrets_within(config), may_change)
         if changed:
             raise UserError(
                 f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
