@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from store.conftest import KINDS, opened_store
-from store.postgres import needs_postgres
 
 from mini_agentic_rl.dashboard import store_source
 from mini_agentic_rl.dashboard.browse import Browser, RolloutFilter
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
 from mini_agentic_rl.types import RolloutConfig, Span
+from store.conftest import KINDS, opened_store
+from store.postgres import needs_postgres
 
 EVERY_KIND = [kind for kind in KINDS if kind != "threaded"]
 EVERY_KIND.append(pytest.param("http-postgres", marks=needs_postgres))
