@@ -55,7 +55,7 @@ class StoreBrowser:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._counting: asyncio.Task[tuple[LightningStoreStatistics, float, float]] | None = None
         self._counts: tuple[LightningStoreStatistics, float, float] | None = None
-        """What the store counted, when, and until when that is not asked for again."""
+        """Counts of the store, the time at which it counted, and the time until which it is not asked to again."""
 
     async def totals(self) -> Mapping[str, Any]:
         await self._groups.follow(0)
