@@ -36,6 +36,7 @@ from ..types import (
     WorkerStatus,
 )
 from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
+from .paged_walk import walk_by_pages
 from .reward_spans import that_may_carry_rewards
 from .unset import UNSET, Unset
 
@@ -200,6 +201,24 @@ class LightningStore:
             ValueError: `sort_by` names no field of a rollout.
         """
         raise NotImplementedError
+
+    async def walk_rollouts(
+        self,
+        beyond: str | None = None,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = 100,
+    ) -> Sequence[Rollout]:
+        """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
+
+        It goes on beyond the rollout of this id, None begins it; fewer than `limit` are the last. A database reads no
+        others than it returns, and those that are created meanwhile shift nothing. They come as from `query_rollouts`.
+
+        Raises:
+            ValueError: there is no rollout `beyond`: it was deleted since.
+        """
+        return await walk_by_pages(self, beyond, status_in, sort_order, limit)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
