@@ -160,9 +160,10 @@ async def _groups(source: ShownRun, request: Request) -> Any:
 async def _group(source: ShownRun, request: Request) -> Any:
     browser = source.browser
     ids = await browser.group(request.query_params.get("group", ""))
-    if not ids:
+    rows = await browser.rows(ids) if ids else ()
+    if not rows:
         return None
-    rows = await browser.rows(ids)
+    ids = [row["id"] for row in rows]
     spans = {}
     for one, found in zip(ids, await asyncio.gather(*map(browser.spans, ids)), strict=True):
         latest = found[-1].attempt_id if found else None
