@@ -12,7 +12,7 @@ import pytest
 from mini_agentic_rl.dashboard import store_source
 from mini_agentic_rl.dashboard.browse import Browser, RolloutFilter
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
-from mini_agentic_rl.types import RolloutConfig, Span
+from mini_agentic_rl.types import Rollout, RolloutConfig, Span
 from store.conftest import KINDS, opened_store
 from store.postgres import needs_postgres
 
@@ -151,6 +151,33 @@ async def test_a_group_is_told_anew_when_a_rollout_enters_it_or_ends() -> None:
     await store.update_attempt(**first, status="succeeded")
     await add(store, "2", {}, "w", metadata={"group": "0/0"})
     assert [one["rewards"] for one in (await browser.groups(None, 9))[0]] == [[1.0, None]]
+
+
+async def test_the_rewards_of_a_group_that_has_ended_are_read_once_and_leave_with_its_rollouts() -> None:
+    class CountingStore(InMemoryLightningStore):
+        asked = 0
+
+        async def get_reward_spans(self, rollout_ids):
+            self.asked += len(rollout_ids)
+            return await super().get_reward_spans(rollout_ids)
+
+    def put(tables) -> None:
+        for number in range(4):
+            kept = {"status": "succeeded", "start_time": 1.0, "end_time": 2.0, "metadata": {"group": "0/0"}}
+            tables.insert_rollouts([Rollout(rollout_id=f"ro-{number}", input=f"task {number}", **kept)])
+
+    store = CountingStore()
+    await store.take_over(put)
+    browser = store_source(store).browser
+    for _ in range(3):
+        assert await groups_of(browser) == {"0/0": 4}
+    assert store.asked == 4
+    await store.delete_rollouts(["ro-0"])
+    await browser.groups(None, 100)
+    (line,) = (await browser.groups(None, 100))[0]
+    assert (line["count"], line["task"]) == (3, "task 1")
+    await store.delete_rollouts([f"ro-{number}" for number in range(4)])
+    assert await groups_of(browser) == {}
 
 
 async def test_rollouts_that_are_queued_between_two_pages_shift_none() -> None:
