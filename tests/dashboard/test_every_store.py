@@ -173,7 +173,6 @@ async def test_the_rewards_of_a_group_that_has_ended_are_read_once_and_leave_wit
         assert await groups_of(browser) == {"0/0": 4}
     assert store.asked == 4
     await store.delete_rollouts(["ro-0"])
-    await browser.groups(None, 100)
     (line,) = (await browser.groups(None, 100))[0]
     assert (line["count"], line["task"]) == (3, "task 1")
     await store.delete_rollouts([f"ro-{number}" for number in range(4)])

@@ -10,14 +10,16 @@ import contextlib
 import time
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...store import LightningStore
 from ...types import Rollout
 from .base import GROUP_KEY, rl_step
+from .known_rewards import is_settled
 
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 250
 """Rollouts that are read at once."""
 _REMEMBERED: Final = 100
 """Rollouts read last of which one has to be there still for the reading to go on."""
@@ -33,6 +35,19 @@ class IndexedGroup:
     step: int | None
     ids: list[str] = field(default_factory=list)
     """Ids of its rollouts; those that were deleted since may be among them."""
+    unsettled: list[str] = field(default_factory=list)
+    """Ids of those about which something may change, as far as is known."""
+
+    def settle(self, ids: Iterable[str]) -> None:
+        """Note that nothing changes about these any more."""
+        done = set(ids)
+        self.unsettled = [one for one in self.unsettled if one not in done]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Take out rollouts that were deleted."""
+        gone = set(ids)
+        self.ids = [one for one in self.ids if one not in gone]
+        self.settle(gone)
 
 
 class GroupIndex:
@@ -112,6 +127,8 @@ class GroupIndex:
                 self._numbers.append(self.read)
                 self._names.append(group.name)
             group.ids.append(rollout.rollout_id)
+            if not is_settled(rollout):
+                group.unsettled.append(rollout.rollout_id)
         self.read += 1
         self._last.append(rollout.rollout_id)
 

@@ -2,8 +2,8 @@
 
 A page goes on beyond the rollout with which the one before ended, and what no query of a store filters by is looked for
 in the rollouts themselves, for a bounded time: a page may end before it is full, and its cursor goes on. Groups are
-indexed once, and the rewards of one are remembered once nothing about it changes any more. Rewards are read of many
-rollouts at once, of those that pass all else.
+indexed once. Rewards are read of many rollouts at once, of those that pass all else, and remembered once nothing about
+a rollout changes any more.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ...store import LightningStore, LightningStoreStatistics
@@ -29,10 +28,9 @@ _PATIENCE_SECONDS: Final = 5.0
 _LOOKED_AT: Final = 100
 _AT_ONCE: Final = 8
 """Rollouts whose spans are asked for at a time, where the store is a server."""
-_GROUPS_AT_ONCE: Final = 20
+_GROUPS_AT_ONCE: Final = 400
+"""Rollouts of groups that are read at once, about."""
 _GROUPS_SECONDS: Final = 0.1
-_KEPT: Final = 20_000
-"""Groups whose rewards are remembered."""
 _COUNTING_SHARE: Final = 0.05
 """Share of the time that counting may take: some databases count row by row."""
 _OLDEST_COUNTS: Final = 10.0
@@ -51,7 +49,6 @@ class StoreBrowser:
         self._owned = owned
         self._rewards = KnownRewards(store)
         self._groups = GroupIndex(store)
-        self._lines: OrderedDict[tuple[str, int], list[float | None]] = OrderedDict()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._counting: asyncio.Task[tuple[LightningStoreStatistics, float, float]] | None = None
         self._counts: tuple[LightningStoreStatistics, float, float] | None = None
@@ -107,15 +104,16 @@ class StoreBrowser:
         await self._groups.follow(_SECONDS)
         shown = self._groups.before(before, limit)
         lines: list[GroupRow] = []
-        end = time.monotonic() + _GROUPS_SECONDS
-        for start in range(0, len(shown), _GROUPS_AT_ONCE):
-            if start and time.monotonic() > end:
-                return lines, str(shown[start - 1].number)
-            lines += await self._lines_of(shown[start : start + _GROUPS_AT_ONCE])
-        return lines, str(shown[-1].number) if len(shown) == limit else None
+        after, end = cursor, time.monotonic() + _GROUPS_SECONDS
+        for part in _in_parts(shown):
+            if lines and time.monotonic() > end:
+                return lines, after
+            lines += await self._lines_of(part)
+            after = str(part[-1].number)
+        return lines, after if len(shown) == limit else None
 
     async def group(self, group: str) -> Sequence[str]:
-        await self._groups.follow(_PATIENCE_SECONDS if self._groups.group(group) is None else _SECONDS)
+        await self._groups.follow(_PATIENCE_SECONDS if self._groups.group(group) is None else 0)
         found = self._groups.group(group)
         return [] if found is None else found.ids[:MAX_GROUP]
 
@@ -160,40 +158,33 @@ class StoreBrowser:
         return counts, ended, ended + (ended - began) / _COUNTING_SHARE
 
     async def _lines_of(self, groups: Sequence[IndexedGroup]) -> list[GroupRow]:
-        """Return the lines of groups, but of those whose rollouts were deleted. The rewards of a group that has ended
-        are remembered until a rollout is added to it; its first rollout is read each time, and with it the task."""
-        ids = [one for group in groups for one in (group.ids[:1] if self._settled(group) else group.ids)]
-        found = list(await self.store.query_rollouts(rollout_id_in=ids)) if ids else []
-        there = {one.rollout_id: one for one in found}
-        unsettled = [there[one] for group in groups if not self._settled(group) for one in group.ids if one in there]
-        known = {
-            one.rollout_id: reward for one, reward in zip(unsettled, await self._rewards.of(unsettled), strict=True)
-        }
-        lines = []
+        """Return the lines of groups, but of those whose rollouts were deleted. Of a group about which nothing changes
+        any more one rollout is read, for its task, and with that whether it is there still."""
+        groups = [group for group in groups if group.ids]
+        read = [one for group in groups for one in dict.fromkeys([group.ids[0], *group.unsettled])]
+        there = {one.rollout_id: one for one in await self.store.query_rollouts(rollout_id_in=read)} if read else {}
+        missed = [group for group in groups if any(one not in there for one in (group.ids[0], *group.unsettled))]
+        if missed:  # rollouts were deleted, or have come since
+            again = [one for group in missed for one in group.ids]
+            there |= {one.rollout_id: one for one in await self.store.query_rollouts(rollout_id_in=again)}
+            for group in missed:
+                group.forget(set(again) - set(there))
         for group in groups:
-            rewards = self._settled(group)
-            if rewards is not None and group.ids[0] not in there:  # it was deleted: the next look is at all of them
-                del self._lines[group.name, len(group.ids)]
-                continue
-            if rewards is None:
-                members = [there[one] for one in group.ids if one in there]
-                rewards = [known.get(one.rollout_id) for one in members]
-                if members and len(members) == len(group.ids) and all(map(is_settled, members)):
-                    self._lines[group.name, len(group.ids)] = rewards
-            if rewards:  # else all were deleted
-                task = next(there[one].input for one in group.ids if one in there)
-                lines.append(
-                    GroupRow(
-                        group=group.name, step=group.step, count=len(rewards), rewards=rewards, task=preview_of(task)
-                    )
-                )
-        while len(self._lines) > _KEPT:
-            self._lines.popitem(last=False)
-        return lines
-
-    def _settled(self, group: IndexedGroup) -> list[float | None] | None:
-        """Return the rewards of a group that are remembered, or None."""
-        return self._lines.get((group.name, len(group.ids)))
+            group.settle(one for one in group.unsettled if one in there and is_settled(there[one]))
+        shown = [(group, list(group.ids)) for group in groups if group.ids and group.ids[0] in there]
+        unsettled = {one for group in groups for one in group.unsettled}
+        ids = [one for _, each in shown for one in each]
+        rewards = await self._rewards.of_ids(ids, [one for one in ids if one not in unsettled])
+        return [
+            GroupRow(
+                group=group.name,
+                step=group.step,
+                count=len(each),
+                rewards=[rewards[one] for one in each],
+                task=preview_of(there[each[0]].input),
+            )
+            for group, each in shown
+        ]
 
     async def _passing(self, rollouts: Sequence[Rollout], wanted: RolloutFilter, end: float) -> list[RolloutRow | None]:
         """Return the row of each rollout, None for one that does not pass. Where spans are searched, those after `end`
@@ -239,6 +230,20 @@ class StoreBrowser:
         if stands_in(text, texts_of(rollout)):
             return True
         return stands_in(text, map(span_text, await self.store.query_spans(rollout.rollout_id)))
+
+
+def _in_parts(groups: Sequence[IndexedGroup]) -> Iterator[list[IndexedGroup]]:
+    """Yield groups in parts of which no more is read at once than a part of their rollouts."""
+    part: list[IndexedGroup] = []
+    size = 0
+    for group in groups:
+        part.append(group)
+        size += len(group.ids)
+        if size >= _GROUPS_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _whole_number(text: str) -> int:
