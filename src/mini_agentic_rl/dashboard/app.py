@@ -160,12 +160,13 @@ async def _groups(source: ShownRun, request: Request) -> Any:
 async def _group(source: ShownRun, request: Request) -> Any:
     browser = source.browser
     ids = await browser.group(request.query_params.get("group", ""))
-    rows = await browser.rows(ids) if ids else ()
+    if not ids:
+        return None
+    rows, read = await asyncio.gather(browser.rows(ids), asyncio.gather(*map(browser.spans, ids)))
     if not rows:
         return None
-    ids = [row["id"] for row in rows]
     spans = {}
-    for one, found in zip(ids, await asyncio.gather(*map(browser.spans, ids)), strict=True):
+    for one, found in zip(ids, read, strict=True):
         latest = found[-1].attempt_id if found else None
         spans[one] = [span for span in found if span.attempt_id == latest]
     texts = await asyncio.to_thread(source.texts)

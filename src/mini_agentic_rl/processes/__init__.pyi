@@ -3,6 +3,7 @@ from .children import at_death as at_death
 from .children import kill_group as kill_group
 from .children import run_child as run_child
 from .children import start_child as start_child
+from .collector import pass_over_what_is_there as pass_over_what_is_there
 from .deadline import DeadlineProcess as DeadlineProcess
 from .deadline import DeadlineProcessError as DeadlineProcessError
 from .deadline import EndedError as EndedError

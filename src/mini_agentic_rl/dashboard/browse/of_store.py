@@ -113,7 +113,8 @@ class StoreBrowser:
         return lines, after if len(shown) == limit else None
 
     async def group(self, group: str) -> Sequence[str]:
-        await self._groups.follow(_PATIENCE_SECONDS if self._groups.group(group) is None else 0)
+        if self._groups.group(group) is None:
+            await self._groups.follow(_PATIENCE_SECONDS)
         found = self._groups.group(group)
         return [] if found is None else found.ids[:MAX_GROUP]
 
