@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import torch
 
 from ...gateway import ChatRenderer
-from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
+from ...policy import Learner, LearnerSettings, LossInputs, LossOutputs, TermStreams
 from ...tokens import TokenTree, pack
 from ..settings import WarmStartSettings
 
@@ -49,37 +48,33 @@ def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
     return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
 
 
-async def warm_up(
-    policy: Policy,
-    renderer: ChatRenderer,
-    conversations: Sequence[Messages],
-    tools: Sequence[dict[str, Any]],
-    settings: WarmStartSettings,
-    learner_settings: LearnerSettings,
-    on_step: Callable[[int, Mapping[str, float]], None],
-    adapter: str = DEFAULT_ADAPTER,
-) -> None:
-    """Take one pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and metrics."""
+def trees_of(
+    renderer: ChatRenderer, conversations: Sequence[Messages], tools: Sequence[dict[str, Any]], batch_size: int
+) -> list[TokenTree]:
+    """Return a tree of each `batch_size` conversations, in the tokens that `renderer` gives an agent."""
     trees = []
-    for start in range(0, len(conversations), settings.batch_size):
+    for start in range(0, len(conversations), batch_size):
         tree = TokenTree()
-        for index, messages in enumerate(conversations[start : start + settings.batch_size]):
+        for index, messages in enumerate(conversations[start : start + batch_size]):
             for record in renderer.conversation_to_records(messages, tools):
                 tree.insert(record, index)
         trees.append(tree)
+    return trees
+
+
+def warm_up_settings(learner: LearnerSettings, warm_up: WarmStartSettings, steps: int) -> LearnerSettings:
+    """Return the settings of the optimizer that takes `steps` of a warm-up: `learner` with a rate of its own."""
     changes = {
-        "learning_rate": settings.learning_rate,
-        "warmup_steps": min(settings.warmup_steps, max(0, len(trees) - 1)),
-        "schedule": settings.schedule,
-        "total_steps": len(trees),
+        "learning_rate": warm_up.learning_rate,
+        "warmup_steps": min(warm_up.warmup_steps, max(0, steps - 1)),
+        "schedule": warm_up.schedule,
+        "total_steps": steps,
     }
-    options = LearnerSettings(**(learner_settings.model_dump() | changes))
-    learner = await policy.run_async(lambda: policy.learner(options, adapter))
-    for step, tree in enumerate(trees):
-        on_step(step, await policy.learn_async(partial(_imitate, learner, tree)))
+    return LearnerSettings(**(learner.model_dump() | changes))
 
 
-def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
+def imitate_tree(learner: Learner, tree: TokenTree) -> dict[str, float]:
+    """Take one optimizer step towards the conversations of a tree, and return its metrics. On the torch thread."""
     packed = pack([tree])
     weights_S = torch.full((packed.term_count,), 1 / packed.term_count)
     metrics = learner.forward_backward(packed, negative_log_likelihood, TermStreams(weights_S))
