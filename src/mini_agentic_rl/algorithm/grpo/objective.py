@@ -137,7 +137,7 @@ def update(
         seen: is given what the first pass finds at each term.
     """
     packed, loss = batch.packed, _loss(settings)
-    level, over_rollouts = settings.importance_correction, loss.surrogate.over_rollouts
+    level, over_rollouts = settings.importance_correction, loss.chosen.over_rollouts
     streams = TermStreams(
         torch.from_numpy(batch.weights_S),
         torch.from_numpy(batch.advantages_S),
