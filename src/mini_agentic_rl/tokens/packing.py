@@ -181,7 +181,7 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
 
 
 def _depth_first(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, int]]:
-    """Return the nodes in depth-first order, and the packed index of each node's first token, the first being `offset`."""
+    """Return the nodes in depth-first order, and the packed index of each node's first token."""
     order: list[NodeId] = []
     first: dict[NodeId, int] = {}
     stack = [ROOT]
