@@ -1,4 +1,4 @@
-"""The store contract on top of a ledger. A storage adds only how a transaction is run."""
+"""The store contract on top of a ledger. A backend adds only how a transaction is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .capabilities import LightningStoreStatistics
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
-from .storage import Kind, Query, Tables, conditions
+from .tables import Kind, Query, Tables, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 

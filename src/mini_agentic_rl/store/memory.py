@@ -21,7 +21,7 @@ from . import lifecycle
 from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Ledger
 from .ledger_store import LedgerStore
-from .storage import Query
+from .tables import Query
 from .untracked import hide_from_collector
 from .waiting import Changes
 

@@ -26,7 +26,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..storage import Query
+from ..tables import Query
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,

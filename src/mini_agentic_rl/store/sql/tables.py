@@ -23,7 +23,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..storage import Query
+from ..tables import Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
