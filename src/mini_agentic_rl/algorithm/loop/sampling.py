@@ -11,6 +11,7 @@ import numpy as np
 
 from ...adapter import TracerTraceToTriplet, TrainedCalls, tool_calls
 from ...logging import CountedCauses
+from ...semconv import SAMPLING_SEED
 from ...types import Dataset, EnqueueRolloutRequest, Rollout
 from ..base import AlgorithmContext
 from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
@@ -92,7 +93,7 @@ async def sample_groups(
                 metadata={
                     "step": tasks.step,
                     "group": f"{tasks.step}/{index}",
-                    "sampling_seed": derive_seed(settings.seed, "rollout", tasks.step, index, sample),
+                    SAMPLING_SEED: derive_seed(settings.seed, "rollout", tasks.step, index, sample),
                 },
             )
             for index, row in enumerate(tasks.draw(missing), begin)
