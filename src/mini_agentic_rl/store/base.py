@@ -36,6 +36,7 @@ from ..types import (
     WorkerStatus,
 )
 from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
+from .reward_spans import that_may_carry_rewards
 from .unset import UNSET, Unset
 
 if TYPE_CHECKING:
@@ -247,6 +248,17 @@ class LightningStore:
             ValueError: `sort_by` names no field of a span.
         """
         raise NotImplementedError
+
+    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        """Return the spans that may carry a reward, of the latest attempts of rollouts; those of a rollout in order.
+
+        The last one that does carry one has the reward of its rollout. A rollout that is not there has none. Where
+        rewards of many rollouts are wanted, this is one call, and no LLM call is read for it.
+        """
+        spans: list[Span] = []
+        for rollout_id in dict.fromkeys(rollout_ids):
+            spans += that_may_carry_rewards(await self.query_spans(rollout_id, "latest"))
+        return spans
 
     async def update_rollout(
         self,

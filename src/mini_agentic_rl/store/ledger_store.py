@@ -140,6 +140,9 @@ class LedgerStore(LightningStore):
             attempt_id = "" if latest is None else latest.attempt_id
         return await self._select("span", asked, rollout_id=rollout_id, attempt_id=attempt_id)
 
+    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        return await self._read(lambda ledger: ledger.tables.reward_spans(rollout_ids))
+
     @_by_contract
     async def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
         return await self._write(lambda ledger: ledger.update_rollout(rollout_id, **fields))
