@@ -19,7 +19,7 @@ _SHORT_IMITATION: Final[Mapping[str, Any]] = {
     "warm_start.batch_size": 4,
     "warm_start.schedule": "constant",
 }
-"""What any agent trains with: imitation teaches the form, rewards the rest."""
+"""The usual numbers: imitation teaches the form, rewards the rest."""
 
 _ARITHMETIC: Final[Mapping[str, Any]] = {
     "loop.total_steps": 12,
