@@ -1,22 +1,26 @@
 """The dashboard over a store of 100,000 rollouts and 1,000,000 spans, while a training writes into it.
 
-    python benchmarks/dashboard.py [--rollouts 100000] [--spans 10] [--requests 200] [--folder /tmp/dashboard-store]
+    python benchmarks/dashboard.py [--store sqlite|memory|postgres|server] [--rollouts 100000] [--spans 10]
+        [--requests 200] [--folder /tmp/dashboard-store] [--url postgresql://USER:PASSWORD@HOST/EMPTY_DATABASE]
 
-Makes the store (kept in --folder for the next time), serves it in a process of its own, and asks for each page many
-times while another process writes rollouts and spans as a training does; prints the median and the 99th percentile of
-each, beside the targets: 50 ms and 200 ms. With DASHBOARD_PYTHON (an environment with Playwright) and a browser in
-DASHBOARD_CHROMIUM it also measures the first paint, below 1 s, and the frames of a long scroll. What other processes of
-the machine do is in these figures.
+Makes the store, serves it in a process of its own, and asks for each page many times while another process writes
+rollouts and spans as a training does; prints the median and the 99th percentile of each, beside the targets: 50 ms and
+200 ms. `sqlite` is the file of a run folder, and `server` the same file behind a store server, which the dashboard asks
+(--store http://…); both keep the file in --folder for the next time. `memory` is the page of a store server that keeps
+all in memory. `postgres` needs an empty database, or one that this script has filled.
+
+With DASHBOARD_PYTHON (an environment with Playwright) and a browser in DASHBOARD_CHROMIUM it also measures the first
+paint, below 1 s, and the frames of a long scroll. What other processes of the machine do is in these figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -25,96 +29,146 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from mini_agentic_rl import SqlLightningStore
-from mini_agentic_rl.types import EnqueueRolloutRequest, Span
+from mini_agentic_rl.dashboard import dashboard_pages, store_source
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, open_store
+from mini_agentic_rl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 
 ROOT = Path(__file__).resolve().parents[1]
 STATUSES = ["succeeded"] * 18 + ["failed", "cancelled"]
+AT_ONCE = 1000
+"""Rollouts that are put into a store in one transaction."""
 
 
 def main() -> None:
     """Make the store, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", choices=("sqlite", "memory", "postgres", "server"), default="sqlite")
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--spans", type=int, default=10, help="spans of each rollout")
     parser.add_argument("--requests", type=int, default=200, help="requests for each page")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dashboard-store")
-    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help="the database of --store postgres")
+    parser.add_argument("--fill", action="store_true", help="make the store, and measure nothing")
+    parser.add_argument("--write", help=argparse.SUPPRESS)
+    parser.add_argument("--serve-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write is not None:
         asyncio.run(write_for_ever(options.write))
-        return
-    path = options.folder / "rollouts.db"
-    if not path.exists():
-        started = time.perf_counter()
-        make_store(path, options.rollouts, options.spans)
-        print(f"made {path} in {time.perf_counter() - started:.0f} s")
-    print(
-        f"{path.stat().st_size / 2**30:.2f} GiB, load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
-    )
-    command = [sys.executable, "-m", "mini_agentic_rl", "dashboard", str(options.folder), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    writer = subprocess.Popen([sys.executable, __file__, "--write", str(path)])
-    try:
-        assert server.stdout is not None
-        root = server.stdout.readline().split()[4].rstrip("/;")
-        measure(root, options.folder.name, options.requests)
-    finally:
-        for process in (server, writer):
-            process.terminate()
-            process.wait(60)
+    elif options.serve_memory:
+        asyncio.run(serve_memory(options.rollouts, options.spans))
+    else:
+        if options.store == "postgres" and options.url is None:
+            parser.error("--store postgres needs --url, an empty database")
+        kept = options.url if options.store == "postgres" else str(options.folder / "rollouts.db")
+        if options.store != "memory":
+            options.folder.mkdir(parents=True, exist_ok=True)
+            asyncio.run(fill_once(kept, options.rollouts, options.spans))
+        if not options.fill:
+            print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+            with served(options, kept) as root:
+                measure(root, options.folder.name if options.store == "sqlite" else "store", options.requests)
 
 
-def make_store(path: Path, rollouts: int, spans: int) -> None:
-    """Write the rows as the store writes them, past it: a hundred thousand rollouts through it take an hour."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name("part.db")
-    part.unlink(missing_ok=True)
-    asyncio.run(begin(part))
-    draw = random.Random(0)
-    database = sqlite3.connect(part, isolation_level=None)
-    database.execute("PRAGMA synchronous=OFF")
-    names = (
-        "rollout_id, status, mode, resources_id, start_time, end_time, input_json, config_json, metadata_json, attempts"
-    )
-    put_rollout = f"INSERT INTO agl_rollouts ({names}) VALUES (?, ?, 'train', NULL, ?, ?, ?, '{{}}', ?, 1)"
-    names = (
-        "rollout_id, attempt_id, sequence_id, status, start_time, end_time, worker_id, metadata_json, last_span_number"
-    )
-    put_attempt = f"INSERT INTO agl_attempts ({names}) VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?)"
-    names = "rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, body_json"
-    put_span = f"INSERT INTO agl_spans ({names}) VALUES (?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)"
-    database.execute("BEGIN")
-    for number in range(rollouts):
-        rollout, attempt, start = f"ro-{number:024x}", f"at-{number:024x}", 1.7e9 + number / 10
-        status = draw.choice(STATUSES)
-        task = json.dumps({"question": f"What is {number} + {number % 97}?", "answer": number + number % 97})
-        metadata = json.dumps({"step": number // 64, "group": f"{number // 64}/{number % 64 // 8}"})
-        database.execute(put_rollout, (rollout, status, start, start + 5, task, metadata))
-        error = json.dumps({"error": "ValueError: no answer"} if status == "failed" else {})
-        worker = f"runner-{number % 16}"
-        ended = "succeeded" if status == "succeeded" else "failed"
-        database.execute(put_attempt, (rollout, attempt, ended, start, start + 5, worker, error, spans))
-        rows = []
-        for at in range(1, spans + 1):
-            name, attributes = span_of(at, spans, number, draw)
-            body = json.dumps({"attributes": attributes, "status": {"status_code": "OK"}, "events": [], "links": []})
-            rows.append(
-                (rollout, attempt, at, f"{number:032x}", f"{at:016x}", name, start + at, start + at + 0.5, body)
-            )
-        database.executemany(put_span, rows)
-    database.execute("COMMIT")
-    database.close()
-    part.rename(path)
+@contextlib.contextmanager
+def served(options: argparse.Namespace, kept: str) -> Iterator[str]:
+    """Start what serves the pages, and what writes; return the address of the pages."""
+    program = [sys.executable, "-m", "mini_agentic_rl"]
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            return process
+
+        def address(process: subprocess.Popen[str]) -> str:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            return next(word for word in line.split() if word.startswith("http")).rstrip("/;")
+
+        if options.store == "memory":
+            sizes = ("--rollouts", str(options.rollouts), "--spans", str(options.spans))
+            root = written = address(start(sys.executable, __file__, "--serve-memory", *sizes))
+        elif options.store == "server":
+            written = address(start(*program, "store", "--path", kept, "--port", "0"))
+            root = address(start(*program, "dashboard", "--store", written, "--port", "0"))
+        elif options.store == "postgres":
+            written, root = kept, address(start(*program, "dashboard", "--store", kept, "--port", "0"))
+        else:
+            written, root = kept, address(start(*program, "dashboard", str(options.folder), "--port", "0"))
+        start(sys.executable, __file__, "--write", written)
+        yield root
 
 
-async def begin(path: Path) -> None:
-    """Make an empty store."""
-    store = SqlLightningStore(path)
-    await store.query_rollouts(limit=1)
+async def serve_memory(rollouts: int, spans: int) -> None:
+    """Serve a store in memory, with the dashboard at its `/`."""
+    store = InMemoryLightningStore()
+    await fill(store, rollouts, spans)
+    server = LightningStoreServer(store, port=0, pages=partial(dashboard_pages, [store_source(store)]))
+    await server.start()
+    print(f"serving the store at {server.endpoint}", flush=True)
+    await server.run_forever(1.0)
+
+
+async def fill_once(spec: str, rollouts: int, spans: int) -> None:
+    """Fill a store that is empty."""
+    store = open_store(spec)
+    started = time.perf_counter()
+    if not (await store.query_rollouts(limit=1)).items:
+        await fill(store, rollouts, spans)
+        print(f"filled the store in {time.perf_counter() - started:.0f} s")
     await store.close()
+
+
+async def fill(store: object, rollouts: int, spans: int) -> None:
+    """Put the records into a store past its rules: a hundred thousand rollouts by its calls take an hour."""
+    draw = random.Random(0)
+    for begin in range(0, rollouts, AT_ONCE):
+        made = [records(number, spans, draw) for number in range(begin, min(rollouts, begin + AT_ONCE))]
+
+        def put(tables, made=made) -> None:
+            tables.insert_rollouts([rollout for rollout, _, _ in made])
+            for _, attempt, found in made:
+                tables.insert_attempt(attempt, None)
+                tables.insert_spans(attempt.rollout_id, attempt.attempt_id, found)
+
+        await store.take_over(put)  # type: ignore[attr-defined]
+
+
+def records(number: int, spans: int, draw: random.Random) -> tuple[Rollout, Attempt, list[Span]]:
+    """Return a rollout, its attempt and its spans, as a training leaves them."""
+    ids = {"rollout_id": f"ro-{number:024x}", "attempt_id": f"at-{number:024x}"}
+    start = 1.7e9 + number / 10
+    status = draw.choice(STATUSES)
+    rollout = Rollout(
+        rollout_id=ids["rollout_id"],
+        input={"question": f"What is {number} + {number % 97}?", "answer": number + number % 97},
+        status=status,
+        mode="train",
+        start_time=start,
+        end_time=start + 5,
+        metadata={"step": number // 64, "group": f"{number // 64}/{number % 64 // 8}"},
+    )
+    attempt = Attempt(
+        **ids,
+        sequence_id=1,
+        status="succeeded" if status == "succeeded" else "failed",
+        start_time=start,
+        end_time=start + 5,
+        worker_id=f"runner-{number % 16}",
+        metadata={"error": "ValueError: no answer"} if status == "failed" else {},
+    )
+    found = []
+    for at in range(1, spans + 1):
+        name, attributes = span_of(at, spans, number, draw)
+        trace = {"trace_id": f"{number:032x}", "span_id": f"{at:016x}", "sequence_id": at}
+        times = {"start_time": start + at, "end_time": start + at + 0.5}
+        found.append(Span(**ids, **trace, **times, name=name, attributes=attributes))
+    return rollout, attempt, found
 
 
 def span_of(at: int, spans: int, number: int, draw: random.Random) -> tuple[str, dict]:
@@ -140,14 +194,17 @@ def span_of(at: int, spans: int, number: int, draw: random.Random) -> tuple[str,
     return "calculate", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calculate"}
 
 
-async def write_for_ever(path: Path) -> None:
+async def write_for_ever(spec: str) -> None:
     """Write rollouts and spans, as a training of some speed does."""
-    store = SqlLightningStore(path)
+    store = open_store(spec)
     draw = random.Random(1)
-    number = 0
+    number, first = 0, int(time.time())  # no earlier writer's steps and groups
     while True:
         number += 1
-        (rollout,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"question": f"live {number}"})])
+        step = first + number // 64
+        place = {"step": step, "group": f"{step}/{number % 64 // 8}"}
+        request = EnqueueRolloutRequest(input={"question": f"live {number}"}, metadata=place)
+        (rollout,) = await store.enqueue_many_rollouts([request])
         (claimed,) = await store.dequeue_many_rollouts(worker_id="runner-live")
         ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
         for at in range(1, 11):
@@ -194,7 +251,8 @@ def measure_pages(tables: dict[str, int], api: str, base: str) -> None:
         "rollouts, of a worker": lambda: f"{base}/rollouts?limit=100&worker=runner-3{somewhere()}",
         "rollouts, text in the task": lambda: f"{base}/rollouts?limit=100&task={draw.randrange(newest)}",
         "rollouts, text anywhere": lambda: f"{base}/rollouts?limit=100&text=said+{draw.randrange(99)}+times",
-        "groups": lambda: f"{base}/groups?limit=100",
+        "groups, newest": lambda: f"{base}/groups?limit=100",
+        "groups, anywhere": lambda: f"{base}/groups?limit=100{somewhere()}",
         "a group": lambda: f"{base}/groups/view?group={draw.randrange(newest // 128)}/{draw.randrange(8)}",
         "a rollout": lambda: f"{base}/rollouts/{rollout()}",
         "its tokens": lambda: f"{base}/rollouts/{rollout()}/tokens",

@@ -361,6 +361,31 @@ async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_
     assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
 
 
+async def test_spans_with_rewards_are_read_of_many_rollouts_at_once(store: LightningStore) -> None:
+    again = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    first, second, bare = [await store.start_rollout(name, config=again) for name in ("a", "b", "c")]
+    given = {"agentlightning.reward.0.value": 1.0}
+    await store.add_many_spans([span_of(first, 1, name="note", attributes=given), span_of(bare)])
+    await store.update_attempt(first.rollout_id, "latest", status="failed")
+    retried = await store.start_attempt(first.rollout_id)
+    kept = [
+        span_of(retried, 9, name="z", attributes=given | {"n": 2}),
+        span_of(retried, 5, name="judge", attributes={"agentops.task.output": '{"type": "reward", "value": 1}'}),
+        span_of(second, 2, name="old", attributes={"reward": 0.5}),
+    ]
+    others = [
+        span_of(retried, 6, name="openai.chat.completion", attributes={"said": "a reward"}),
+        span_of(second, 3, name="note", attributes={"said": "nothing"}, events=[{"name": "reward"}]),
+    ]
+    await store.add_many_spans([*kept, *others])
+    ids = [first.rollout_id, "never", second.rollout_id, bare.rollout_id, first.rollout_id]
+    found: dict[str, list[Span]] = {}
+    for span in await store.get_reward_spans(ids):
+        found.setdefault(span.rollout_id, []).append(span)
+    assert found == {first.rollout_id: [kept[1], kept[0]], second.rollout_id: [kept[2]]}
+    assert list(await store.get_reward_spans([])) == []
+
+
 async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:
     kept = await store.start_rollout("kept")
     gone = await store.start_rollout("gone", worker_id="w")

@@ -1,4 +1,4 @@
-"""Spans in memory cost Python's collector of garbage nothing, and are objects like others all the same."""
+"""Rollouts and spans in memory cost Python's collector of garbage nothing, and are objects like others all the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.store.untracked import hide_from_collector
-from mini_agentic_rl.types import Event, OtelResource, Span
+from mini_agentic_rl.types import Event, OtelResource, RolloutConfig, Span
 
 SPANS = 300
 
@@ -30,6 +30,25 @@ async def test_the_collector_has_no_more_to_look_at_when_spans_are_kept():
     gc.collect()
     before = len(gc.get_objects())
     await store.add_many_spans([_span(claimed, 2 + number) for number in range(SPANS)])
+    gc.collect()
+    assert len(gc.get_objects()) - before < SPANS
+
+
+async def test_the_collector_has_no_more_to_look_at_when_rollouts_are_kept():
+    store = InMemoryLightningStore()
+
+    async def end_one(number: int) -> None:
+        queued = await store.enqueue_rollout({"n": [number]}, metadata={"group": [number]}, config=RolloutConfig())
+        claimed = await store.dequeue_rollout("w")
+        assert claimed is not None
+        await store.add_span(_span(claimed, 1))
+        await store.update_attempt(queued.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+
+    await end_one(0)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(SPANS):
+        await end_one(number)
     gc.collect()
     assert len(gc.get_objects()) - before < SPANS
 

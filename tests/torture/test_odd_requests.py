@@ -142,6 +142,7 @@ ROUTES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
             "/v1/agl/rollouts/search": {"status_in": ["queuing"], "rollout_id_in": ["r"], "limit": 1, "offset": 0},
             "/v1/agl/spans": SPAN,
             "/v1/agl/spans/batch": {"spans": [SPAN]},
+            "/v1/agl/spans/rewards": {"rollout_ids": ["r"]},
             "/v1/agl/spans/next": {"rollout_id": "r", "attempt_id": "a"},
             "/v1/agl/workers/w": {"heartbeat_stats": {"a": 1}},
             "/v1/agl/resources": {"a": {"resource_type": "prompt_template", "template": "a", "engine": "f-string"}},

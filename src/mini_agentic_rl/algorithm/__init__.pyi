@@ -11,7 +11,6 @@ from .decorator import algo as algo
 from .from_use import EndedSessions as EndedSessions
 from .from_use import UseLearner as UseLearner
 from .from_use import UseSettings as UseSettings
-from .from_use import judge_ended as judge_ended
 from .from_use import use_loop as use_loop
 from .gepa import GEPA as GEPA
 from .gepa import GEPASettings as GEPASettings

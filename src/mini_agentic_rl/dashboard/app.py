@@ -164,8 +164,7 @@ async def _group(source: ShownRun, request: Request) -> Any:
         return None
     rows = await browser.rows(ids)
     spans = {}
-    for one in ids:
-        found = await browser.spans(one)
+    for one, found in zip(ids, await asyncio.gather(*map(browser.spans, ids)), strict=True):
         latest = found[-1].attempt_id if found else None
         spans[one] = [span for span in found if span.attempt_id == latest]
     texts = await asyncio.to_thread(source.texts)

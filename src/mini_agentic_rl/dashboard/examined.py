@@ -19,6 +19,7 @@ from .sources import ShownRun
 
 _ROLLOUTS: Final = 48
 _GROUPS: Final = 200
+_INDEX_SECONDS: Final = 10.0
 _PAGES: Final = 40
 _ENDED: Final = ("succeeded", "failed")
 
@@ -75,6 +76,7 @@ async def examine(source: ShownRun) -> Examined:
         unread = str(error)
     view = RunView.of_rows(rows, rollouts=rollouts, eval_size=eval_size)
     if source.folder is None:
+        await source.browser.indexed(_INDEX_SECONDS)
         groups, _ = await source.browser.groups(None, _GROUPS)
         view = RunView(_steps_of(groups), (), rollouts)
     return Examined(source.name, view, diagnose(view), unread)

@@ -18,6 +18,7 @@ from .open import RUN_STORE_FILE as RUN_STORE_FILE
 from .open import open_store as open_store
 from .retry import RETRY_OF as RETRY_OF
 from .retry import retry_rollouts as retry_rollouts
+from .rows import body_json as body_json
 from .sql import SqlLightningStore as SqlLightningStore
 from .threading import ForwardingStore as ForwardingStore
 from .threading import LightningStoreThreaded as LightningStoreThreaded

@@ -1,4 +1,4 @@
-"""The store contract on top of a ledger. A storage adds only how a transaction is run."""
+"""The store contract on top of a ledger. A backend adds only how a transaction is run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import LightningStore
+from .base import LightningStore, check_heartbeats
 from .capabilities import LightningStoreStatistics
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
-from .storage import Kind, Query, Tables, conditions
+from .tables import Kind, Query, Tables, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
@@ -140,6 +140,9 @@ class LedgerStore(LightningStore):
             attempt_id = "" if latest is None else latest.attempt_id
         return await self._select("span", asked, rollout_id=rollout_id, attempt_id=attempt_id)
 
+    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        return await self._read(lambda ledger: ledger.tables.reward_spans(rollout_ids))
+
     @_by_contract
     async def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
         return await self._write(lambda ledger: ledger.update_rollout(rollout_id, **fields))
@@ -180,6 +183,15 @@ class LedgerStore(LightningStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return await self._write(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        check_heartbeats(heartbeats)
+
+        def record(ledger: Ledger) -> None:
+            for worker_id, stats in heartbeats.items():
+                ledger.update_worker(worker_id, stats)
+
+        await self._write(record)
 
     @_by_contract
     async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:

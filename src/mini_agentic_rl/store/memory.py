@@ -21,8 +21,9 @@ from . import lifecycle
 from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Ledger
 from .ledger_store import LedgerStore
-from .storage import Query
-from .untracked import hide_from_collector
+from .reward_spans import that_may_carry_rewards
+from .tables import Query
+from .untracked import hide_alone, hide_from_collector
 from .waiting import Changes
 
 T = TypeVar("T")
@@ -159,11 +160,14 @@ class MemoryTables:
 
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
-            self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, self._rollout_number)
+            hide_from_collector(rollout)
+            self._rollouts[rollout.rollout_id] = row = _RolloutRow(rollout, self._rollout_number)
+            hide_alone(row, row.spans)
             self._rollout_number += 1
             self._enter(rollout)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
+        hide_from_collector(new)
         self._rollouts[new.rollout_id].rollout = new
         if new.status != old.status:
             del self._by_status[old.status][old.rollout_id]
@@ -190,12 +194,15 @@ class MemoryTables:
         attempts = self._rollouts[attempt.rollout_id].attempts
         row.last_number = max((earlier.last_number for earlier in attempts.values()), default=0)
         attempts[attempt.attempt_id] = row
+        hide_alone(row, attempts)
+        _hide_ended(attempt)
         self._attempt_count += 1
         self._watch(row, deadline)
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         row = self._rollouts[attempt.rollout_id].attempts[attempt.attempt_id]
         row.attempt = attempt
+        _hide_ended(attempt)
         self._watch(row, deadline)
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
@@ -234,6 +241,7 @@ class MemoryTables:
                 stored.append(span)
                 if span.sequence_id > row.last_number:
                     row.last_number = span.sequence_id
+        hide_alone(row.spans)
         rollout.spans.extend(stored)
         self._span_count += len(stored)
         return stored
@@ -270,6 +278,15 @@ class MemoryTables:
         if query.kind == "attempt":
             return query.page(row.attempt for row in attempts)
         return query.page(chain.from_iterable(row.spans.values() for row in attempts))
+
+    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        found: list[Span] = []
+        for rollout_id in dict.fromkeys(rollout_ids):
+            row = self._rollouts.get(rollout_id)
+            if row is not None and row.attempts:
+                spans = that_may_carry_rewards(next(reversed(row.attempts.values())).spans.values())
+                found += sorted(spans, key=lambda span: span.sequence_id)
+        return found
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = [self._rollouts.get(rollout_id) for rollout_id in rollout_ids]
@@ -324,3 +341,9 @@ class MemoryTables:
             return self._rollouts.values()
         found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
         return sorted(found.values(), key=lambda row: row.number)
+
+
+def _hide_ended(attempt: Attempt) -> None:
+    """Hide an attempt that stays; one that runs is replaced by each of its spans."""
+    if attempt.status in lifecycle.ENDED_ATTEMPT_STATUSES:
+        hide_from_collector(attempt)

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .lifecycle import construct
-from .storage import SORTABLE, Kind
+from .tables import SORTABLE, Kind
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
@@ -100,12 +100,21 @@ def attempt_of(row: Row, prefix: str = "") -> Attempt:
 def span_columns(span: Span) -> Values:
     """Return the columns of a span. What has no column of its own goes into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
+    values["body_json"] = body_json(span)
+    return values
+
+
+def body_json(span: Span) -> str:
+    """Return as JSON what of a span has no column of its own: its attributes, events, links and status.
+
+    Raises:
+        ValueError: the span holds something that JSON cannot express.
+    """
     body = span.model_dump(exclude=_SPAN_COLUMN_SET)
     try:
-        values["body_json"] = pydantic_core.to_json(body, inf_nan_mode="constants").decode()
+        return pydantic_core.to_json(body, inf_nan_mode="constants").decode()
     except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON at all
-        values["body_json"] = to_json(body)
-    return values
+        return to_json(body)
 
 
 def span_of(row: Row) -> Span:

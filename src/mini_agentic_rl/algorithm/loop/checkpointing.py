@@ -35,7 +35,7 @@ class Checkpointing:
         run.logger.note(f"resumed after {self._reached()}")
         return True
 
-    async def warm_up(self, learner: Learner, taken: int) -> None:
+    async def begin_warm_up(self, learner: Learner, taken: int) -> None:
         """Keep the optimizer of a warm-up in the checkpoints from now on.
 
         Args:
@@ -47,7 +47,7 @@ class Checkpointing:
         if taken and folder is not None:
             await self._run.policy.run_async(lambda: restore_warm_up(folder, learner))
 
-    def warmed_up(self) -> None:
+    def end_warm_up(self) -> None:
         """Leave the optimizer of the warm-up out of the checkpoints from now on."""
         self._warm_up = None
 

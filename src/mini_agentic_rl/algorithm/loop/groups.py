@@ -29,7 +29,7 @@ class Trajectory:
     dimensions: Mapping[str, float] = field(default_factory=dict)
     """The final reward by its names, where it has several."""
     feedback: str = ""
-    """Feedback in words (`feedback.py`); empty when nothing was said."""
+    """Last annotation `feedback` of its attempt, in words; empty when nothing was said."""
 
     @property
     def credited(self) -> Credit:

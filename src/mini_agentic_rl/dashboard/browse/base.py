@@ -122,6 +122,10 @@ class Browser(Protocol):
         """Return the ids of the rollouts of a group, at most `MAX_GROUP`."""
         ...
 
+    async def indexed(self, seconds: float) -> bool:
+        """Return True once all groups and rewards that the store holds now are known, False after so many seconds."""
+        ...
+
     async def workers(self) -> Sequence[Worker]:
         """Return the workers."""
         ...
@@ -148,15 +152,23 @@ MAX_RESOURCES: Final = 200
 
 
 def task_preview(text: str) -> str:
-    """Return the beginning of a task on one line, from its JSON, which may be cut off: its question where it has one,
-    the JSON otherwise."""
+    """Return the beginning of a task on one line, from its JSON, which may be cut off: then the JSON itself."""
     try:
-        task = json.loads(text)
+        return preview_of(json.loads(text))
     except (ValueError, RecursionError):
         return one_line(text)
+
+
+def preview_of(task: Any) -> str:
+    """Return the beginning of a task on one line: its question where it has one, else its JSON."""
     if isinstance(task, Mapping):
         task = next((task[key] for key in _QUESTIONS if isinstance(task.get(key), str)), task)
     return one_line(task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str))
+
+
+def spellings(text: str) -> tuple[str, str]:
+    """Return a text as JSON has it, with and without escapes of what is not ASCII: stores keep both."""
+    return json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def rl_step(finished: Any) -> int | None:

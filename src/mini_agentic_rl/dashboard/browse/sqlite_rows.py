@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...types import Attempt, ResourcesUpdate, Rollout, Span, Worker
-from .base import PREVIEW, GroupRow, RolloutFilter, RolloutRow, reason_of, task_preview
+from .base import PREVIEW, GroupRow, RolloutFilter, RolloutRow, reason_of, spellings, task_preview
 from .facts import MAY_REWARD, reward_in
 
 _CUT: Final = 20_000
@@ -97,20 +97,15 @@ def _conditions(wanted: RolloutFilter) -> tuple[list[str], list[Any]]:
     if wanted.worker:
         add("instr(a.worker_id, ?) > 0", wanted.worker)
     if wanted.task:
-        add("(instr(r.input_json, ?) > 0 OR instr(r.input_json, ?) > 0)", *_spellings(wanted.task))
+        add("(instr(r.input_json, ?) > 0 OR instr(r.input_json, ?) > 0)", *spellings(wanted.task))
     if wanted.text:
-        texts = _spellings(wanted.text)
+        texts = spellings(wanted.text)
         columns = ("r.rollout_id", "r.input_json", "r.metadata_json", "coalesce(a.metadata_json, '')")
         tests = [f"instr({column}, ?) > 0 OR instr({column}, ?) > 0" for column in columns]
         spans = "SELECT 1 FROM agl_spans s WHERE s.rollout_id = r.rollout_id AND ({0} OR {0})"
         tests.append(f"EXISTS ({spans.format('instr(s.body_json, ?) > 0')})")
         add(f"({' OR '.join(tests)})", *(texts * (len(columns) + 1)))
     return conditions, values
-
-
-def _spellings(text: str) -> tuple[str, str]:
-    """Return a text as JSON has it, with and without escapes of what is not ASCII: the store keeps both."""
-    return json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _line(row: Sequence[Any]) -> RolloutRow:
@@ -161,7 +156,8 @@ def groups_before(connection: sqlite3.Connection, before: int, limit: int) -> tu
     SELECT first.group_id, first.number, f.step, x.reward, substr(r.input_json, 1, {8 * PREVIEW}) FROM first
     JOIN facts.rollout_facts f ON f.group_id = first.group_id
     JOIN agl_rollouts r ON r.rollout_id = f.rollout_id
-    LEFT JOIN facts.reward_facts x ON x.rollout_id = f.rollout_id
+    LEFT JOIN agl_attempts a ON a.rollout_id = r.rollout_id AND a.sequence_id = r.attempts
+    LEFT JOIN facts.reward_facts x ON x.rollout_id = f.rollout_id AND x.attempt_id = a.attempt_id
     ORDER BY first.number DESC, f.number
     """
     found: dict[str, GroupRow] = {}

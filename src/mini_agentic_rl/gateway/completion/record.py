@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from ...errors import log_failure
 from ...http import LARGE, BadRequestError, encode_in_steps, off_loop, size_of
+from ...semconv import SAMPLING_SEED, GenAiAttributes, LightningResourceAttributes
 from ...semconv import CompletionSpanAttributes as Attr
-from ...semconv import GenAiAttributes, LightningResourceAttributes
 from ...store import LightningStore
 from ...tokens import SamplingParams
 from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
@@ -25,7 +25,6 @@ from ..errors import NotFoundError, RecordingError
 
 logger = logging.getLogger(__name__)
 
-METADATA_KEY: Final = "sampling_seed"
 _REMEMBERED: Final = 4096
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -223,12 +222,12 @@ class KnownAttempts:
 
 
 def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
-    seed = rollout.metadata.get(METADATA_KEY)
+    seed = rollout.metadata.get(SAMPLING_SEED)
     if seed is None:
         return None
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise BadRequestError(
-            f"the metadata of rollout {rollout.rollout_id!r} has {METADATA_KEY}={seed!r}: expected an integer",
+            f"the metadata of rollout {rollout.rollout_id!r} has {SAMPLING_SEED}={seed!r}: expected an integer",
             code="rollout_seed",
         )
     return seed + attempt.sequence_id - 1 if rollout.config.max_attempts > 1 else seed

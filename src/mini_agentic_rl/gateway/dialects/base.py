@@ -6,6 +6,7 @@ Both gateways, the one over a policy and the one over upstreams, serve every dia
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -64,21 +65,17 @@ class Counting:
     """The body of the answer."""
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
 
-    @property
-    def path(self) -> str:
-        """The path that it is served at, e.g. `/v1/chat/completions`."""
+    path: str
+    """The path that it is served at, e.g. `/v1/chat/completions`."""
+    lookups: Sequence[Lookup] = ()
+    """Paths beside it, for a dialect that remembers what it has answered."""
+    counting: Counting | None = None
+    """The path at which prompts are counted; None where the dialect has no such thing."""
 
-    @property
-    def lookups(self) -> Sequence[Lookup]:
-        """Paths beside it."""
-
-    @property
-    def counting(self) -> Counting | None:
-        """The path at which prompts are counted; None where the dialect has no such thing."""
-
+    @abstractmethod
     def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> Exchange:
         """Read a request.
 
@@ -92,9 +89,10 @@ class Dialect(Protocol):
         """
 
     def refusal(self, error: HttpError) -> Json:
-        """Return the body that tells of an error."""
+        """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
+        return error.body()
 
-    def forget(self, scope: Scope, key: str) -> None:
+    def forget(self, scope: Scope, key: str) -> None:  # noqa: B027  # most dialects remember nothing
         """Drop what is remembered of an attempt."""
 
 

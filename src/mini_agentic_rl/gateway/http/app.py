@@ -29,8 +29,8 @@ from ..dialects import (
     Dialect,
     Exchange,
     Scope,
-    all_dialects,
     parse_chat_request,
+    shared_dialects,
 )
 from ..errors import BodyBeyondContextError
 from ..sessions import SessionGate
@@ -110,7 +110,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             "conversations": service.memory.counters(),
         }
 
-    dialects = [*all_dialects(), CompletionsDialect()]
+    dialects = [*shared_dialects(), CompletionsDialect()]
     prefixes = ("", ROLLOUT_PREFIX, WIRE_PREFIX)
     for dialect in dialects:
         add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count, prefixes)

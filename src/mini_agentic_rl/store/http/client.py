@@ -23,9 +23,11 @@ from .route import HOLD_SECONDS, Route
 
 _CLAIM: Final = wire.route_of("dequeue_many_rollouts")
 _WORK: Final = wire.route_of("wait_for_work")
+_HEARTBEATS: Final = wire.route_of("update_many_workers")
 _ENDS: Final = wire.route_of("wait_for_rollouts")
 _ONE_SPAN: Final = wire.route_of("add_span")
 _SPANS: Final = wire.route_of("add_many_spans")
+_REWARDS: Final = wire.route_of("get_reward_spans")
 _NUMBER: Final = wire.route_of("get_next_span_sequence_id")
 _NUMBERS: Final = wire.route_of("get_many_span_sequence_ids")
 _GIVING_BACK_SECONDS: Final = 5.0
@@ -156,6 +158,24 @@ class LightningStoreClient(ForwardingStore):
                 self._not_served.add(_SPANS)
         one_by_one = [await self._call(_ONE_SPAN, {"span": span}) for span in spans]
         return [span for span in one_by_one if span is not None]
+
+    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        if _REWARDS not in self._not_served:
+            try:
+                spans: list[Span] = await self._call(_REWARDS, {"rollout_ids": list(rollout_ids)})
+                return spans
+            except _NotServedError:
+                self._not_served.add(_REWARDS)
+        return await super().get_reward_spans(rollout_ids)
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        if _HEARTBEATS not in self._not_served:
+            try:
+                await self._call(_HEARTBEATS, {"heartbeats": heartbeats})
+                return
+            except _NotServedError:
+                self._not_served.add(_HEARTBEATS)
+        await super().update_many_workers(heartbeats)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         if not rollout_attempt_ids:

@@ -39,6 +39,7 @@ ROUTES: Final = (
     Route("GET", "workers", "query_workers"),
     Route("GET", "workers/{worker_id}", "get_worker_by_id"),
     Route("POST", "workers/{worker_id}", "update_worker", changes=True),
+    Route("POST", "heartbeats", "update_many_workers", changes=True, body="heartbeats"),
     Route("POST", "resources", "add_resources", status=201, changes=True, body="resources"),
     Route("GET", "resources", "query_resources"),
     Route("GET", "resources/latest", "get_latest_resources"),
@@ -48,13 +49,15 @@ ROUTES: Final = (
     Route("POST", "spans/batch", "add_many_spans", status=201, changes=True, answer="positions"),
     Route("POST", "spans/search", "query_spans"),
     Route("GET", "spans", "query_spans"),
+    Route("POST", "spans/rewards", "get_reward_spans"),
     Route("POST", "spans/next", "get_next_span_sequence_id", changes=True, answer="sequence_id"),
     Route("POST", "spans/next/batch", "get_many_span_sequence_ids", changes=True),
     Route("POST", "waits/rollouts", "wait_for_rollouts", waits=True),
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/next/batch`, `rollouts/delete` and `waits/work` are our own; the others are agent-lightning's."""
+`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `heartbeats` and `waits/work` are our own; the others are
+agent-lightning's."""
 
 
 def route_of(call: str) -> Route:

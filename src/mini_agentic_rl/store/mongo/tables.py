@@ -12,6 +12,7 @@ from pymongo.database import Database
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
 from ..capabilities import LightningStoreStatistics
+from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ..rows import (
     OBJECT_OF,
     Values,
@@ -23,10 +24,11 @@ from ..rows import (
     rollout_columns,
     rollout_of,
     span_columns,
+    span_of,
     worker_columns,
     worker_of,
 )
-from ..storage import Query
+from ..tables import Query
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
@@ -227,6 +229,19 @@ class MongoTables:
         else:
             total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        latest = self._rollouts.find(
+            {"rollout_id": {"$in": list(rollout_ids)}}, {"latest_attempt": 1}, session=self._session
+        )
+        numbers = [one["latest_attempt"] for one in latest if one["latest_attempt"] is not None]
+        names = {"_id": 0, "rollout_id": 1, "attempt_id": 1}
+        ids = list(self._attempts.find({"_id": {"$in": numbers}}, names, session=self._session))
+        if not ids:
+            return []
+        wanted = {"$or": ids, "name": {"$ne": NEVER_NAMED}, "body_json": {"$regex": WORD}}
+        order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
+        return that_may_carry_rewards(map(span_of, self._spans.find(wanted, sort=order, session=self._session)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}

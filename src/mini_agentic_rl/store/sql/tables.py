@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
 from ..capabilities import LightningStoreStatistics
+from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ..rows import (
     Values,
     attempt_columns,
@@ -20,16 +21,18 @@ from ..rows import (
     resources_of,
     rollout_columns,
     span_columns,
+    span_of,
     worker_columns,
     worker_of,
 )
-from ..storage import Query
+from ..tables import Query
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
     Statement,
     StatementRunner,
     any_of,
+    contains,
     insert_new,
     insert_or_replace,
     item_of,
@@ -108,6 +111,17 @@ _KNOWN_SPANS: Final = Statement(
         SPANS.c.attempt_id == bindparam("the_attempt"),
         any_of(SPANS.c.span_id, bindparam("the_spans")),
     )
+)
+_MAY_REWARD: Final = Statement(
+    select(SPANS)
+    .join(ATTEMPTS, and_(ATTEMPTS.c.rollout_id == SPANS.c.rollout_id, ATTEMPTS.c.attempt_id == SPANS.c.attempt_id))
+    .join(ROLLOUTS, and_(ROLLOUTS.c.rollout_id == ATTEMPTS.c.rollout_id, ROLLOUTS.c.attempts == ATTEMPTS.c.sequence_id))
+    .where(
+        any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")),
+        SPANS.c.name != bindparam("never"),
+        contains(SPANS.c.body_json, bindparam("word")),
+    )
+    .order_by(SPANS.c.sequence_id, SPANS.c.number)
 )
 _INSERT_SPAN: Final = Statement(insert_new(SPANS, ("rollout_id", "attempt_id", "span_id")))
 _ONE_RESOURCES: Final = Statement(select(RESOURCES).where(RESOURCES.c.resources_id == bindparam("the_resources")))
@@ -257,6 +271,10 @@ class SqlTables:
         whole = query.limit == -1 and query.offset == 0
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": NEVER_NAMED, "word": WORD}
+        return that_may_carry_rewards(map(span_of, self._session.rows(_MAY_REWARD, wanted)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})

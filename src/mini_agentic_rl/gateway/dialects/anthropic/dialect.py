@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....http import ANYBODY, HttpError, checked
-from ..base import Counting, Json, Lookup, Scope, renamed, sent, server_sent
+from ..base import Counting, Dialect, Json, Scope, renamed, sent, server_sent
 from .answer import MessageAnswer
 from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
 
@@ -43,11 +43,10 @@ class MessagesExchange:
         return server_sent(_refusal(error), "error")
 
 
-class AnthropicDialect:
+class AnthropicDialect(Dialect):
     """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
 
     path = "/v1/messages"
-    lookups: tuple[Lookup, ...] = ()
 
     def __init__(self) -> None:
         self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
@@ -55,9 +54,6 @@ class AnthropicDialect:
     def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)
         return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
-
-    def forget(self, scope: Scope, key: str) -> None:
-        """Do nothing: nothing is remembered."""
 
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)

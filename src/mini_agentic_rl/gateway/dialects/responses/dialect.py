@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
-from ..base import Counting, Json, Lookup, Scope, renamed, sent
+from ..base import Counting, Dialect, Json, Lookup, Scope, renamed, sent
 from .answer import ResponseAnswer
 from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
 
@@ -69,7 +69,7 @@ class ResponsesExchange:
             )
 
 
-class ResponsesDialect:
+class ResponsesDialect(Dialect):
     """`POST /v1/responses`, `GET` and `DELETE` of what it gave, and `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"

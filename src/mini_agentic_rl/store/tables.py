@@ -1,9 +1,13 @@
-"""The interface between the ledger and a storage: plain reads and writes, and queries as data."""
+"""The tables of a store, which each backend supplies: plain reads and writes, and queries as data.
+
+All rules are above them, in `ledger.py` and `lifecycle.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
@@ -14,7 +18,7 @@ from .capabilities import LightningStoreStatistics
 
 
 class Tables(Protocol):
-    """Tables of one storage, in one transaction.
+    """Tables of one backend, in one transaction.
 
     An implementation keeps no rules of its own beyond these: a rollout is in the queue exactly while its status is
     `queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.
@@ -77,6 +81,9 @@ class Tables(Protocol):
     def select(self, query: Query) -> PaginatedResult[Any]:
         """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
 
+    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        """Return the spans of the latest attempts that `may_carry_reward`, those of one rollout in their order."""
+
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         """Return the rollouts that have ended, in the order given, and the ids that name nothing."""
 
@@ -128,7 +135,11 @@ class Condition:
             return bool(actual == self.value)
         if self.test == "contains":
             return actual is not None and self.value in actual
-        return actual in self.value
+        return actual in self._values
+
+    @cached_property
+    def _values(self) -> frozenset[Any]:
+        return frozenset(self.value)
 
 
 @dataclass(frozen=True)
