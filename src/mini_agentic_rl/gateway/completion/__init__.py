@@ -2,7 +2,7 @@
 
 `prepare`: checked against what is served, rendered, constrained; `sample`: handed to the sampler; `read`: the tokens as
 text, thought and tool calls; `record`: a span with the exact tokens in the store; `remember`: what the next call of the
-conversation continues from; `answer`: told to the client whole or as a stream.
+conversation continues from, and in `forks` why one does not; `answer`: told to the client whole or as a stream.
 """
 
 import lazy_loader
