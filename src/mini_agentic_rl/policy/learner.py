@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import PackedTrees
-
 from ..errors import MissingPackageError
 from ..files import reading
+from ..tokens import PackedTrees
 from .errors import PolicyError
 from .load import refuse_non_finite
 from .loss import Loss, LossInputs, SeenTerms, TermStreams

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ...processes import CoreWatch
-from ..peak_memory import peak_memory_bytes
+from ...processes import CoreWatch, peak_memory_bytes
 from .groups import Group, group_metrics
 from .idle_steps import LostSteps
 from .objective import Objective
