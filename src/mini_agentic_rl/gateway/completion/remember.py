@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dialects import Scope
+from ..dialects import CallScope
 from ..render import ChatRenderer, has_thought, squashed, without_thought
 from ..tool_formats import Tool, parse_arguments
 from .forks import ForkReason, PromptCounters
@@ -112,8 +112,8 @@ class ConversationMemory:
         self._max_attempts = max_attempts
         self._max_calls = max_calls
         self._max_tokens = max_tokens
-        self._attempts: OrderedDict[Scope, _Attempt] = OrderedDict()
-        self._forgotten: OrderedDict[Scope, None] = OrderedDict()
+        self._attempts: OrderedDict[CallScope, _Attempt] = OrderedDict()
+        self._forgotten: OrderedDict[CallScope, None] = OrderedDict()
         self._tokens = 0
         self.prompt_counters = PromptCounters()
         """Counts how prompts came about."""
@@ -123,7 +123,7 @@ class ConversationMemory:
         return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
     def prompt(
-        self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
+        self, scope: CallScope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
     ) -> Prompt:
         """Return token ids for plain `messages`, from recorded ids as far as there are any.
 
@@ -157,7 +157,7 @@ class ConversationMemory:
 
     def remember(
         self,
-        scope: Scope,
+        scope: CallScope,
         prompt: Prompt,
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
@@ -185,7 +185,7 @@ class ConversationMemory:
             if len(self._forgotten) > 4 * self._max_attempts:
                 self._forgotten.popitem(last=False)
 
-    def forget(self, scope: Scope) -> None:
+    def forget(self, scope: CallScope) -> None:
         """Drop the calls of an attempt."""
         dropped = self._attempts.pop(scope, None)
         if dropped is not None:
