@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from mini_agentic_rl.algorithm import GRPOSettings, peak_memory_bytes
+from mini_agentic_rl.algorithm import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.policy import (
@@ -24,6 +24,7 @@ from mini_agentic_rl.policy import (
     follow_rank_0,
     launched,
 )
+from mini_agentic_rl.processes import peak_memory_bytes
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of

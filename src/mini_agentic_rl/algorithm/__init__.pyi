@@ -26,7 +26,6 @@ from .losses import PolicyLossName as PolicyLossName
 from .losses import PresetName as PresetName
 from .losses import is_preset as is_preset
 from .measure import Measure as Measure
-from .peak_memory import peak_memory_bytes as peak_memory_bytes
 from .ppo import MiniPPO as MiniPPO
 from .ppo import PPOSettings as PPOSettings
 from .rollouts import UNTRAINED_KEY as UNTRAINED_KEY

@@ -7,11 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm import Measure, answer_rows, peak_memory_bytes
+from ..algorithm import Measure, answer_rows
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..files import write_json
 from ..metrics import ConsoleLogger
+from ..processes import peak_memory_bytes
 from ..recipes import load_tasks, tokens_of_call
 from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions

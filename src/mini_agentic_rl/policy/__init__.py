@@ -21,6 +21,7 @@ Follow a token that is sampled:
 Follow a token that is trained:
 
     learner.py             `Learner`: packed trees and a loss in, gradients and an optimizer step out
+    loss.py                `Loss`: what a loss is given of each term, and what it gives
     value_learner.py       the same with a critic
     scorer.py              numbers of terms under weights that do not learn: old ones, a reference, a teacher
     teacher_kl.py          the divergence from a teacher's distribution, with its gradient

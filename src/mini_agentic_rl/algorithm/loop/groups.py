@@ -33,10 +33,12 @@ class Trajectory:
 
     @property
     def credited(self) -> Credit:
+        """`credit`, or the final reward for every record where there is none."""
         return broadcast(self.records, self.reward) if self.credit is None else self.credit
 
     @property
     def sampled_tokens(self) -> int:
+        """All that its calls sampled, forced tokens included."""
         return sum(record.output_ids.size for record in self.records)
 
     @property

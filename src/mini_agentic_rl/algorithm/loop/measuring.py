@@ -14,7 +14,7 @@ from .checkpointing import Checkpointing
 from .objective import Objective
 from .progress import restore_weights
 from .training_run import TrainingRun
-from .validation import best_of, is_due, is_stalled, told
+from .validation import best_of, is_due, is_stalled, outcome
 
 FIRST, LAST = "before", "after RL"
 
@@ -87,7 +87,7 @@ class Measuring:
         if best["step"] != run.progress.step:
             folder = kept[best["step"]]
             await run.policy.run_async(lambda: restore_weights(folder, run.policy, self._objective.learners))
-        run.logger.note(told(best, run.progress.validation, run.progress.step, run.total_steps))
+        run.logger.note(outcome(best, run.progress.validation, run.progress.step, run.total_steps))
 
     async def _measure_once(self, name: str) -> bool:
         """Measure, unless the run's progress has that already; False then."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...adapter import TracerTraceToTriplet, TrainedCalls, tool_calls
+from ...adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
 from ...logging import CountedCauses
 from ...semconv import SAMPLING_SEED
 from ...types import Dataset, EnqueueRolloutRequest, Rollout
@@ -140,7 +140,7 @@ def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
 def tool_metrics(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     """Return the mean number of LLM calls that were answered by a tool call, over the rollouts that offered tools;
     nothing where none did."""
-    calls = [count for one in finished if (count := tool_calls(one.spans)) is not None]
+    calls = [count for one in finished if (count := count_tool_calls(one.spans)) is not None]
     return {"rollout/tool_calls": float(np.mean(calls))} if calls else {}
 
 

@@ -10,13 +10,14 @@ below each rollout's URL, under the same keys, limits and records as every other
 """
 
 from .anthropic import AnthropicDialect
-from .base import Counting, Dialect, Exchange, Lookup, Scope, assistant_message
+from .base import CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, ResponseFormat, parse_chat_request
 from .completions import CompletionsDialect
 from .responses import ResponsesDialect
 
 __all__ = [
     "AnthropicDialect",
+    "CallScope",
     "ChatDialect",
     "ChatRequest",
     "CompletionsDialect",
@@ -27,7 +28,6 @@ __all__ = [
     "Lookup",
     "ResponseFormat",
     "ResponsesDialect",
-    "Scope",
     "assistant_message",
     "parse_chat_request",
     "shared_dialects",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import Dialect, Json, Scope, server_sent
+from .base import CallScope, Dialect, Json, server_sent
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -219,7 +219,7 @@ class ChatDialect(Dialect):
 
     path = "/v1/chat/completions"
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ChatExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import Dialect, Json, Scope, server_sent
+from .base import CallScope, Dialect, Json, server_sent
 from .chat import DONE
 
 _USUAL_TOKENS: Final = 16
@@ -40,7 +40,7 @@ class CompletionsDialect(Dialect):
 
     path = "/v1/completions"
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> CompletionExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> CompletionExchange:
         request = checked(CompletionRequest, body)
         for name, value in (("echo", request.echo), ("suffix", request.suffix)):
             if value:

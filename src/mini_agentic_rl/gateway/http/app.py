@@ -24,11 +24,11 @@ from ...http import (
 from ..caller import Caller, caller_of
 from ..completion import ChatService, ChatStream, whole_answer
 from ..dialects import (
+    CallScope,
     ChatRequest,
     CompletionsDialect,
     Dialect,
     Exchange,
-    Scope,
     parse_chat_request,
     shared_dialects,
 )
@@ -67,7 +67,6 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             key, caller = admission.keys.check(request.headers), await callers(request)
-
             asked = await wire.asked(request, caller.scope)
 
             def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
@@ -116,7 +115,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
         add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count, prefixes)
     wire.add_routes(app, metrics)
 
-    def forget(scope: Scope, key: str) -> None:
+    def forget(scope: CallScope, key: str) -> None:
         service.memory.forget(scope)
         for dialect in dialects:
             dialect.forget(scope, key)

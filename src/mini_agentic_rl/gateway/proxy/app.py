@@ -31,8 +31,7 @@ from ...http import (
 from ...store import LightningStore
 from ..caller import Caller, caller_of
 from ..completion import KnownAttempts
-from ..dialects import Dialect, shared_dialects
-from ..dialects import Scope as CallScope
+from ..dialects import CallScope, Dialect, shared_dialects
 from ..errors import NotFoundError
 from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
