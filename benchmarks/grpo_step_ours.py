@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from mini_agentic_rl.algorithm import GRPOSettings, peak_memory_bytes
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, update
+from mini_agentic_rl.algorithm import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.policy import (
     EngineSettings,
@@ -24,6 +24,7 @@ from mini_agentic_rl.policy import (
     follow_rank_0,
     launched,
 )
+from mini_agentic_rl.processes import peak_memory_bytes
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from workload import TOOL_SCHEMA, Workload, child_parser, conversations, print_result, render, tool_result, workload_of
@@ -123,7 +124,7 @@ def main() -> None:
         batch = batch_of(groups, settings)
         assert batch is not None
         tokens = batch.packed.token_count
-        policy.learn(lambda batch=batch: update(learner, batch, settings))
+        policy.learn(lambda batch=batch: take_steps(learner, batch, settings))
         ended = time.perf_counter()
         if step >= options.warmup:
             seconds["step"].append(ended - started)

@@ -75,3 +75,15 @@ def test_the_architecture_page_has_every_room_on_its_floor():
     for floor, rooms in re.findall(r"^\| (\d+) \|(.*?)\|", text, re.MULTILINE):
         drawn[int(floor)] |= set(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
     assert [drawn[floor] for floor in sorted(drawn)] == [rooms for rooms in checked if rooms]
+
+
+def test_a_room_that_tells_its_way_through_its_files_names_each_of_them():
+    toured = {}
+    for face in sorted((ROOT / "src").rglob("__init__.py")):
+        told = ast.get_docstring(ast.parse(face.read_text(encoding="utf-8"))) or ""
+        if re.search(r"^Follow .*:$", told, re.MULTILINE):
+            files = {path.name for path in face.parent.glob("*.py")} - {"__init__.py"}
+            named = set(re.findall(r"(?<![\w/])\w+\.py", told))
+            toured[face.parent.name] = files ^ named
+    assert {"loop", "policy", "store"} <= toured.keys()
+    assert {room: unnamed for room, unnamed in toured.items() if unnamed} == {}

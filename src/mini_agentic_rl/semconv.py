@@ -26,6 +26,9 @@ FAILURE_REASON: Final = "agentlightning.failure.reason"
 ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
 """`exception.type` of the exception span of an attempt that asked for more LLM calls or tokens than it may."""
 
+SAMPLING_SEED: Final = "sampling_seed"
+"""Key in a rollout's metadata: the seed from which the gateway derives one for each of its calls that names none."""
+
 
 class LightningResourceAttributes(Enum):
     """Attributes of the OpenTelemetry resource of a span."""

@@ -12,7 +12,7 @@ from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.loop.seen_tokens import SeenCall, record_seen
 from mini_agentic_rl.dashboard.views import tokens_view
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
-from mini_agentic_rl.policy.learner import SeenTerms
+from mini_agentic_rl.policy.loss import SeenTerms
 from mini_agentic_rl.semconv import AGL_LEARNER, LearnerSpanAttributes
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 from tiny import tiny_model, tiny_tokenizer

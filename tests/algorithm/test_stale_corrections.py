@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, update
+from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
 from mini_agentic_rl.algorithm.grpo.settings import GRPOSettings
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs
@@ -53,7 +53,7 @@ def _learnt(stale, **settings):
     optim_step = learner.optim_step
     learner.optim_step = dict  # the same weights for every correction
     try:
-        return policy.run(lambda: update(learner, batch, chosen))
+        return policy.run(lambda: take_steps(learner, batch, chosen))
     finally:
         learner.optim_step = optim_step
         policy.run(lambda: [setattr(parameter, "grad", None) for parameter in learner.parameters])

@@ -8,7 +8,7 @@ import pytest
 from letters import TASKS, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, LightningStore, Trainer
-from mini_agentic_rl.algorithm.loop.tail import tail_seconds
+from mini_agentic_rl.algorithm.loop.sampling import tail_of
 from mini_agentic_rl.algorithm.ppo import MiniPPO
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.types import Rollout
@@ -34,12 +34,12 @@ def _ended(*times: float) -> list[Rollout]:
     ],
 )
 def test_the_tail_is_the_time_of_the_last_eighth_of_the_rollouts(ends, seconds):
-    assert tail_seconds(_ended(*ends), 1000) == seconds
+    assert tail_of(_ended(*ends), 1000) == seconds
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 def test_a_clock_that_is_set_makes_no_tail_longer_than_the_step(jump):
-    assert 0 <= tail_seconds(_ended(1, 2, 3, 4 + jump), 4.5) <= 4.5
+    assert 0 <= tail_of(_ended(1, 2, 3, 4 + jump), 4.5) <= 4.5
 
 
 class Slow(Letters):

@@ -12,7 +12,7 @@ from collections import Counter
 
 import httpx
 
-from mini_agentic_rl.gateway.dialects import all_dialects
+from mini_agentic_rl.gateway.dialects import shared_dialects
 from mini_agentic_rl.store import InMemoryLightningStore
 
 from .request_fuzzer import FuzzedRequest, RequestFuzzer
@@ -61,7 +61,7 @@ async def test_no_request_harms_the_server():
     prefixes = [f"/rollout/{r.rollout_id}/attempt/{r.attempt.attempt_id}" for r in rollouts]
     prefixes += ["", "", "/rollout/nobody/attempt/never"]
     with tiny_server(store=store) as tiny:
-        fuzzer = RequestFuzzer([dialect.path for dialect in all_dialects()], prefixes, SEED)
+        fuzzer = RequestFuzzer([dialect.path for dialect in shared_dialects()], prefixes, SEED)
         root = tiny.server.endpoint.removesuffix("/v1")
         ends, wrong = await _send_all(root, fuzzer, REQUESTS)
         print(f"\n{REQUESTS} requests: {dict(ends)}")

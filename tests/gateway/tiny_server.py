@@ -27,7 +27,7 @@ class TinyServer:
         """What is still under way; empty when nothing is."""
         cache, counters = self.policy.engine.cache, self.server.service.counters
         found = {
-            "sequences": sum(self.policy.engine.load),
+            "sequences": sum(self.policy.engine.sequence_counts),
             "blocks": cache.total - cache.available,
             "requests": self.server.admission.active,
             "calls": counters.active,

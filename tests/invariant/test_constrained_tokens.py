@@ -178,7 +178,7 @@ def test_a_constraint_that_allows_nothing_ends_its_own_request_with_a_reason(imp
         policy.engine.submit(request, on_delta)
         beside = constrained(policy, count=1)[0]
         assert done.wait(30)
-        assert policy.engine.load == (0, 0)
+        assert policy.engine.sequence_counts == (0, 0)
         assert policy.engine.cache.available == policy.engine.cache.total
     assert beside.finish_reason == "stop"
     assert [token for delta in deltas for token in delta.token_ids] == [20]

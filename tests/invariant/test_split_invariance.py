@@ -14,7 +14,7 @@ from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.grpo.objective import update
+from mini_agentic_rl.algorithm.grpo.objective import take_steps
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, TermStreams
@@ -87,7 +87,7 @@ def test_a_whole_update_is_the_same_in_any_chunks_where_ratios_are_of_whole_roll
             rate = LearnerSettings(max_batch_tokens=max_tokens, learning_rate=1e-3)
             learner = policy.run(lambda: policy.learner(rate))
             before = torch.cat([p.detach().flatten().clone() for p in learner.parameters])
-            figures = policy.run(lambda: update(learner, batch, settings))
+            figures = policy.run(lambda: take_steps(learner, batch, settings))
             return torch.cat([p.detach().flatten() for p in learner.parameters]) - before, figures
 
     (whole, of_whole), (apart, of_parts) = updated(10**6), updated(20)

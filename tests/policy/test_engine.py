@@ -49,7 +49,7 @@ def ask(policy, prompt, **options) -> tuple[object, list[TokenDelta], threading.
 def test_a_request_that_cannot_be_sampled_is_refused(policy, prompt, options, kind, text):
     with pytest.raises(kind, match=text):
         ask(policy, prompt, **options)
-    assert policy.engine.load == (0, 0)
+    assert policy.engine.sequence_counts == (0, 0)
 
 
 def test_a_prompt_larger_than_the_cache_is_refused(policy, monkeypatch):

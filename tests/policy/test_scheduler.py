@@ -29,11 +29,11 @@ def test_sequences_are_admitted_in_order_and_no_more_than_may_run():
     engine = FakeEngine(max_running=2)
     requests = [engine.add([n, n + 1], 2, seed=n) for n in range(5)]
     engine.step()
-    assert engine.scheduler.load == (2, 3)
+    assert engine.scheduler.sequence_counts == (2, 3)
     finished = []
     while engine.step() is not None:
         finished += [n for n, asked in enumerate(requests) if asked.reason and n not in finished]
-        assert engine.scheduler.load[0] <= 2
+        assert engine.scheduler.sequence_counts[0] <= 2
     assert finished == [0, 1, 2, 3, 4]
 
 
@@ -66,7 +66,7 @@ def test_a_prompt_that_finds_no_room_is_not_overtaken():
     long = engine.add(range(30, 46), 1)
     short = engine.add([7, 8], 1)
     engine.step()
-    assert engine.scheduler.load == (1, 2)
+    assert engine.scheduler.sequence_counts == (1, 2)
     engine.run()
     assert long.reason == short.reason == "length"
 
@@ -227,7 +227,7 @@ def test_forgotten_keys_are_computed_again_in_the_old_order():
     engine.step()
     engine.scheduler.forget_keys()
     assert (engine.cache.available, engine.cache.idle) == (engine.cache.total, 0)
-    assert engine.scheduler.load == (0, 3)
+    assert engine.scheduler.sequence_counts == (0, 3)
     plan = engine.step()
     assert sequences(plan) == [asked.sequence for asked in requests]
     engine.run()

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mini_agentic_rl.algorithm import UseLearner, UseSettings, judge_ended, use_loop
+from mini_agentic_rl.algorithm import UseLearner, UseSettings, use_loop
+from mini_agentic_rl.algorithm.from_use.judging import EndedSessions
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
 from mini_agentic_rl.jobs.use import follow
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, Policy
@@ -237,7 +238,13 @@ def test_a_judge_scores_sessions_that_are_over_beside_each_other(
     reply = {"choices": [{"message": {"role": "assistant", "content": json.dumps({"scores": scores})}}]}
     with serving(lambda path, body, headers: (200, reply)) as url:
         judge = RelativeJudge("brief", model="judge", base_url=url)
-        assert asyncio.run(judge_ended(SessionBook(file_store), judge, 4)) == 4
+
+        async def judge_all() -> int:
+            ended = EndedSessions(SessionBook(file_store), judge, group_size=4)
+            assert await ended.look()
+            return await ended.judged()
+
+        assert asyncio.run(judge_all()) == 4
     assert [alice.show(name)["status"] for name in "abcde"] == ["judged"] * 4 + ["open"]
     assert sorted(alice.show(name)["rewards"][0]["reward"] for name in "abcd") == [0, 0, 1, 1]
     assert asyncio.run(a_learner(served.policy, file_store, folder).turn()) is not None

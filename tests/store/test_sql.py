@@ -19,7 +19,7 @@ from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
 from mini_agentic_rl.store.sql import tables as sql_tables
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 from mini_agentic_rl.store.sql.statements import Statement, page_of, total_of
-from mini_agentic_rl.store.storage import Query, conditions
+from mini_agentic_rl.store.tables import Query, conditions
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 from .test_contract import span_of

@@ -7,12 +7,12 @@ from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
 from .messages import parsed_messages as parsed_messages
 from .records import TraceToRecords as TraceToRecords
+from .records import count_tool_calls as count_tool_calls
 from .records import is_completion as is_completion
 from .records import spans_to_records as spans_to_records
 from .selection import Selection as Selection
 from .selection import TraceToTokenTree as TraceToTokenTree
 from .selection import TrainedCalls as TrainedCalls
-from .tool_use import tool_calls as tool_calls
 from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
 from .triplet import RewardMatchPolicy as RewardMatchPolicy
 from .triplet import TracerTraceToTriplet as TracerTraceToTriplet

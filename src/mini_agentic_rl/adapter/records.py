@@ -7,8 +7,9 @@ responses of one model to identical prompt ids within one attempt the last one s
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from .base import TraceAdapter, by_attempt
 from .hierarchy import Hierarchy
 
 logger = logging.getLogger(__name__)
+
+_TOOL_CALLS: Final = re.compile(r'(?<!\\)"tool_calls"\s*:\s*\[\s*\{')
+"""Tool calls in the JSON of a message; within a text of it quotes are escaped."""
 
 
 class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
@@ -50,6 +54,15 @@ def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRe
 def is_completion(span: Span) -> bool:
     """Return True if the span is an LLM call whose tokens are wanted."""
     return Key.PROMPT_TOKEN_IDS in span.attributes or span.name == Key.SPAN_NAME
+
+
+def count_tool_calls(spans: Sequence[Span]) -> int | None:
+    """Return the number of LLM calls among `spans` that were answered by a call of a tool, without reading their
+    messages; None where none was offered a tool."""
+    calls = [span.attributes for span in spans if is_completion(span)]
+    if not any(Key.TOOL_DEFINITIONS in facts for facts in calls):
+        return None
+    return sum(_TOOL_CALLS.search(str(facts.get(Key.OUTPUT_MESSAGES, ""))) is not None for facts in calls)
 
 
 def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:

@@ -11,7 +11,6 @@ from .decorator import algo as algo
 from .from_use import EndedSessions as EndedSessions
 from .from_use import UseLearner as UseLearner
 from .from_use import UseSettings as UseSettings
-from .from_use import judge_ended as judge_ended
 from .from_use import use_loop as use_loop
 from .gepa import GEPA as GEPA
 from .gepa import GEPASettings as GEPASettings
@@ -27,7 +26,6 @@ from .losses import PolicyLossName as PolicyLossName
 from .losses import PresetName as PresetName
 from .losses import is_preset as is_preset
 from .measure import Measure as Measure
-from .peak_memory import peak_memory_bytes as peak_memory_bytes
 from .ppo import MiniPPO as MiniPPO
 from .ppo import PPOSettings as PPOSettings
 from .rollouts import UNTRAINED_KEY as UNTRAINED_KEY

@@ -12,6 +12,7 @@ from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger
 from ..policy import EngineSettings
+from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .base import Algorithm
@@ -42,7 +43,7 @@ async def evaluate(
             mode=mode,
             resources_id=resources_id,
             config=RolloutConfig(timeout_seconds=rollout_timeout),
-            metadata={"evaluation": name, "sampling_seed": derive_seed(seed, "evaluation", index, sample)},
+            metadata={"evaluation": name, SAMPLING_SEED: derive_seed(seed, "evaluation", index, sample)},
         )
         for index in range(count)
         for sample in range(samples)

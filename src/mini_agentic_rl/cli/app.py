@@ -29,11 +29,12 @@ from .new_project import add_new_command
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
 from .plugins import add_plugins_command
 from .post_training_commands import add_post_training_commands
-from .run_commands import add_run_commands
+from .report import add_report_command
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
 from .tables import show, show_parity, show_plan, show_result
 from .tinker import add_tinker_command
+from .watch import add_watch_command
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -137,7 +138,8 @@ def chat(settings: ChatSettings) -> None:
 
 add_tinker_command(app)
 add_doctor_command(app)
-add_run_commands(app)
+add_watch_command(app)
+add_report_command(app)
 add_model_commands(app)
 add_data_commands(app)
 add_store_commands(app)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..adapter import is_completion, tool_calls
+from ..adapter import count_tool_calls, is_completion
 from ..errors import UserError
 from ..metrics import RULES, Finding, RolloutFacts, RunView, StepNumbers, diagnose, read_metrics
 from ..semconv import CompletionSpanAttributes as Key
@@ -99,7 +99,7 @@ async def _newest(browser: Browser) -> list[RolloutRow]:
 async def _facts(browser: Browser, row: RolloutRow) -> RolloutFacts:
     spans = await browser.spans(row["id"])
     latest = [span for span in spans if span.attempt_id == spans[-1].attempt_id]
-    calls = tool_calls(latest)
+    calls = count_tool_calls(latest)
     return RolloutFacts(
         rollout_id=row["id"],
         succeeded=row["status"] == "succeeded",

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from ..attribution import read_baggage
 from ..http import BadRequestError
-from .dialects import Scope
+from .dialects import CallScope
 
 _HOW: Final = (
     "Name it: make the call in the task or a thread that the agent has started, ask the rollout's own URL "
@@ -31,7 +31,7 @@ class UnnamedCallError(BadRequestError):
 class Caller:
     """Identity of whoever makes a call."""
 
-    scope: Scope = None
+    scope: CallScope = None
     """(rollout id, attempt id) that it belongs to; None outside of any rollout."""
     agent: str | None = None
     """Name of the agent, where the call carries one."""

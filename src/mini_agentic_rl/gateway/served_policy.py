@@ -233,9 +233,9 @@ class ServedPolicy:
         proxy.update_model_list([{"model_name": name, **address} for name in self.model_names])
         self._proxy = proxy
 
-    def prompts(self) -> dict[str, int]:
+    def prompt_counts(self) -> dict[str, int]:
         """Count the prompts so far that continued a conversation, began one or forked, and why they forked; see
-        `mini_agentic_rl.gateway.completion.remember`.
+        `mini_agentic_rl.gateway.completion.forks`.
 
         Raises:
             RuntimeError: the policy is not served.

@@ -44,7 +44,7 @@ from ..sessions import (
     told,
 )
 from .caller import Caller
-from .dialects import Scope
+from .dialects import CallScope
 from .errors import NotFoundError, RecordingError
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ _MOST_JUDGED: Final = 256
 _MOST_BYTES: Final = 128 * 1024
 """Of a request: a comparison of so many fits, and no request takes long to read."""
 
-Forget: TypeAlias = Callable[[Scope, str], None]
+Forget: TypeAlias = Callable[[CallScope, str], None]
 """Drops what a gateway remembers of an attempt, by its scope and the API key."""
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from mini_agentic_rl.config import Settings
-
+from ..config import Settings
 from .render.thinking import ThinkingName
 from .tool_formats import ToolFormatName
 

@@ -1,11 +1,73 @@
-"""Find the agent of a job: a recipe by its name, a class of the user, or a command."""
+"""The agent and the tasks of a job, as settings name them: which go together, and the agent itself."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
+from ..config import COMMAS, Settings
+from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
-from ..recipes import Recipe, load_recipe
+from ..recipes import ENV, Recipe, load_recipe
 from ..recipes.harness import HarnessSettings, harness_recipe
-from .config import TaskSettings
+
+
+class TaskSettings(Settings):
+    """An agent and its tasks."""
+
+    env: str | None = None
+    """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
+    `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
+    name of a plugin."""
+    agent: str = "math"
+    """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
+    `reasoning_gym` (each for the tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of
+    yours. The defaults shown are those of `math` on `arithmetic`; others have some of their own, which `--print-config`
+    shows."""
+    dataset: str = "arithmetic"
+    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
+    name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or Parquet) with `question`
+    and `answer`, a folder with such files, or `owner/name` on the Hub."""
+    difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
+    """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
+
+
+def matching_tasks(tasks: TaskSettings) -> TaskSettings:
+    """Return the settings with an agent and tasks that go together: an agent with tasks of its own brings these, such
+    tasks and an environment bring their agent.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
+    if tasks.env is not None:
+        return _tasks_of_environment(tasks, tasks.env)
+    given = tasks.model_fields_set
+    family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
+    if tasks.agent in EPISODES and "dataset" not in given:
+        return tasks.changed(dataset=tasks.agent)
+    if family is not None and "agent" not in given:
+        return tasks.changed(agent=family)
+    if family != tasks.agent and (tasks.agent in EPISODES or (family is not None and ":" not in tasks.agent)):
+        raise UserError(
+            f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
+            setting="dataset",
+        )
+    return tasks
+
+
+def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
+    """Return the settings with the agent and the tasks of an environment.
+
+    Raises:
+        UserError: an agent or a data set is given as well.
+    """
+    family = is_episodes(env)
+    meant = {"agent": env.partition(":")[0] if family else ENV + env, "dataset": env if family else ENV + env}
+    for name, value in meant.items():
+        if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
+            raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
+    return tasks.changed(**meant)
 
 
 def load_agent(tasks: TaskSettings, harness: HarnessSettings) -> Recipe:

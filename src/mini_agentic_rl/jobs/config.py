@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
-from ..config import COMMAS, JsonSettings, Settings
-from ..datasets.episodes import EPISODES, is_episodes
-from ..errors import UserError
+from ..config import JsonSettings
 from ..execution import RaySettings
 from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
@@ -21,6 +19,7 @@ from ..recipes import ENV, tokens_of_call, training_defaults
 from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
+from .agents import TaskSettings, matching_tasks
 
 PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
@@ -33,33 +32,14 @@ else:  # the variants of GRPO, those among them that a program or a plugin has a
     ]
 Backend = Literal["native", "trl"]
 
-DECIDED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
-"""Settings of the loop that the algorithm decides where they are not given."""
-CRITIC: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
-"""Settings of the loop that PPO alone has."""
+VARIED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
+"""Settings of the loop that presets set: the algorithm decides them where they are not given."""
+PPO_ALONE: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
+"""Settings of the loop that only PPO has: those of its critic."""
+GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
+"""Settings of the loop that only GRPO and its variants have: what is compared, taught and imitated."""
 _UNSAFE = re.compile(r"[^\w.-]+")
-COMPARED: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
-"""Settings of the loop that PPO has not."""
-
-
-class TaskSettings(Settings):
-    """An agent and its tasks."""
-
-    env: str | None = None
-    """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
-    `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
-    name of a plugin."""
-    agent: str = "math"
-    """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
-    `reasoning_gym` (each for the tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of
-    yours. The defaults shown
-    are those of `math` on `arithmetic`; others have some of their own, which `--print-config` shows."""
-    dataset: str = "arithmetic"
-    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
-    name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or Parquet) with `question`
-    and `answer`, a folder with such files, or `owner/name` on the Hub."""
-    difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
-    """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
+"""Characters that a folder's name is not to have."""
 
 
 class TrainConfig(RunnerSettings, JsonSettings):
@@ -73,7 +53,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "loop.max_new_tokens": None,
         "learner.schedule": "linear",
         "run.output_dir": Path("outputs/math-agent"),
-        **{f"loop.{name}": None for name in (*DECIDED, *CRITIC)},
+        **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},
     }
     """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
     constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
@@ -201,7 +181,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.sft_coef",
             "loop.sft_per_step",
         ),
-        "Critic (PPO)": tuple(f"loop.{name}" for name in CRITIC),
+        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE),
         "Limits of a rollout": ("limits.*",),
         "Runners": ("n_runners", "strategy", "ray.*"),
     }
@@ -262,11 +242,11 @@ class TrainConfig(RunnerSettings, JsonSettings):
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
-            foreign = next((name for name in COMPARED if given.get(name) not in (None, getattr(usual, name))), None)
+            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(usual, name))), None)
             if foreign is not None:
                 raise ValueError(f"`{foreign}` is not PPO's: leave it out, or take another `algorithm`")
-            return PPOSettings(**{name: one for name, one in given.items() if name not in COMPARED})
-        foreign = next((name for name in CRITIC if name in given), None)
+            return PPOSettings(**{name: one for name, one in given.items() if name not in GRPO_ALONE})
+        foreign = next((name for name in PPO_ALONE if name in given), None)
         if foreign is not None:
             raise ValueError(f"`{foreign}` is PPO's: give `algorithm=ppo` with it")
         return GRPOSettings(**{**given, "preset": algorithm})
@@ -337,7 +317,7 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         return config
     if config.tasks.agent == "sql":
         return SqlTrainConfig(**config.model_dump(exclude_unset=True))
-    tasks = tasks_of_family(config.tasks)
+    tasks = matching_tasks(config.tasks)
     changes: dict[str, Any] = {}
     if tasks != config.tasks:
         changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
@@ -356,39 +336,3 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         if name not in settings.model_fields_set and getattr(settings, name) != value:
             changes.setdefault(group, {})[name] = value
     return config.changed(**changes) if changes else config
-
-
-def tasks_of_family(tasks: TaskSettings) -> TaskSettings:
-    """Return the settings with the data set of an agent that has its own, or the agent of such a data set.
-
-    Raises:
-        UserError: agent and data set do not belong together.
-    """
-    if tasks.env is not None:
-        return _tasks_of_environment(tasks, tasks.env)
-    given = tasks.model_fields_set
-    family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
-    if tasks.agent in EPISODES and "dataset" not in given:
-        return tasks.changed(dataset=tasks.agent)
-    if family is not None and "agent" not in given:
-        return tasks.changed(agent=family)
-    if family != tasks.agent and (tasks.agent in EPISODES or (family is not None and ":" not in tasks.agent)):
-        raise UserError(
-            f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
-            setting="dataset",
-        )
-    return tasks
-
-
-def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
-    """Return the settings with the agent and the tasks of an environment.
-
-    Raises:
-        UserError: an agent or a data set is given as well.
-    """
-    family = is_episodes(env)
-    meant = {"agent": env.partition(":")[0] if family else ENV + env, "dataset": env if family else ENV + env}
-    for name, value in meant.items():
-        if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
-            raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
-    return tasks.changed(**meant)

@@ -7,16 +7,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..algorithm import Measure, answer_rows, peak_memory_bytes
+from ..algorithm import Measure, answer_rows
 from ..datasets import is_data_file
 from ..errors import UserError
 from ..files import write_json
 from ..metrics import ConsoleLogger
+from ..processes import peak_memory_bytes
 from ..recipes import load_tasks, tokens_of_call
 from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
-from .agents import load_agent
-from .config import SqlTrainConfig, tasks_of_family
+from .agents import load_agent, matching_tasks
+from .config import SqlTrainConfig
 from .settings import EvalSettings
 
 
@@ -88,7 +89,7 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
         UserError: agent and data set do not belong together.
     """
     if settings.tasks.agent != "sql":
-        tasks = tasks_of_family(settings.tasks)
+        tasks = matching_tasks(settings.tasks)
         if tasks == settings.tasks:
             return settings
         changes: dict[str, Any] = {"tasks": tasks.model_dump(include={"agent", "dataset"})}

@@ -25,7 +25,7 @@ from ..recipes.harness import HarnessSettings
 from ..samplers import SamplerSettings
 from ..sessions import SessionSettings
 from ..trainer import RunnerSettings
-from .config import TaskSettings
+from .agents import TaskSettings
 
 
 class PlanSettings(JsonSettings):

@@ -21,6 +21,7 @@ Follow a token that is sampled:
 Follow a token that is trained:
 
     learner.py             `Learner`: packed trees and a loss in, gradients and an optimizer step out
+    loss.py                `Loss`: what a loss is given of each term, and what it gives
     value_learner.py       the same with a critic
     scorer.py              numbers of terms under weights that do not learn: old ones, a reference, a teacher
     teacher_kl.py          the divergence from a teacher's distribution, with its gradient
@@ -30,14 +31,15 @@ Follow a token that is trained:
     logprobs.py            hidden states to log-probabilities and entropies, a few positions at a time
     frozen_head.py         the same through a head that is not trained, with the gradient worked out at once
 
-With several ranks, ranks/ spreads both over processes that launch.py tells apart, rank_group.py adds up gradients, and
-shards.py keeps a part of the base on each.
+With several ranks, ranks/ spreads both over processes that launch.py tells apart and that find each other through
+network_interface.py, rank_group.py adds up gradients, and shards.py keeps a part of the base on each.
 
 Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
 the prepared products that product_caches.py lets a CPU keep; device_copies.py brings their numbers to a GPU. Attention,
 and what stands between products, runs in the C++ of kernels/ where that can be compiled.
-load.py and model_files.py turn a name into a `PolicyModel`, adapters.py adds and removes adapters of one, and errors.py
-names what can go wrong on the way. memory_plan.py predicts what a run will hold in memory, rank_plan.py the same of
+load.py and model_files.py turn a name into a `PolicyModel`, adapters.py adds and removes adapters of one,
+parameter_count.py counts its parameters, state_files.py writes the optimizer's state, and errors.py names what can go
+wrong on the way. memory_plan.py predicts what a run will hold in memory, rank_plan.py the same of
 each rank and server of a spread one, and step_rates.py the seconds of its steps.
 
 settings.py holds the settings of all of them. `import mini_agentic_rl.policy` is light: what needs torch is loaded when

@@ -15,11 +15,6 @@ from .launch import Launch as Launch
 from .launch import launched as launched
 from .launch import restarted as restarted
 from .learner import Learner as Learner
-from .learner import Loss as Loss
-from .learner import LossInputs as LossInputs
-from .learner import LossOutputs as LossOutputs
-from .learner import SeenTerms as SeenTerms
-from .learner import TermStreams as TermStreams
 from .learning_attention import KeptKeys as KeptKeys
 from .learning_attention import TreeTables as TreeTables
 from .load import load_model as load_model
@@ -29,6 +24,11 @@ from .load import refuse_non_finite as refuse_non_finite
 from .load import resolve_device as resolve_device
 from .load import resolve_dtype as resolve_dtype
 from .load import save_weights as save_weights
+from .loss import Loss as Loss
+from .loss import LossInputs as LossInputs
+from .loss import LossOutputs as LossOutputs
+from .loss import SeenTerms as SeenTerms
+from .loss import TermStreams as TermStreams
 from .memory_plan import MemoryPlan as MemoryPlan
 from .memory_plan import ModelShape as ModelShape
 from .memory_plan import PlannedSettings as PlannedSettings

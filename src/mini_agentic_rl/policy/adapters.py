@@ -12,8 +12,7 @@ from typing import Final
 
 import torch
 
-from mini_agentic_rl.logging import ignore_library_notices
-
+from ..logging import ignore_library_notices
 from .errors import PolicyError
 from .load import check_adapter_names, new_adapter_config
 from .model import DEFAULT_ADAPTER, PolicyModel

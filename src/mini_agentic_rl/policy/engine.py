@@ -21,8 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import ConstraintError, TokenDelta, TokenRequest
-
+from ..tokens import ConstraintError, TokenDelta, TokenRequest
 from . import kernels
 from .decode_runner import DecodeRunner
 from .device_copies import on_device
@@ -160,7 +159,7 @@ class Engine:
         with self._inbox_lock:
             if self._abandoned:
                 raise PolicyError("the policy is closed, or its engine has failed as the log says")
-            if self.load[1] >= self.settings.max_waiting:
+            if self.sequence_counts[1] >= self.settings.max_waiting:
                 raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
             self._inbox.append(sequence)
         self._thread.wake()
@@ -191,9 +190,9 @@ class Engine:
         return self.counters.sampled_tokens
 
     @property
-    def load(self) -> tuple[int, int]:
+    def sequence_counts(self) -> tuple[int, int]:
         """Number of sequences that run, and that wait."""
-        running, waiting = self._scheduler.load
+        running, waiting = self._scheduler.sequence_counts
         return running, waiting + len(self._inbox)
 
     def pending(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_agentic_rl.errors import UserError
+from ..errors import UserError
 
 
 class PolicyError(UserError):

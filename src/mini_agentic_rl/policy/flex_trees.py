@@ -21,8 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import PackedTrees, TreeChunk
-
+from ..tokens import PackedTrees, TreeChunk
 from .attention import Scoring, masked_attention
 from .device_copies import on_device
 

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import PackedTrees, TreeChunk
-
+from ..tokens import PackedTrees, TreeChunk
 from . import kernels
 from .attention import Scoring, masked_attention
 from .device_copies import on_device

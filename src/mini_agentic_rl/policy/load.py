@@ -13,10 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from mini_agentic_rl.logging import ignore_library_notices
-
 from ..errors import MissingPackageError
 from ..files import DamagedFileError, damage, read_json, reading
+from ..logging import ignore_library_notices
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel

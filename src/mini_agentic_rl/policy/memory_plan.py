@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, most_alive, pack
-
+from ..tokens import CompletionRecord, TokenTree, most_alive, pack
 from .frozen_head import VOCAB_BLOCK
 from .packed_linear import is_packed
 from .settings import Quantization

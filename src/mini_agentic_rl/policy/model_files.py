@@ -19,10 +19,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_agentic_rl.hub_access import ask_hub, cached
-
 from ..config import CACHE_VARIABLE, cache_dir
 from ..files import give_usual_modes, read_json, reading
+from ..hub_access import ask_hub, cached
 from ..processes import run_child
 from .errors import ModelNotFoundError, PolicyError
 

@@ -190,11 +190,11 @@ class Policy:
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         was_whole, self.is_whole = self.is_whole, False
-        result = self._learnt(job, share)
+        result = self._run_learning(job, share)
         self.is_whole = was_whole
         return result
 
-    def _learnt(self, job: Callable[[], T], share: float) -> T:
+    def _run_learning(self, job: Callable[[], T], share: float) -> T:
         if self._copy is not None:
             return self._turn(job)
         if share > 0:

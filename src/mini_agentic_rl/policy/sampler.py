@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import ConstraintError, SamplingParams
-
+from ..tokens import ConstraintError, SamplingParams
 from . import kernels
 from .device_copies import on_device
 

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mini_agentic_rl.tokens import FinishReason, TokenDelta
-
+from ..tokens import FinishReason, TokenDelta
 from .drafts import Drafts, Guess
 from .kv_cache import BlockCache
 from .sampler import Draw
@@ -68,7 +67,7 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     @property
-    def load(self) -> tuple[int, int]:
+    def sequence_counts(self) -> tuple[int, int]:
         """Number of sequences that run, and that wait."""
         return len(self._running), len(self._waiting)
 

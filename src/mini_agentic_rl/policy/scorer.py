@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import PackedTrees
-
+from ..tokens import PackedTrees
 from .model import PolicyModel
 from .tree_pass import ChunkTerms, TreePass
 

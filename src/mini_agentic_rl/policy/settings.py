@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from mini_agentic_rl.config import Settings
+from ..config import Settings
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "4bit", "8bit"]

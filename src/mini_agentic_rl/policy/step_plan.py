@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mini_agentic_rl.tokens import TokenConstraint, TokenDelta, TokenRequest
-
+from ..tokens import TokenConstraint, TokenDelta, TokenRequest
 from .drafts import Guess, Indexed
 from .kv_cache import BlockTable
 from .sampler import Draw, TokenCounts

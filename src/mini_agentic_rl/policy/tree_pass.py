@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.tokens import PackedTrees, TreeChunk, cut
-
+from ..tokens import PackedTrees, TreeChunk, cut
 from .flex_trees import flex_on
 from .learning_attention import KeptKeys, TreeTables
 from .logprobs import read_logprobs, targets

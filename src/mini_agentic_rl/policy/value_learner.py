@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mini_agentic_rl.tokens import PackedTrees
-
 from ..files import reading
+from ..tokens import PackedTrees
 from .learner import Learner
 from .load import refuse_non_finite
 from .model import DEFAULT_ADAPTER, PolicyModel

@@ -21,14 +21,13 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..algorithm import peak_memory_bytes
 from ..datasets import divide_examples, load_examples
 from ..errors import UserError
 from ..files import DamagedFileError, damage
 from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
-from ..processes import asked_to_stop
+from ..processes import asked_to_stop, peak_memory_bytes
 from ..trainer import RecordedRun, RunState, record_run
 from .head_tiles import answers_in_tiles
 from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments

@@ -102,11 +102,6 @@ class PostTrainingFolder(RunFolder):
         ]
 
 
-def checkpoint_step(checkpoint: Path) -> int:
-    """Return the step of a checkpoint."""
-    return int(checkpoint.name.rpartition("-")[2])
-
-
 def _is_whole(checkpoint: Path) -> bool:
     try:
         return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))

@@ -1,9 +1,9 @@
-"""Processes of the operating system: those started here, how they end, and the processors that they share.
+"""Processes of the operating system: those started here, how they end, and the processors and memory that they share.
 
 children.py    a process that ends with who started it
 deadline.py    a process for work that must be bounded in time and memory
 stopping.py    SIGTERM as Ctrl-C, and what ends cleanly before it
-processors.py  how many processors this process may use, and how many others leave free
+computer.py    how many processors this process may use, how many others leave free, and its memory
 """
 
 import lazy_loader

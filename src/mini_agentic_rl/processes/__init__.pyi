@@ -4,6 +4,11 @@ from .children import kill_group as kill_group
 from .children import run_child as run_child
 from .children import start_child as start_child
 from .collector import pass_over_what_is_there as pass_over_what_is_there
+from .computer import CoreWatch as CoreWatch
+from .computer import allowed_cores as allowed_cores
+from .computer import busy_seconds as busy_seconds
+from .computer import peak_memory_bytes as peak_memory_bytes
+from .computer import seconds_of_family as seconds_of_family
 from .deadline import DeadlineProcess as DeadlineProcess
 from .deadline import DeadlineProcessError as DeadlineProcessError
 from .deadline import EndedError as EndedError
@@ -11,10 +16,6 @@ from .deadline import LateError as LateError
 from .deadline import NotReadyError as NotReadyError
 from .deadline import confine as confine
 from .deadline import serve_answers as serve_answers
-from .processors import CoreWatch as CoreWatch
-from .processors import allowed_cores as allowed_cores
-from .processors import busy_seconds as busy_seconds
-from .processors import seconds_of_family as seconds_of_family
 from .stopping import TERMINATED as TERMINATED
 from .stopping import Terminated as Terminated
 from .stopping import asked_to_stop as asked_to_stop

@@ -1,3 +1,5 @@
+from .defaults import tokens_of_call as tokens_of_call
+from .defaults import training_defaults as training_defaults
 from .endpoint import find_llm as find_llm
 from .endpoint import outgrew_context as outgrew_context
 from .endpoint import rollout_client as rollout_client
@@ -6,7 +8,5 @@ from .endpoint import shared_client as shared_client
 from .load import ENV as ENV
 from .load import load_recipe as load_recipe
 from .load import load_tasks as load_tasks
-from .load import tokens_of_call as tokens_of_call
-from .load import training_defaults as training_defaults
 from .recipe import Demonstrations as Demonstrations
 from .recipe import Recipe as Recipe

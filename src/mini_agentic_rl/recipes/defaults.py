@@ -1,11 +1,16 @@
-"""Defaults that most recipes train with; those with others of their own declare them in their folder."""
+"""Defaults of a training that differ from recipe to recipe: how much is imitated, and how fast is learnt.
+
+They are numbers that were found by trying, each table with the reason; the agent is not loaded for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-SHORT_IMITATION: Final[Mapping[str, Any]] = {
+from ..datasets.episodes import EPISODES, REASONING_GYM, is_episodes, tokens_of_episodes
+
+_SHORT_IMITATION: Final[Mapping[str, Any]] = {
     "loop.total_steps": 12,
     "lora.r": 8,
     "learner.learning_rate": 8e-4,
@@ -14,10 +19,31 @@ SHORT_IMITATION: Final[Mapping[str, Any]] = {
     "warm_start.batch_size": 4,
     "warm_start.schedule": "constant",
 }
-"""Imitation teaches the form, rewards the rest."""
+"""The usual numbers: imitation teaches the form, rewards the rest."""
 
-EPISODE_IMITATION: Final[Mapping[str, Any]] = {
-    **SHORT_IMITATION,
+_ARITHMETIC: Final[Mapping[str, Any]] = {
+    "loop.total_steps": 12,
+    "lora.r": 16,
+    "learner.learning_rate": 2e-4,
+    "warm_start.examples": 1024,
+    "warm_start.learning_rate": 2e-3,
+    "warm_start.batch_size": 8,
+    "warm_start.schedule": "linear",
+}
+"""The math agent on generated arithmetic, the main job. To read stories that it has never seen, the model imitates many
+different ones first, where a few would teach the form of a call only; from there it is reinforced at a low rate that
+falls (a higher one, which suits a model that has just learnt the form, destroys what it has read)."""
+
+_SQL: Final[Mapping[str, Any]] = {
+    **_SHORT_IMITATION,
+    "warm_start.examples": 192,
+    "learner.max_batch_tokens": 1200,
+}
+"""The SQL agent needs more examples until it writes queries at all, and has longer rollouts: those of a question with
+their prompt are about 1,000 tokens."""
+
+_EPISODES: Final[Mapping[str, Any]] = {
+    **_SHORT_IMITATION,
     "learner.learning_rate": 4e-4,
     "warm_start.examples": 96,
     "warm_start.learning_rate": 2e-3,
@@ -26,6 +52,35 @@ EPISODE_IMITATION: Final[Mapping[str, Any]] = {
 """Episodes of several calls need more examples until one of them succeeds, and there is nothing to reinforce before
 that. Twice the rate of reinforcement has destroyed such agents."""
 
-EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
+_EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
 rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
+
+
+def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mapping[str, Any]:
+    """Return what a training of an agent on these tasks takes where nothing is given: a value for the path of each
+    setting, as `lora.r`.
+
+    Args:
+        name: of the agent.
+        dataset: of its tasks.
+        mixes: the training can, and may, imitate in the steps of its reinforcement learning.
+    """
+    if name == "sql":
+        return _SQL
+    if name == "math" and dataset.partition(":")[0] == "arithmetic":
+        return _ARITHMETIC
+    if is_episodes(dataset) or name in EPISODES:
+        calls_tools = REASONING_GYM not in (name, dataset.partition(":")[0])
+        return {**_EPISODES, **_EXAMPLES_BESIDE} if mixes and calls_tools else _EPISODES
+    return _SHORT_IMITATION
+
+
+def tokens_of_call(name: str, dataset: str) -> int:
+    """Return the tokens that a call of an agent needs: a query, an expression, a guess, or a solution in words."""
+    if name == "sql":
+        return 96
+    episodes = dataset if is_episodes(dataset) else name
+    if is_episodes(episodes):
+        return tokens_of_episodes(episodes)
+    return 48 if dataset == "arithmetic" else 128

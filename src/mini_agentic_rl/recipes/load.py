@@ -1,17 +1,16 @@
-"""Look up a recipe, its defaults and its tasks, by the names that a job is given."""
+"""Look up a recipe and its tasks by the names that a job is given. Their numbers are in `defaults.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..datasets import Split, TaskRows, load_task_dataset, split_style
-from ..datasets.episodes import EPISODES, REASONING_GYM, is_episodes, load_episodes, tokens_of_episodes
+from ..datasets.episodes import EPISODES, is_episodes, load_episodes
 from ..datasets.sql import MedicalQuestions
 from ..errors import UserError
 from ..litagent import LitAgent
-from .defaults import EPISODE_IMITATION, EXAMPLES_BESIDE, SHORT_IMITATION
 from .harness import is_task_folder, load_task_folder
 from .own_object import own_object
 from .recipe import Recipe
@@ -52,39 +51,6 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
     if not isinstance(agent, LitAgent):
         raise UserError(f"{name!r} is a {type(agent).__name__}, not a LitAgent", setting="agent")
     return Recipe(agent, list(getattr(agent, "hooks", ())))
-
-
-def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mapping[str, Any]:
-    """Return what a training of an agent on these tasks takes where nothing is given: a value for the path of each
-    setting, as `lora.r`. The agent is not loaded.
-
-    Args:
-        name: of the agent.
-        dataset: of its tasks.
-        mixes: the training can, and may, imitate in the steps of its reinforcement learning.
-    """
-    if name == "sql":
-        from .sql.defaults import SQL_DEFAULTS
-
-        return SQL_DEFAULTS
-    if name == "math" and dataset.partition(":")[0] == "arithmetic":
-        from .math.defaults import ARITHMETIC_DEFAULTS
-
-        return ARITHMETIC_DEFAULTS
-    if is_episodes(dataset) or name in EPISODES:
-        calls_tools = REASONING_GYM not in (name, dataset.partition(":")[0])
-        return {**EPISODE_IMITATION, **EXAMPLES_BESIDE} if mixes and calls_tools else EPISODE_IMITATION
-    return SHORT_IMITATION
-
-
-def tokens_of_call(name: str, dataset: str) -> int:
-    """Return the tokens that a call of an agent needs: a query, an expression, a guess, or a solution in words."""
-    if name == "sql":
-        return 96
-    episodes = dataset if is_episodes(dataset) else name
-    if is_episodes(episodes):
-        return tokens_of_episodes(episodes)
-    return 48 if dataset == "arithmetic" else 128
 
 
 def load_tasks(

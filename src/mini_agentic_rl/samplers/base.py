@@ -10,7 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ..http import BadRequestError
 from ..tokens import TokenDelta, TokenRequest
+
+
+class ContextLengthError(BadRequestError):
+    """The prompt leaves no room for a continuation."""
+
+    def __init__(self, prompt_tokens: int, limit: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens, but the messages have {prompt_tokens} tokens. "
+            "Shorten the messages, or serve a model with a longer context.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
 
 
 @dataclass(frozen=True)

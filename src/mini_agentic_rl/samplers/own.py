@@ -9,8 +9,7 @@ from pathlib import Path
 from ..http import BadRequestError, OverloadedError
 from ..policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ..tokens import TokenDelta, TokenRequest
-from .base import SamplerLoad
-from .errors import ContextLengthError
+from .base import ContextLengthError, SamplerLoad
 from .hand_over import HandOver
 
 
@@ -37,7 +36,7 @@ class PolicySampler:
 
     def load(self) -> SamplerLoad:
         """See `Sampler.load`."""
-        running, waiting = self._engine.load
+        running, waiting = self._engine.sequence_counts
         cache = self._engine.cache
         idle, available = cache.idle, cache.available
         return SamplerLoad(

@@ -15,7 +15,7 @@ from .calls import answer_of, calls_from, count_calls, judgements_of, last_call
 from .errors import SessionConflictError, SessionRequestError, UnknownSessionError
 from .record import (
     ENDED_KEY,
-    METADATA_KEY,
+    SESSION_KEY,
     SessionRecord,
     checked_key,
     checked_task,
@@ -93,7 +93,7 @@ class SessionBook:
             if found is None:
                 try:
                     found = await self.store.start_rollout(
-                        task, mode="train", metadata={METADATA_KEY: facts}, rollout_id=rollout_id
+                        task, mode="train", metadata={SESSION_KEY: facts}, rollout_id=rollout_id
                     )
                 except ValueError:  # another process has begun it
                     found = await self._find(rollout_id)

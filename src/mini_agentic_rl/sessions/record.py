@@ -16,7 +16,7 @@ from typing import Any, Final
 from ..types import Rollout
 from .errors import SessionRequestError
 
-METADATA_KEY: Final = "session"
+SESSION_KEY: Final = "session"
 """In a rollout's metadata: what it was opened with, and what the learner says of it."""
 ENDED_KEY: Final = "session_ended"
 """In its attempt's metadata, which the learner does not write: neither undoes what the other says at the same time."""
@@ -115,7 +115,7 @@ def checked_task(task: Any) -> None:
 
 def read_record(rollout: Rollout) -> SessionRecord | None:
     """Return the session that a rollout is; None where it is an ordinary one."""
-    facts = (rollout.metadata or {}).get(METADATA_KEY)
+    facts = (rollout.metadata or {}).get(SESSION_KEY)
     attempt = getattr(rollout, "attempt", None)
     if not isinstance(facts, Mapping) or attempt is None:
         return None
@@ -137,4 +137,4 @@ def read_record(rollout: Rollout) -> SessionRecord | None:
 def metadata_with(rollout: Rollout, **facts: Any) -> dict[str, Any]:
     """Return the metadata of a session's rollout with some facts about the session changed."""
     metadata = dict(rollout.metadata or {})
-    return {**metadata, METADATA_KEY: {**metadata.get(METADATA_KEY, {}), **facts}}
+    return {**metadata, SESSION_KEY: {**metadata.get(SESSION_KEY, {}), **facts}}

@@ -35,9 +35,9 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
-from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
+from .capabilities import LightningStoreCapabilities, LightningStoreStatistics, check_heartbeats
 from .paged_walk import walk_by_pages
-from .reward_spans import that_may_carry_rewards
+from .reward_spans import reward_spans_one_by_one
 from .unset import UNSET, Unset
 
 if TYPE_CHECKING:
@@ -274,10 +274,7 @@ class LightningStore:
         The last one that does carry one has the reward of its rollout. A rollout that is not there has none. Where
         rewards of many rollouts are wanted, this is one call, and no LLM call is read for it.
         """
-        spans: list[Span] = []
-        for rollout_id in dict.fromkeys(rollout_ids):
-            spans += that_may_carry_rewards(await self.query_spans(rollout_id, "latest"))
-        return spans
+        return await reward_spans_one_by_one(self, rollout_ids)
 
     async def update_rollout(
         self,
@@ -364,6 +361,18 @@ class LightningStore:
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat of a worker, with what it reports about itself. An unknown worker is added."""
         raise NotImplementedError
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        """Record heartbeats of up to `WORKERS_AT_ONCE` workers, by their ids, with what each reports about itself.
+
+        Unknown workers are added.
+
+        Raises:
+            ValueError: there are more.
+        """
+        check_heartbeats(heartbeats)
+        for worker_id, stats in heartbeats.items():
+            await self.update_worker(worker_id, heartbeat_stats=stats)
 
     async def query_workers(
         self,

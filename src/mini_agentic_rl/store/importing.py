@@ -20,7 +20,7 @@ from .base import LightningStore
 from .foreign import Document, ForeignStore
 from .ledger_store import LedgerStore
 from .lifecycle import has_ended
-from .storage import Tables
+from .tables import Tables
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The operations of the store contract on any storage. Synchronous; each call runs inside one transaction.
+"""The operations of the store contract on the tables of any backend. Synchronous; each runs inside one transaction.
 
 Rules are in `lifecycle`, data is in `Tables`; the ledger joins them and notes in `changes` what waiting callers want
 to hear of.
@@ -25,7 +25,7 @@ from ..types import (
 from . import lifecycle
 from .clock import Now
 from .lifecycle import construct
-from .storage import Query, Tables, conditions
+from .tables import Query, Tables, conditions
 from .unset import UNSET, Unset
 from .waiting import Changes
 
@@ -36,7 +36,7 @@ _GREATEST: Final = 2**53
 
 
 class Ledger:
-    """Operations of the store contract on the tables of one storage."""
+    """Operations of the store contract on the tables of one backend."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables

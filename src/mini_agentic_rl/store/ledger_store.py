@@ -1,4 +1,4 @@
-"""The store contract on top of a ledger. A storage adds only how a transaction is run."""
+"""The store contract on top of a ledger. A backend adds only how a transaction is run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ..types import (
 )
 from . import lifecycle
 from .base import LightningStore
-from .capabilities import LightningStoreStatistics
+from .capabilities import LightningStoreStatistics, check_heartbeats
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
-from .storage import Kind, Query, Step, Tables, conditions
+from .tables import Kind, Query, Step, Tables, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
@@ -198,6 +198,15 @@ class LedgerStore(LightningStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return await self._write(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        check_heartbeats(heartbeats)
+
+        def record(ledger: Ledger) -> None:
+            for worker_id, stats in heartbeats.items():
+                ledger.update_worker(worker_id, stats)
+
+        await self._write(record)
 
     @_by_contract
     async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:

@@ -12,7 +12,7 @@ from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutS
 from . import lifecycle
 from .capabilities import LightningStoreStatistics
 from .reward_spans import that_may_carry_rewards
-from .storage import Query, Step
+from .tables import Query, Step
 from .untracked import hide_alone, hide_from_collector
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ..semconv import CompletionSpanAttributes
 from ..types import Span
+
+if TYPE_CHECKING:
+    from .base import LightningStore
 
 NEVER_NAMED: Final = CompletionSpanAttributes.SPAN_NAME
 """Name of the spans that never carry one: LLM calls, the longest of all."""
@@ -27,3 +30,11 @@ def may_carry_reward(span: Span) -> bool:
 def that_may_carry_rewards(spans: Iterable[Span]) -> list[Span]:
     """Return the spans that may carry a reward, in the order given."""
     return [span for span in spans if may_carry_reward(span)]
+
+
+async def reward_spans_one_by_one(store: LightningStore, rollout_ids: Sequence[str]) -> list[Span]:
+    """Return what `LightningStore.get_reward_spans` returns, by a query for each rollout."""
+    spans: list[Span] = []
+    for rollout_id in dict.fromkeys(rollout_ids):
+        spans += that_may_carry_rewards(await store.query_spans(rollout_id, "latest"))
+    return spans

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .lifecycle import construct
-from .storage import SORTABLE, Kind
+from .tables import SORTABLE, Kind
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)

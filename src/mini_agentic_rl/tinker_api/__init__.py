@@ -13,7 +13,8 @@ Follow a request:
     sampling.py        continuations by the engine, with weights in slots (slots.py); scoring.py reads prompts
     checkpoints.py     what is saved, in a folder
 
-settings.py bounds what clients hold, and command_settings.py has the settings of the command.
+settings.py bounds what clients hold, command_settings.py has the settings of the command, and errors.py what a client
+is told when it fetches a result that there cannot be.
 """
 
 import lazy_loader

@@ -68,11 +68,6 @@ class PackedTrees:
         """S, the sampled tokens that are trained: all but the forced ones."""
         return int(self.token_S.size)
 
-    def tree_slices(self) -> list[slice]:
-        """The part of T that each tree takes."""
-        ends = [*self.tree_starts[1:], self.token_count]
-        return [slice(start, end) for start, end in zip(self.tree_starts, ends, strict=True)]
-
 
 @dataclass(frozen=True)
 class TreeLayout:
@@ -108,7 +103,7 @@ def lay_out(trees: Sequence[TokenTree]) -> TreeLayout:
     firsts: list[Mapping[NodeId, int]] = []
     offset = 0
     for tree in trees:
-        order, first = _layout(tree, offset)
+        order, first = _depth_first(tree, offset)
         firsts.append(first)
         if tree.token_count == 0:
             continue
@@ -185,8 +180,8 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
     )
 
 
-def _layout(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, int]]:
-    """Nodes in depth-first order, and the packed index of each node's first token."""
+def _depth_first(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, int]]:
+    """Return the nodes in depth-first order, and the packed index of each node's first token."""
     order: list[NodeId] = []
     first: dict[NodeId, int] = {}
     stack = [ROOT]
@@ -201,7 +196,7 @@ def _layout(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, in
 
 
 def _subtree_ends(tree: TokenTree, order: list[NodeId], first: dict[NodeId, int]) -> dict[NodeId, int]:
-    """Index after the last token of each node's subtree."""
+    """Return the index after the last token of each node's subtree."""
     end = {node: first[node] + tree.nodes[node].tokens.size for node in order}
     for node in reversed(order):
         parent = tree.nodes[node].parent

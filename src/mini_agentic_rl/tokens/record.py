@@ -23,8 +23,8 @@ class CompletionRecord:
     logprobs: npt.NDArray[np.float32]
     """[sampled tokens] log-probability of each sampled token, after temperature and before truncation."""
     forced: npt.NDArray[np.bool_] | None = None
-    """[sampled tokens] where a constraint left no choice, so that nothing is trained (see `constraint.py`); None where
-    that is nowhere."""
+    """[sampled tokens] True where a constraint left no choice (`TokenConstraint`), so that nothing is trained there;
+    None where it always left one."""
     version: int = 0
     """Policy version that sampled it; of several the first."""
     versions: npt.NDArray[np.int64] | None = None
@@ -71,5 +71,5 @@ class CompletionRecord:
 
     @property
     def trained_tokens(self) -> int:
-        """InsertedRecord tokens that the policy had a choice about, each of which makes one term."""
+        """Number of sampled tokens that the policy had a choice about; each of them makes one term."""
         return self.output_ids.size - (0 if self.forced is None else int(self.forced.sum()))

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..adapter import TraceToMessages
-from ..algorithm import Algorithm, answer_rows, peak_memory_bytes
+from ..algorithm import Algorithm, answer_rows
 from ..metrics import read_metrics
+from ..processes import peak_memory_bytes
 from .evaluations import by_evaluation, check_rows, read_answers
 from .report import write_report
 from .run_folder import RunFolder

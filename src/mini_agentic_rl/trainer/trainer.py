@@ -1,4 +1,7 @@
-"""The trainer puts the parts together: store, runners, agent, hooks, algorithm. It has no logic of its own."""
+"""The trainer puts the parts together, store, runners, agent, hooks and algorithm, and makes runs of them.
+
+It decides nothing about training: that is the algorithm's, and where it runs is the strategy's.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +184,7 @@ class Trainer:
         self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
         self.hooks: list[Hook] = build_all("hooks", hooks or (), Hook)
         self.inputs = read_inputs(agent, train_dataset, val_dataset)
-        """Return the inputs of `fit`, `dev` and `train` where they are given no others."""
+        """Agent and tasks of `fit`, `dev` and `train` where they are given no others."""
 
     @property
     def agent(self) -> LitAgent[Any] | None:
@@ -293,7 +296,7 @@ class Trainer:
             self.logger.note(line)
 
     def _config(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> dict[str, Any]:
-        """The configuration of a run, as JSON values."""
+        """Return the configuration of a run, as JSON values."""
         given = {
             "algorithm": label(algorithm),
             **algorithm.configuration,

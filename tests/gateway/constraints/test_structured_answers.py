@@ -250,10 +250,10 @@ async def test_a_client_that_leaves_ends_its_constrained_request(server, policy)
         break
     await stream.close()
     for _ in range(200):
-        if policy.engine.load == (0, 0):
+        if policy.engine.sequence_counts == (0, 0):
             break
         await asyncio.sleep(0.02)
-    assert policy.engine.load == (0, 0)
+    assert policy.engine.sequence_counts == (0, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.gateway.dialects import all_dialects
+from mini_agentic_rl.gateway.dialects import shared_dialects
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.http import BadRequestError, HttpError, encode, json_object
 
-DIALECTS = {dialect.path: dialect for dialect in all_dialects()}
+DIALECTS = {dialect.path: dialect for dialect in shared_dialects()}
 
 _WORDS = st.sampled_from(
     """user assistant system tool function message text f auto required any none function_call function_call_output

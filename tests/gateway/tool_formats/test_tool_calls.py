@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from mini_agentic_rl.gateway.tool_formats import (
     MistralFormat,
     PythonicFormat,
     ToolCall,
+    ToolFormatName,
     split_tool_calls,
 )
 
@@ -101,6 +103,10 @@ def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cu
         parts.append(text[at : at + size])
         at += size
     assert read_in_pieces(tool_format, [*parts, text[at:]]) == read_in_pieces(tool_format, [text])
+
+
+def test_every_format_can_be_chosen_by_its_name():
+    assert {tool_format.name for tool_format in FORMATS} == {*get_args(ToolFormatName)} - {"auto"}
 
 
 @pytest.mark.parametrize("text", HERMES_TEXTS)

@@ -1,6 +1,5 @@
 from .baselines import Baselines as Baselines
 from .judging import EndedSessions as EndedSessions
-from .judging import judge_ended as judge_ended
 from .learner import UseLearner as UseLearner
 from .settings import USE_LOOP as USE_LOOP
 from .settings import UseSettings as UseSettings

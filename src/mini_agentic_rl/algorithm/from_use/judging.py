@@ -95,14 +95,3 @@ class EndedSessions:
             logger.warning("%d sessions were not judged: %s", len(group), error)
             return 0
         return len(group)
-
-
-async def judge_ended(book: SessionBook, judge: RelativeJudge, group_size: int) -> int:
-    """Have `judge` score all sessions that are over, `group_size` of one key beside each other; return how many were.
-
-    A judge that does not answer costs nothing but time: the sessions are there for the next try.
-    """
-    ended = EndedSessions(book, judge, group_size)
-    while not await ended.look():
-        pass
-    return await ended.judged()

@@ -23,7 +23,7 @@ from ...sessions import SessionRecord, UseFolder, metadata_with, read_record
 from ...store import LightningStore
 from ..grpo.advantage import uncompared
 from ..grpo.batch import TrainingBatch, make_batch
-from ..grpo.objective import update
+from ..grpo.objective import take_steps
 from ..grpo.settings import GRPOSettings
 from ..loop.groups import Group, Trajectory
 from .baselines import Baselines
@@ -123,7 +123,7 @@ class UseLearner:
             if lesson.comparison is None:
                 self.baselines.add(lesson.group, lesson.value)
                 self._waiting.reconsider([lesson.group])
-        metrics = {} if batch is None else await self._learn(lambda: update(self._learner, batch, self._loop))
+        metrics = {} if batch is None else await self._learn(lambda: take_steps(self._learner, batch, self._loop))
         after = self.policy.model.version(self._adapter)
         if after > version:
             await self.policy.run_async(lambda: self.folder.publish(after, lambda at: self._write(at, taken)))

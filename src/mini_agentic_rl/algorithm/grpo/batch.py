@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,24 @@ from ...tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from ..loop.groups import Group, Trajectory, has_signal
 from ..losses import Aggregation, term_weights
 from .advantage import Advantage
-from .imitated import Imitated, Kind
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+
+
+ImitatedKind = Literal["echo", "sft"]
+"""Sources of tokens that are imitated: the environment (`echo.py`), and demonstrations (`demonstrations.py`)."""
+
+
+@dataclass(frozen=True)
+class Imitated:
+    """Tokens that a step imitates beside its policy gradient, in their context: the record of a call that would have
+    sampled them."""
+
+    record: CompletionRecord
+    weight: float
+    """Weight of each of its tokens in the loss: coefficient and normalisation."""
+    kind: ImitatedKind
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,7 @@ def _counts(trajectory: Trajectory, mask_truncated: bool) -> bool:
     return trajectory.trained_tokens > 0 and not (mask_truncated and trajectory.truncated)
 
 
-def _weights_of(kind: Kind, imitated: Sequence[Imitated], calls: int, packed: PackedTrees) -> Floats | None:
+def _weights_of(kind: ImitatedKind, imitated: Sequence[Imitated], calls: int, packed: PackedTrees) -> Floats | None:
     """Return the weights [S] of what is imitated of one kind; None where there is nothing."""
     if all(one.kind != kind for one in imitated):
         return None

@@ -19,7 +19,7 @@ from ...gateway import ChatRenderer
 from ...tokens import CompletionRecord
 from ...types import Dataset
 from ..seeds import derive_seed
-from .imitated import Imitated
+from .batch import Imitated
 
 if TYPE_CHECKING:
     from ..loop.warm_start import WarmStart

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...tokens import CompletionRecord
 from ..loop.groups import Group
-from .imitated import Imitated
+from .batch import Imitated
 
 
 def observations(groups: Sequence[Group], coef: float) -> list[Imitated]:

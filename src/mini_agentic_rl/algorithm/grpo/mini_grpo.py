@@ -14,8 +14,7 @@ from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
 from .demonstrations import DemonstrationSource
 from .objective import GRPOObjective
-from .settings import GRPOSettings
-from .teacher_names import BASE
+from .settings import BASE_TEACHER, GRPOSettings
 from .teachers import make_teachers, teacher_adapter
 
 Backend = Literal["native", "trl"]
@@ -84,7 +83,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
             PolicyError: there is none.
         """
         settings, trained = self.settings, self._adapters or {}
-        if settings.teacher == BASE and self._lora is None:
+        if settings.teacher == BASE_TEACHER and self._lora is None:
             raise PolicyError(
                 "needs LoRA: under full training no weights without an adapter are left", setting="teacher"
             )

@@ -25,12 +25,11 @@ from ..losses.base import Floats
 from ..losses.kl import sum_to_go
 from ..losses.policy_gradient import PolicyGradientLoss, means
 from .advantage import advantage_of, batch_normalized
-from .batch import TrainingBatch, make_batch
+from .batch import Imitated, TrainingBatch, make_batch
 from .demonstrations import DemonstrationSource, demonstrated
 from .distillation import with_teacher
 from .echo import observations
 from .gdpo import with_separate_rewards
-from .imitated import Imitated
 from .settings import GRPOSettings
 from .teachers import Teacher
 
@@ -65,25 +64,27 @@ class GRPOObjective:
 
     def has_signal(self, group: Group) -> bool:
         """Return True if the rewards differ; without a baseline or with a teacher, if anything can be trained."""
-        if not _compares(self._settings):
+        if not _compares_rewards(self._settings):
             return any(trajectory.trained_tokens for trajectory in group.trajectories)
-        return has_signal(_separated([group], self._settings)[0].credits)
+        return has_signal(_with_rewards_apart([group], self._settings)[0].credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
         settings, learner = self._settings, self.learners[adapter]
-        shaped, kl = _separated(groups, settings), None
+        shaped, kl = _with_rewards_apart(groups, settings), None
         if settings.overlong_buffer > 0:
             shaped = with_overlong_penalty(
                 shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
             )
+        # A baseline compares whole rollouts, so the penalty is one number a rollout; without one, each token bears its
+        # own, and those of all that comes after it.
         penalised = settings.kl_coef > 0 and settings.kl_in_reward
         if penalised and settings.baseline != "none":
             shaped, kl = with_kl_penalty(shaped, learner, settings.kl_coef)
-        batch = _made(shaped, settings, self._imitated(adapter, groups))
+        batch = _packed_batch(shaped, settings, self._imitated(adapter, groups))
         if batch is not None and penalised and settings.baseline == "none":
             batch, kl = with_kl_to_go(batch, learner, settings.kl_coef)
-        batch = _normalized(batch, settings)
+        batch = _compared_over_batch(batch, settings)
         metrics = group_metrics(groups) | ({} if batch is None else batch.metrics)
         if kl is not None:
             metrics["kl"] = kl
@@ -93,7 +94,7 @@ class GRPOObjective:
                 batch, found = with_teacher(batch, self._teachers[adapter], settings)
                 metrics |= found
             seen, version = SeenTerms(batch.packed.term_count), learner.version
-            metrics |= update(learner, batch, settings, seen)
+            metrics |= take_steps(learner, batch, settings, seen)
             self._seen += [
                 SeenCall(call.record, version, seen.logprobs_S[terms], seen.entropy_S[terms])
                 for call, terms in zip(batch.calls, batch.terms_of_calls, strict=True)
@@ -122,10 +123,10 @@ class GRPOObjective:
 
 def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
     """Return the trainable part of `groups` under `settings`; None when there is none."""
-    return _normalized(_made(_separated(groups, settings), settings), settings)
+    return _compared_over_batch(_packed_batch(_with_rewards_apart(groups, settings), settings), settings)
 
 
-def update(
+def take_steps(
     learner: Learner, batch: TrainingBatch, settings: GRPOSettings, seen: SeenTerms | None = None
 ) -> dict[str, float]:
     """Take `epochs_per_batch` optimizer steps on one batch; return the metrics of the last, those of mismatch of the
@@ -137,15 +138,15 @@ def update(
         seen: is given what the first pass finds at each term.
     """
     packed, loss = batch.packed, _loss(settings)
-    level, over_rollouts = settings.importance_correction, loss.surrogate.over_rollouts
+    level, over_rollouts = settings.importance_correction, loss.chosen.over_rollouts
     streams = TermStreams(
         torch.from_numpy(batch.weights_S),
         torch.from_numpy(batch.advantages_S),
-        observation_weights_S=_given(batch.observation_weights_S),
-        demonstration_weights_S=_given(batch.demonstration_weights_S),
+        observation_weights_S=_tensor_or_none(batch.observation_weights_S),
+        demonstration_weights_S=_tensor_or_none(batch.demonstration_weights_S),
         current_S=current_terms(packed, learner, settings),
-        teacher_tokens_SK=_given(batch.teacher_tokens_SK),
-        teacher_logprobs_SK=_given(batch.teacher_logprobs_SK),
+        teacher_tokens_SK=_tensor_or_none(batch.teacher_tokens_SK),
+        teacher_logprobs_SK=_tensor_or_none(batch.teacher_logprobs_SK),
     )
     if "reference_logprobs" in loss.needs:
         streams = replace(streams, reference_logprobs_S=learner.logprobs(packed, reference=True).cpu())
@@ -157,14 +158,14 @@ def update(
         current_S = _logprobs(learner, packed) if takes_old or over_rollouts is not None else old_S
         if takes_old:
             old_S = current_S
-            streams = replace(streams, old_logprobs_S=_stream(old_S))
+            streams = replace(streams, old_logprobs_S=_tensor(old_S))
         if epoch == 0 and level != "none":
             correction_S = importance_correction(
                 level, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap, settings.importance_floor
             )
-            streams = replace(streams, correction_S=_stream(correction_S))
+            streams = replace(streams, correction_S=_tensor(correction_S))
         if over_rollouts is not None:
-            streams = replace(streams, rollout_S=_stream(over_rollouts(current_S, old_S, packed.trajectory_S)))
+            streams = replace(streams, rollout_S=_tensor(over_rollouts(current_S, old_S, packed.trajectory_S)))
         metrics = learner.forward_backward(
             packed,
             loss,
@@ -193,20 +194,23 @@ def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[
     return replace(batch, advantages_S=(batch.advantages_S - penalty_S).astype(np.float32)), mean
 
 
-def _compares(settings: GRPOSettings) -> bool:
+def _compares_rewards(settings: GRPOSettings) -> bool:
     """Return True if a group of equal rewards teaches nothing."""
     return settings.baseline != "none" and settings.teacher is None
 
 
-def _separated(groups: Sequence[Group], settings: GRPOSettings) -> Sequence[Group]:
+def _with_rewards_apart(groups: Sequence[Group], settings: GRPOSettings) -> Sequence[Group]:
     """Return the groups with their rewards compared each by itself, where that is asked for."""
     if not settings.separate_rewards:
         return groups
     return with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
 
 
-def _made(groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Imitated] = ()) -> TrainingBatch | None:
-    """Return the batch before advantages are compared over it."""
+def _packed_batch(
+    groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Imitated] = ()
+) -> TrainingBatch | None:
+    """Return what of `groups` is trained, packed with what is imitated; advantages are not compared over the batch
+    yet. None where there is nothing."""
     return make_batch(
         groups,
         advantage_of(settings.baseline, settings.advantage_normalization if settings.normalize_advantage else None),
@@ -214,13 +218,13 @@ def _made(groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Im
         max_length=settings.max_trajectory_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=_zero_counts(settings),
-        compared=_compares(settings),
+        compared=_compares_rewards(settings),
         averages_all=not settings.dynamic_sampling,  # which has drawn others in their place
         imitated=imitated,
     )
 
 
-def _normalized(batch: TrainingBatch | None, settings: GRPOSettings) -> TrainingBatch | None:
+def _compared_over_batch(batch: TrainingBatch | None, settings: GRPOSettings) -> TrainingBatch | None:
     """Return the batch with its advantages compared over it; None where nothing is left that has a gradient."""
     if batch is None or not settings.over_batch or not batch.calls:
         return batch
@@ -249,13 +253,14 @@ def _zero_counts(settings: GRPOSettings) -> bool:
 
 
 def _logprobs(learner: Learner, packed: PackedTrees) -> Floats:
+    """Return log-probabilities [S] under the learner's weights as they are now, on the CPU."""
     current_S: Floats = learner.logprobs(packed).double().cpu().numpy()
     return current_S
 
 
-def _given(values: np.ndarray | None) -> torch.Tensor | None:
+def _tensor_or_none(values: np.ndarray | None) -> torch.Tensor | None:
     return None if values is None else torch.from_numpy(values)
 
 
-def _stream(values_S: Floats) -> torch.Tensor:
+def _tensor(values_S: Floats) -> torch.Tensor:
     return torch.from_numpy(values_S.astype(np.float32))

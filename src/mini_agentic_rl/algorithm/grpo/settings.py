@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from ...config import COMMAS
 from ..loop.settings import LoopSettings
-from .teacher_names import SELF, is_address
 
 Distillation = Literal["sampled", "top_k"]
 """Ways to follow a teacher; see `distillation.py`."""
+
+BASE_TEACHER: Final = "base"
+"""`teacher` for the model without its adapter."""
+SELF_TEACHER: Final = "self"
+"""`teacher` for the policy itself, with more in its context."""
+
+
+def is_address(teacher: str) -> bool:
+    """Return True for a `teacher` behind the address of a server."""
+    return teacher.startswith(("http://", "https://"))
 
 
 class GRPOSettings(LoopSettings):
@@ -85,6 +94,6 @@ class GRPOSettings(LoopSettings):
             raise ValueError("a teacher behind an address tells log-probabilities of `temperature=1`")
         if is_address(self.teacher) and self.distillation == "top_k" and self.teacher_top_k == 0:
             raise ValueError("`teacher_top_k=0`, the whole vocabulary, needs a teacher that is here")
-        if self.teacher == SELF and self.samples_per_prompt == 1:
+        if self.teacher == SELF_TEACHER and self.samples_per_prompt == 1:
             raise ValueError("`teacher=self` learns from the other rollouts of a task: set `samples_per_prompt` to 2")
         return self

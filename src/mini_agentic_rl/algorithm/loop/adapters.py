@@ -12,13 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...logging import CountedCauses
+from ...semconv import AGL_ANNOTATION
+from ...types import Span
 from ..rollouts import FinishedRollout
 from .credit import Recipient, assign, read_rewards
-from .feedback import read_feedback
 from .groups import Group, Trajectory, reward_metrics
 from .settings import LoopSettings
 
 logger = logging.getLogger(__name__)
+
+_FEEDBACK = "feedback"
+"""Name of the annotation by which an agent, or a hook, says in words what a rollout was worth:
+`emit_annotation({"feedback": "..."})`."""
 
 
 def by_adapter(
@@ -96,5 +101,11 @@ def _trajectory(
         credit=assign(settings.credit, records, rewards, discount=settings.credit_discount),
         rewards=rewards,
         dimensions={} if finished.counts_as_zero or recipient is not None else finished.dimensions,
-        feedback=read_feedback(finished.spans),
+        feedback=_last_feedback(finished.spans),
     )
+
+
+def _last_feedback(spans: Sequence[Span]) -> str:
+    """Return the last feedback among the spans of an attempt; empty when there is none."""
+    found = (span.attributes.get(_FEEDBACK) for span in reversed(spans) if span.name == AGL_ANNOTATION)
+    return next((text for text in found if isinstance(text, str)), "")

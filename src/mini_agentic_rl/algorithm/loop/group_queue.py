@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from ...logging import CountedCauses
 from ...metrics import counted
+from ...semconv import SAMPLING_SEED
 from ...types import EnqueueRolloutRequest, Rollout
 from ..rollouts import UNTRAINED_KEY, FinishedRollout, read_rollouts, rollout_config
 from ..seeds import derive_seed
@@ -190,7 +191,7 @@ class GroupQueue:
                 metadata={
                     "step": step,
                     "group": f"{step}/{index}",
-                    "sampling_seed": derive_seed(settings.seed, "rollout", step, index, sample),
+                    SAMPLING_SEED: derive_seed(settings.seed, "rollout", step, index, sample),
                     VERSION: dict(run.policy.model.versions),
                     _RUN: run.progress.run,
                     _NUMBER: number,

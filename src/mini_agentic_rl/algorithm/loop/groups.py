@@ -29,14 +29,16 @@ class Trajectory:
     dimensions: Mapping[str, float] = field(default_factory=dict)
     """The final reward by its names, where it has several."""
     feedback: str = ""
-    """Feedback in words (`feedback.py`); empty when nothing was said."""
+    """Last annotation `feedback` of its attempt, in words; empty when nothing was said."""
 
     @property
     def credited(self) -> Credit:
+        """`credit`, or the final reward for every record where there is none."""
         return broadcast(self.records, self.reward) if self.credit is None else self.credit
 
     @property
     def sampled_tokens(self) -> int:
+        """All that its calls sampled, forced tokens included."""
         return sum(record.output_ids.size for record in self.records)
 
     @property

@@ -1,7 +1,7 @@
 """The loop of a training: measure, warm up, measure, [sample, update]*, measure; with a checkpoint to go on from.
 
 What it is made of stands beside it: a step (`steps.py`, or `stale_steps.py` where sampling runs ahead of learning), the
-measurements (`measuring.py`), the warm-up (`imitating.py`) and what is kept (`checkpointing.py`).
+measurements (`measuring.py`), the warm-up (`warm_up.py`) and what is kept (`checkpointing.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ...types import Dataset, NamedResources
 from ..rollouts import refuse_failed
 from .checkpointing import Checkpointing
 from .idle_steps import IdleSteps, failure, untrained_in_all
-from .imitating import imitate
-from .measuring import FIRST, Measuring
+from .measuring import Measuring
 from .objective import Objective
 from .stale_steps import StaleSteps
 from .steps import ExactSteps, Steps
-from .training_run import Looped, TrainingRun
+from .training_run import LoopedAlgorithm, TrainingRun
+from .warm_up import warm_up
 
 
 class Loop:
@@ -28,7 +28,7 @@ class Loop:
 
     def __init__(
         self,
-        algorithm: Looped,
+        algorithm: LoopedAlgorithm,
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
@@ -38,8 +38,8 @@ class Loop:
         self.run = TrainingRun(algorithm, served, train_dataset, val_dataset)
         self.resources = resources
 
-    async def all(self) -> None:
-        """Run it."""
+    async def complete(self) -> None:
+        """Take the run to its end: from its beginning, or from its latest checkpoint where it is resumed."""
         run = self.run
         objective = await run.policy.run_async(lambda: run.algorithm.objective(run.policy, run.learner_settings))
         checkpointing = Checkpointing(run, objective)
@@ -49,8 +49,8 @@ class Loop:
         await run.add_resources(self.resources)
         try:
             if not run.progress.warmed_up:
-                await measuring.measure(FIRST)
-                if await imitate(run):
+                await measuring.measure_first()
+                if await warm_up(run, checkpointing):
                     await measuring.measure("after SFT")
                 run.progress.warmed_up = True
                 await checkpointing.write()

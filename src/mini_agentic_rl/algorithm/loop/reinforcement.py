@@ -258,7 +258,9 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             async with resources_with_upstreams(
                 held, proxy, self.context.store, self.served.model_names, self.served.put_behind
             ) as resources:
-                await self.served.policy.watch(Loop(self, self.served, resources, train_dataset, val_dataset).all())
+                await self.served.policy.watch(
+                    Loop(self, self.served, resources, train_dataset, val_dataset).complete()
+                )
         finally:
             if not self._keep_open:
                 await asyncio.to_thread(self.close)

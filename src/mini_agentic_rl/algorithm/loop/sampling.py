@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...adapter import TracerTraceToTriplet, TrainedCalls, tool_calls
+from ...adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
 from ...logging import CountedCauses
-from ...types import Dataset, EnqueueRolloutRequest
+from ...semconv import SAMPLING_SEED
+from ...types import Dataset, EnqueueRolloutRequest, Rollout
 from ..base import AlgorithmContext
 from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
 from ..seeds import derive_seed
@@ -19,10 +20,11 @@ from .adapters import by_adapter
 from .curriculum import TaskSource
 from .groups import Group
 from .settings import LoopSettings
-from .tail import tail_seconds
 
 SECONDS_BETWEEN_NOTES = 60.0
 """A step whose rollouts take longer says so often how many have ended."""
+_TAIL_SHARE = 8
+"""The tail of a step is the time of the last of so many rollouts."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class SampledStep:
     than they may have, or are left out; how many calls are not trained, and how many called tools. With several
     adapters also the rewards, and for each adapter how many rollouts did not call it."""
     tail_seconds: float
-    """Cost of its slowest rollouts (`tail.py`), added up over the rounds."""
+    """Cost of waiting for its slowest rollouts (`tail_of`), added up over the rounds."""
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
@@ -91,7 +93,7 @@ async def sample_groups(
                 metadata={
                     "step": tasks.step,
                     "group": f"{tasks.step}/{index}",
-                    "sampling_seed": derive_seed(settings.seed, "rollout", tasks.step, index, sample),
+                    SAMPLING_SEED: derive_seed(settings.seed, "rollout", tasks.step, index, sample),
                 },
             )
             for index, row in enumerate(tasks.draw(missing), begin)
@@ -100,7 +102,7 @@ async def sample_groups(
         on_progress = _notes(context, f"step {tasks.step + 1}", len(requests))
         started = time.perf_counter()
         found = await run_rollouts(context.store, requests, on_progress, trained_calls(context, models))
-        tail += tail_seconds([f.rollout for f in found], time.perf_counter() - started)
+        tail += tail_of([f.rollout for f in found], time.perf_counter() - started)
         finished += [as_zero(f) for f in found] if settings.on_failure == "zero" else found
         groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings, causes)
         rounds += 1
@@ -138,7 +140,7 @@ def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
 def tool_metrics(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     """Return the mean number of LLM calls that were answered by a tool call, over the rollouts that offered tools;
     nothing where none did."""
-    calls = [count for one in finished if (count := tool_calls(one.spans)) is not None]
+    calls = [count for one in finished if (count := count_tool_calls(one.spans)) is not None]
     return {"rollout/tool_calls": float(np.mean(calls))} if calls else {}
 
 
@@ -171,3 +173,20 @@ def as_zero(finished: FinishedRollout) -> FinishedRollout:
     if finished.rollout.status != "failed" or not finished.records:
         return finished
     return replace(finished, reward=0.0, counts_as_zero=True)
+
+
+def tail_of(rollouts: Sequence[Rollout], elapsed: float) -> float:
+    """Return the seconds in which at most an eighth of the rollouts (rounded down, but one at least) had not ended.
+
+    A single rollout has no tail: no other one waited for it.
+
+    Args:
+        rollouts: those that were started together, all ended.
+        elapsed: seconds from their start until all were seen to have ended. The times at which rollouts end are times
+            of day, and somebody may set the clock meanwhile: no tail is longer than this.
+    """
+    ends = sorted(rollout.end_time for rollout in rollouts if rollout.end_time is not None)
+    few = max(1, len(ends) // _TAIL_SHARE)
+    if len(ends) <= few:
+        return 0.0
+    return min(elapsed, ends[-1] - ends[-1 - few])

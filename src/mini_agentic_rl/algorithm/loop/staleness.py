@@ -49,8 +49,8 @@ def with_update(updates: Sequence[Versions], versions: Versions, kept: int) -> l
 
 
 def from_lost_weights(finished: FinishedRollout, now: Versions, models: Mapping[str, str]) -> FinishedRollout:
-    """Return a rollout with versions that a crash has taken back turned into ones that lie as far behind `now`: weights
-    that were so many updates ahead are as different."""
+    """Return a rollout that was sampled by weights which a crash has undone, its versions mirrored at `now`: n updates
+    ahead become n updates behind, since such weights are as far from those that learn now."""
 
     def turned(record: CompletionRecord) -> CompletionRecord:
         version, versions_T = now[models[record.model]], record.versions_T

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ...processes import CoreWatch
-from ..peak_memory import peak_memory_bytes
+from ...processes import CoreWatch, peak_memory_bytes
 from .groups import Group, group_metrics
 from .idle_steps import LostSteps
 from .objective import Objective
@@ -125,7 +124,7 @@ class StepWork:
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
         self._before = (run.served.sampler.sampled_tokens, run.policy.counters().computed_tokens)
-        self._prompts = run.served.prompts()
+        self._prompts = run.served.prompt_counts()
         self._cores = CoreWatch()
         self._started = self._sampled = time.perf_counter()
         self._tokens = 0
@@ -150,9 +149,8 @@ class StepWork:
         run.progress.spend("sampling", sampling)
         run.progress.spend("learning", learning)
         computed = run.policy.counters().computed_tokens - self._before[1]
-        drift = {
-            f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in run.served.prompts().items()
-        }
+        prompts = run.served.prompt_counts()
+        drift = {f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in prompts.items()}
         use = self._cores.use()
         return drift | {
             "machine/cores": use.cores,

@@ -17,7 +17,7 @@ from .settings import LoopSettings
 from .warm_start import WarmStart
 
 
-class Looped(Protocol):
+class LoopedAlgorithm(Protocol):
     """The part of an algorithm that its loop reads, and the progress that it keeps there."""
 
     progress: RunProgress
@@ -42,7 +42,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        algorithm: Looped,
+        algorithm: LoopedAlgorithm,
         served: ServedPolicy,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,

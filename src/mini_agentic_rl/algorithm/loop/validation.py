@@ -35,7 +35,7 @@ def is_stalled(validations: Validations, patience: int | None) -> bool:
     return len(validations) - 1 - [one["step"] for one in validations].index(best["step"]) >= patience
 
 
-def told(best: Mapping[str, Any], validations: Validations, step: int, total: int) -> str:
+def outcome(best: Mapping[str, Any], validations: Validations, step: int, total: int) -> str:
     """Return which weights are kept, and why the run ended before its last step where it did."""
     early = "" if step == total else f"stopped after step {step} of {total}: validation stalled; "
     share = percent(best["correct"] / max(1, best["count"]))

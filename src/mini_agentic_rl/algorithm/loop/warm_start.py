@@ -1,86 +1,36 @@
-"""A short supervised warm-up: imitate written conversations, in the tokens that the agent will see.
-
-The conversations are rendered by the gateway's own renderer and grown into the same trees that reinforcement learning
-trains, so a system prompt that all examples share is computed once per batch.
-"""
+"""Conversations that an adapter imitates before it is reinforced. `warm_up.py` takes the steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-import torch
-
-from ...gateway import ChatRenderer
-from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
-from ...tokens import TokenTree, pack
 from ..settings import WarmStartSettings
 
 Messages = Sequence[dict[str, Any]]
 
-_BESIDES: Final = 16
+_EVERY: Final = 16
+"""Examples for each conversation that is no task."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Source of the examples: `demonstration` turns a task into OpenAI messages, `tools` are what the agent sends."""
+    """Source of the conversations, and how they are imitated."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
+    """Returns the OpenAI messages of a task done well."""
     tools: Sequence[dict[str, Any]] = ()
+    """Tools that the agent sends with every call."""
     settings: WarmStartSettings = field(default_factory=WarmStartSettings)
     besides: Sequence[Messages] = ()
-    """Conversations that are no task: one is put before every `_BESIDES`-th example."""
+    """Conversations that are no task: one is put before the first example, and one before each 16th after it."""
 
     def conversations(self, tasks: Sequence[Mapping[str, Any]]) -> list[Messages]:
         """Return the demonstrations of tasks with what is mixed in between."""
         found: list[Messages] = []
         for number, task in enumerate(tasks):
-            if self.besides and number % _BESIDES == 0:
-                found.append(self.besides[number // _BESIDES % len(self.besides)])
+            if self.besides and number % _EVERY == 0:
+                found.append(self.besides[number // _EVERY % len(self.besides)])
             found.append(self.demonstration(task))
         return found
-
-
-def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
-    """Return the mean of -log p over the tokens of the assistant."""
-    weights_S = inputs.streams.weights_S
-    return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
-
-
-async def warm_up(
-    policy: Policy,
-    renderer: ChatRenderer,
-    conversations: Sequence[Messages],
-    tools: Sequence[dict[str, Any]],
-    settings: WarmStartSettings,
-    learner_settings: LearnerSettings,
-    on_step: Callable[[int, Mapping[str, float]], None],
-    adapter: str = DEFAULT_ADAPTER,
-) -> None:
-    """Take one pass of `adapter` over `conversations`; `on_step` hears each optimizer step's number and metrics."""
-    trees = []
-    for start in range(0, len(conversations), settings.batch_size):
-        tree = TokenTree()
-        for index, messages in enumerate(conversations[start : start + settings.batch_size]):
-            for record in renderer.conversation_to_records(messages, tools):
-                tree.insert(record, index)
-        trees.append(tree)
-    changes = {
-        "learning_rate": settings.learning_rate,
-        "warmup_steps": min(settings.warmup_steps, max(0, len(trees) - 1)),
-        "schedule": settings.schedule,
-        "total_steps": len(trees),
-    }
-    options = LearnerSettings(**(learner_settings.model_dump() | changes))
-    learner = await policy.run_async(lambda: policy.learner(options, adapter))
-    for step, tree in enumerate(trees):
-        on_step(step, await policy.learn_async(partial(_imitate, learner, tree)))
-
-
-def _imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
-    packed = pack([tree])
-    weights_S = torch.full((packed.term_count,), 1 / packed.term_count)
-    metrics = learner.forward_backward(packed, negative_log_likelihood, TermStreams(weights_S))
-    return metrics | learner.optim_step()

@@ -45,14 +45,14 @@ class PolicyGradientLoss:
     teacher_coef: float = 0.0
 
     @property
-    def surrogate(self) -> PolicyLoss:
-        """The loss of the table that `policy_loss` names."""
+    def chosen(self) -> PolicyLoss:
+        """The entry of `LOSSES` that `policy_loss` names."""
         return LOSSES[self.policy_loss]
 
     @property
     def needs(self) -> frozenset[Stream]:
         """All that has to be computed for it."""
-        needs = set(self.surrogate.needs)
+        needs = set(self.chosen.needs)
         if self.kl_coef > 0:
             needs.add("reference_logprobs")
         if self.entropy_coef > 0:
@@ -67,7 +67,7 @@ class PolicyGradientLoss:
                 f"the loss {self.policy_loss!r} needs advantages, and {', '.join(self.needs) or 'no more'}"
             )
         old_S = inputs.behaviour_logprobs_S if streams.old_logprobs_S is None else streams.old_logprobs_S
-        surrogate = self.surrogate.surrogate(
+        surrogate = self.chosen.surrogate(
             LossTerms(
                 logprobs_S=inputs.logprobs_S,
                 old_logprobs_S=old_S,

@@ -15,6 +15,7 @@ from ...adapter import OpenAIMessages, TraceToMessages
 from ...emitter import find_final_reward, get_message_value
 from ...logging import CountedCauses
 from ...metrics import MetricsLogger
+from ...semconv import SAMPLING_SEED
 from ...store import LightningStore
 from ...types import (
     Dataset,
@@ -111,7 +112,7 @@ class Trials:
                 metadata={
                     "prompt": version.name,
                     "purpose": purpose,
-                    "sampling_seed": derive_seed(settings.seed, purpose, row),
+                    SAMPLING_SEED: derive_seed(settings.seed, purpose, row),
                 },
             )
             for version, rows in prompts

@@ -1,8 +1,15 @@
 """The life of one chat request, a file for each thing that happens to it.
 
-`prepare`: checked against what is served, rendered, constrained; `sample`: handed to the sampler; `read`: the tokens as
-text, thought and tool calls; `record`: a span with the exact tokens in the store; `remember`: what the next call of the
-conversation continues from; `answer`: told to the client whole or as a stream.
+Follow a request:
+
+    attempts.py    the store is asked whether it knows the attempt, and its seed is found
+    prepare.py     checked against what is served, rendered to token ids, constrained: a `PreparedChat`
+    sample.py      `ChatService`: handed to the sampler, and through all that follows
+    read.py        `Choice`: the tokens as they come, read as text, thought and tool calls
+    record.py      a span with the exact tokens in the store
+    remember.py    `ConversationMemory`: what the next call of the conversation continues from; forks.py counts those
+                   that do not
+    answer.py      told to the client, whole or as a stream
 """
 
 import lazy_loader

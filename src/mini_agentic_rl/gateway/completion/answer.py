@@ -22,6 +22,10 @@ from .prepare import PreparedChat
 from .read import Choice
 from .sample import ChatService
 
+logger = logging.getLogger(__name__)
+
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
 
 def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:
     """Return the fields that every body and chunk shares; the fingerprint names the policy version that sampled it."""
@@ -115,11 +119,6 @@ def chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, ca
             {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
         ]
     return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-logger = logging.getLogger(__name__)
-
-_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class ChatStream(EventStream):

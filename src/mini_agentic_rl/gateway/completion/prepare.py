@@ -13,18 +13,20 @@ from ...store import LightningStore
 from ...tokens import Delivery, SamplingParams, TokenRequest
 from ..caller import Caller
 from ..constraints import ConstraintCompiler, answer_rule
-from ..dialects import ChatRequest, Scope
+from ..dialects import CallScope, ChatRequest
 from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import ChatRenderer, plain_messages
+from .attempts import KnownAttempts
 from .read import Choice
-from .record import KnownAttempts
 from .remember import ConversationMemory, Prompt
 
 _MOST_IDS = 2**31
+"""Ids of every vocabulary are below this."""
 _BESIDE = 64
+"""Characters that a message counts for beside its text: its role, and what the template writes around it."""
 _NOT_PLAIN = 4096
-"""Characters that a message counts for: what surrounds its text, and what may be any text."""
+"""Characters that content counts for which is not a text: parts or calls, each with a text of any length."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class PreparedChat:
     tools: list[dict[str, Any]]
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> CallScope:
         """(rollout id, attempt id) that the request belongs to; None outside of any rollout."""
         return self.caller.scope
 
@@ -189,7 +191,7 @@ class Preparation:
         self._check_count(request)
         return await off_loop(_size(request), lambda: self._renderer.count(request.messages, request.offered_tools))
 
-    def _prompt(self, scope: Scope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
+    def _prompt(self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
         if request.raw_prompt is not None:
             return self._raw_prompt(request.raw_prompt)
         return self._memory.prompt(scope, plain_messages(request.messages), tools, self._sampler.context_length)

@@ -1,32 +1,24 @@
-"""The endpoint is the recorder: every answer becomes one span with the exact tokens, stored before it is complete.
-
-Whether the store knows the attempt is asked once, before anything is sampled for it.
-"""
+"""The endpoint is the recorder: every answer becomes one span with the exact tokens, stored before it is complete."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from ...errors import log_failure
-from ...http import LARGE, BadRequestError, encode_in_steps, off_loop, size_of
+from ...http import LARGE, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes as Attr
 from ...semconv import GenAiAttributes, LightningResourceAttributes
 from ...store import LightningStore
 from ...tokens import SamplingParams
-from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
-from ..dialects import Scope
-from ..errors import NotFoundError, RecordingError
+from ...types import OtelResource, Span, TraceStatus
+from .attempts import not_recorded, unknown_attempt
 
 logger = logging.getLogger(__name__)
 
-METADATA_KEY: Final = "sampling_seed"
-_REMEMBERED: Final = 4096
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -99,10 +91,10 @@ async def record_answer(store: LightningStore, call: CallContext, answer: Record
         size = size_of([call.messages, call.tools, answer.message], LARGE)
         await store.add_span(await off_loop(size, lambda: _span(call, answer, sequence_id, end_time)))
     except ValueError as error:
-        raise _unknown(error) from error
+        raise unknown_attempt(error) from error
     except Exception as error:  # any store may stand behind the contract; the agent must learn of it
         log_failure(logger, error, f"could not record a call of attempt {call.attempt_id} of rollout {call.rollout_id}")
-        raise _failed(error) from error
+        raise not_recorded(error) from error
 
 
 def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time: float) -> Span:
@@ -161,74 +153,3 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
             }
         ),
     )
-
-
-def _unknown(reason: object) -> NotFoundError:
-    return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
-
-
-def _failed(reason: object) -> RecordingError:
-    return RecordingError(f"the call could not be recorded: {reason}", code="recording_failed")
-
-
-@dataclass
-class _Known:
-    seed: int | None
-    """Of the attempt; None where its rollout has none."""
-    calls: int = 0
-
-
-@dataclass
-class KnownAttempts:
-    """Look attempts up, and give each call of theirs a seed of its own, by its place in the attempt. Used from one
-    event loop."""
-
-    store: LightningStore
-    _known: OrderedDict[tuple[str, str], _Known] = field(default_factory=OrderedDict)
-
-    async def check(self, scope: Scope) -> None:
-        """Return if calls under `scope` can be recorded.
-
-        Raises:
-            NotFoundError: the store knows no such rollout or attempt.
-            BadRequestError: the rollout's seed is no integer.
-            RecordingError: the store does not answer.
-        """
-        if scope is None or scope in self._known:
-            return
-        rollout_id, attempt_id = scope
-        try:
-            rollout = await self.store.get_rollout_by_id(rollout_id)
-            attempts = [] if rollout is None else await self.store.query_attempts(rollout_id)
-        except Exception as error:  # any store may stand behind the contract; the agent must learn of it
-            log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
-            raise _failed(error) from error
-        if rollout is None:
-            raise _unknown(f"there is no rollout {rollout_id!r}")
-        found = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
-        if found is None:
-            raise _unknown(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
-        self._known[scope] = _Known(_seed_of(rollout, found))
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-
-    def next_seed(self, scope: Scope) -> int | None:
-        """Return the seed of the next call under `scope`; None where its rollout has none."""
-        known = None if scope is None else self._known.get(scope)
-        if known is None or known.seed is None:
-            return None
-        text = f"{known.seed}/{known.calls}"
-        known.calls += 1
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
-    seed = rollout.metadata.get(METADATA_KEY)
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise BadRequestError(
-            f"the metadata of rollout {rollout.rollout_id!r} has {METADATA_KEY}={seed!r}: expected an integer",
-            code="rollout_seed",
-        )
-    return seed + attempt.sequence_id - 1 if rollout.config.max_attempts > 1 else seed

@@ -14,21 +14,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-from ..dialects import Scope
+from ..dialects import CallScope
 from ..render import ChatRenderer, has_thought, squashed, without_thought
 from ..tool_formats import Tool, parse_arguments
-
-ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
-"""Reason for which a prompt whose history holds answers of ours does not go on from all of their recorded ids:
-
-- edited: the client changed the history.
-- tools: the client offers other tools than before.
-- template: the chat template writes earlier turns differently by now, e.g. without their thinking.
-- thinking: thoughts are dropped from the history by the policy `thinking="drop"`.
-- forgotten: the recorded ids had to make room.
-"""
+from .forks import ForkReason, PromptCounters
 
 Thoughts = tuple[str | None, ...]
 """The thought of each assistant message of a conversation; None where none is known."""
@@ -38,41 +29,6 @@ _REWRITTEN = 4
 
 _TOOLS = 8
 """So many sets of tools are remembered in an attempt, to tell when a client has changed them."""
-
-
-class PromptCounters:
-    """Counts prompts."""
-
-    def __init__(self) -> None:
-        self.continued = 0
-        """Prompts that went on from recorded ids."""
-        self.rendered = 0
-        """Prompts that began a conversation."""
-        self._forked: Counter[ForkReason] = Counter()
-
-    @property
-    def forked(self) -> int:
-        """Prompts that forked, whatever the reason."""
-        return sum(self._forked.values())
-
-    def count(self, reason: ForkReason | None, *, continues: bool) -> None:
-        """Count a prompt.
-
-        Args:
-            reason: why it forked; None when it did not.
-            continues: whether it goes on from recorded ids.
-        """
-        if reason is not None:
-            self._forked[reason] += 1
-        elif continues:
-            self.continued += 1
-        else:
-            self.rendered += 1
-
-    def counts(self) -> dict[str, int]:
-        """Return `continued`, `rendered`, `forked`, and `forked_<reason>` for each reason."""
-        reasons = {f"forked_{reason}": self._forked[reason] for reason in get_args(ForkReason)}
-        return {"continued": self.continued, "rendered": self.rendered, "forked": self.forked, **reasons}
 
 
 @dataclass(frozen=True)
@@ -156,8 +112,8 @@ class ConversationMemory:
         self._max_attempts = max_attempts
         self._max_calls = max_calls
         self._max_tokens = max_tokens
-        self._attempts: OrderedDict[Scope, _Attempt] = OrderedDict()
-        self._forgotten: OrderedDict[Scope, None] = OrderedDict()
+        self._attempts: OrderedDict[CallScope, _Attempt] = OrderedDict()
+        self._forgotten: OrderedDict[CallScope, None] = OrderedDict()
         self._tokens = 0
         self.prompt_counters = PromptCounters()
         """Counts how prompts came about."""
@@ -167,7 +123,7 @@ class ConversationMemory:
         return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
     def prompt(
-        self, scope: Scope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
+        self, scope: CallScope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
     ) -> Prompt:
         """Return token ids for plain `messages`, from recorded ids as far as there are any.
 
@@ -201,7 +157,7 @@ class ConversationMemory:
 
     def remember(
         self,
-        scope: Scope,
+        scope: CallScope,
         prompt: Prompt,
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
@@ -229,7 +185,7 @@ class ConversationMemory:
             if len(self._forgotten) > 4 * self._max_attempts:
                 self._forgotten.popitem(last=False)
 
-    def forget(self, scope: Scope) -> None:
+    def forget(self, scope: CallScope) -> None:
         """Drop the calls of an attempt."""
         dropped = self._attempts.pop(scope, None)
         if dropped is not None:

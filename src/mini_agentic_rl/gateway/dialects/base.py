@@ -6,6 +6,7 @@ Both gateways, the one over a policy and the one over upstreams, serve every dia
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -13,8 +14,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from ...http import ANYBODY, HttpError, encode
 
 Json: TypeAlias = dict[str, Any]
-Scope: TypeAlias = tuple[str, str] | None
-"""(rollout id, attempt id) of a request's URL; None outside of any rollout."""
+CallScope: TypeAlias = tuple[str, str] | None
+"""(rollout id, attempt id) of the rollout that a call belongs to; None for a call outside of any."""
 
 MOST_ITEMS: Final = 1000
 """Most parts (text, thinking, calls) of one answer in the dialects that have such."""
@@ -47,7 +48,7 @@ class Lookup:
     method: str
     path: str
     """Ends in `{id}`."""
-    answer: Callable[[str, Scope, str], Json]
+    answer: Callable[[str, CallScope, str], Json]
     """The body of the answer for that id, the scope of the URL and the key of the client; raises a HttpError where
     there is none, or it is another's."""
 
@@ -57,29 +58,25 @@ class Counting:
     """A path of a dialect that tells how many tokens the prompt of a request has."""
 
     path: str
-    chat: Callable[[Json, Scope, str], Json]
+    chat: Callable[[Json, CallScope, str], Json]
     """The chat request of the body that was sent, under a scope and with a key; raises a HttpError where it cannot be
     read."""
     answer: Callable[[int], Json]
     """The body of the answer."""
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
 
-    @property
-    def path(self) -> str:
-        """The path that it is served at, e.g. `/v1/chat/completions`."""
+    path: str
+    """The path that it is served at, e.g. `/v1/chat/completions`."""
+    lookups: Sequence[Lookup] = ()
+    """Paths beside it, for a dialect that remembers what it has answered."""
+    counting: Counting | None = None
+    """The path at which prompts are counted; None where the dialect has no such thing."""
 
-    @property
-    def lookups(self) -> Sequence[Lookup]:
-        """Paths beside it."""
-
-    @property
-    def counting(self) -> Counting | None:
-        """The path at which prompts are counted; None where the dialect has no such thing."""
-
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> Exchange:
+    @abstractmethod
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
         """Read a request.
 
         Args:
@@ -92,9 +89,10 @@ class Dialect(Protocol):
         """
 
     def refusal(self, error: HttpError) -> Json:
-        """Return the body that tells of an error."""
+        """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
+        return error.body()
 
-    def forget(self, scope: Scope, key: str) -> None:
+    def forget(self, scope: CallScope, key: str) -> None:  # noqa: B027  # most dialects remember nothing
         """Drop what is remembered of an attempt."""
 
 

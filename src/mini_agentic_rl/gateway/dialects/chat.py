@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import Counting, Json, Lookup, Scope, server_sent
+from .base import CallScope, Dialect, Json, server_sent
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -214,21 +214,13 @@ class ChatExchange:
         return server_sent(error.body())
 
 
-class ChatDialect:
+class ChatDialect(Dialect):
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
-    lookups: tuple[Lookup, ...] = ()
-    counting: Counting | None = None
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ChatExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)
-
-    def forget(self, scope: Scope, key: str) -> None:
-        """Do nothing: nothing is remembered."""
-
-    def refusal(self, error: HttpError) -> Json:
-        return error.body()
 
 
 def has_functions(body: Json) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import Counting, Json, Lookup, Scope, server_sent
+from .base import CallScope, Dialect, Json, server_sent
 from .chat import DONE
 
 _USUAL_TOKENS: Final = 16
@@ -35,14 +35,12 @@ class CompletionRequest(Body):
     best_of: int | None = None
 
 
-class CompletionsDialect:
+class CompletionsDialect(Dialect):
     """`POST /v1/completions`."""
 
     path = "/v1/completions"
-    lookups: tuple[Lookup, ...] = ()
-    counting: Counting | None = None
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> CompletionExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> CompletionExchange:
         request = checked(CompletionRequest, body)
         for name, value in (("echo", request.echo), ("suffix", request.suffix)):
             if value:
@@ -58,12 +56,6 @@ class CompletionsDialect:
         if request.logprobs is not None:
             chat |= {"logprobs": True, "top_logprobs": request.logprobs}
         return CompletionExchange(chat)
-
-    def forget(self, scope: Scope, key: str) -> None:
-        """Do nothing: nothing is remembered."""
-
-    def refusal(self, error: HttpError) -> Json:
-        return error.body()
 
 
 @dataclass

@@ -24,13 +24,13 @@ from ...http import (
 from ..caller import Caller, caller_of
 from ..completion import ChatService, ChatStream, whole_answer
 from ..dialects import (
+    CallScope,
     ChatRequest,
     CompletionsDialect,
     Dialect,
     Exchange,
-    Scope,
-    all_dialects,
     parse_chat_request,
+    shared_dialects,
 )
 from ..errors import BodyBeyondContextError
 from ..sessions import SessionGate
@@ -67,7 +67,6 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             key, caller = admission.keys.check(request.headers), await callers(request)
-
             asked = await wire.asked(request, caller.scope)
 
             def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
@@ -110,13 +109,13 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             "conversations": service.memory.counters(),
         }
 
-    dialects = [*all_dialects(), CompletionsDialect()]
+    dialects = [*shared_dialects(), CompletionsDialect()]
     prefixes = ("", ROLLOUT_PREFIX, WIRE_PREFIX)
     for dialect in dialects:
         add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count, prefixes)
     wire.add_routes(app, metrics)
 
-    def forget(scope: Scope, key: str) -> None:
+    def forget(scope: CallScope, key: str) -> None:
         service.memory.forget(scope)
         for dialect in dialects:
             dialect.forget(scope, key)

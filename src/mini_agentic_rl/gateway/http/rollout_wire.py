@@ -38,7 +38,7 @@ from ...http import (
 from ...store import LightningStore
 from ...types import LLM, Rollout
 from ..caller import Caller
-from ..dialects import Scope
+from ..dialects import CallScope
 from ..errors import NotFoundError, RecordingError
 from .rollout_events import EventRequest, event_span, events_of, trimmed
 
@@ -101,7 +101,7 @@ class RolloutWire:
             return caller
         return Caller(await self._attempt(*caller.scope), caller.agent, caller.traceparent)
 
-    async def asked(self, request: Request, scope: Scope) -> dict[str, Any] | None:
+    async def asked(self, request: Request, scope: CallScope) -> dict[str, Any] | None:
         """Return what the URL says of a call, as fields of a chat request; None for a URL that is not of this wire.
 
         Raises:

@@ -31,8 +31,7 @@ from ...http import (
 from ...store import LightningStore
 from ..caller import Caller, caller_of
 from ..completion import KnownAttempts
-from ..dialects import Dialect, all_dialects
-from ..dialects import Scope as CallScope
+from ..dialects import CallScope, Dialect, shared_dialects
 from ..errors import NotFoundError
 from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
@@ -128,7 +127,7 @@ def create_proxy_app(
 
         return serve
 
-    dialects = all_dialects()
+    dialects = shared_dialects()
     for dialect in dialects:
         add_dialect(app, dialect, serving(dialect), admission, metrics, callers)
 

@@ -1,4 +1,12 @@
-"""Ways in which models write tool calls: one file for each format, and the scanner that they share."""
+"""Ways in which models write tool calls: one file for each format, and the scanner that they share.
+
+A format is used in three places: the renderer asks it how calls and results stand in prompts (`render/template.py`,
+which also finds out what format a model's chat template writes), the reader of an answer takes its `scanner`
+(`render/thinking.py`), and a promised call is made of its `shape` (`constraints/rules.py`).
+
+A new format is a `ToolFormat` (`base.py`) in a file of its own, a place in `FORMATS`, and its name in `ToolFormatName`.
+`hermes.py` is a short one; `CallScanner` and the blocks of `json_calls.py` read most of what models write.
+"""
 
 from typing import Literal
 
@@ -40,4 +48,5 @@ FORMATS: tuple[ToolFormat, ...] = (
     JsonFormat(),
     JsonFormat(marked=True),
 )
-"""Every format; where a name occurs twice its first form is the usual one."""
+"""Every format. Where a chat template writes none of them, the first with the name that was chosen is taken, and with
+`auto` the first of all."""

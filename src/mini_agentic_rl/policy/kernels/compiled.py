@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from mini_agentic_rl.config import KERNELS_VARIABLE, cache_dir
-
+from ...config import KERNELS_VARIABLE, cache_dir
 from ...files import make_private_folder
 from ...processes import run_child
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...tokens import PackedTrees
-from ..learner import Learner, Loss, TermStreams
+from ..learner import Learner
+from ..loss import Loss, TermStreams
 from ..policy import Policy
 from ..rank_group import RankGroup
 from ..scorer import Likeliest, Scorer

@@ -79,8 +79,8 @@ class SpreadEngine(Engine):
         return super().sampled_tokens + sum(counters.sampled_tokens for counters in self._team.counters)
 
     @property
-    def load(self) -> tuple[int, int]:
-        running, waiting = super().load
+    def sequence_counts(self) -> tuple[int, int]:
+        running, waiting = super().sequence_counts
         return running + len(self._elsewhere), waiting
 
     def _rank_for(self, request: TokenRequest) -> int:
@@ -88,7 +88,7 @@ class SpreadEngine(Engine):
             return 0
         rank = self._rank_of.get(request.affinity) if request.affinity else None
         if rank is None:
-            self._busy[0] = sum(super().load)
+            self._busy[0] = sum(super().sequence_counts)
             rank = min(range(len(self._busy)), key=lambda one: (self._busy[one], self._given[one]))
             self._given[rank] += 1
         if request.affinity:

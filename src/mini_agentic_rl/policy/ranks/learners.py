@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ...tokens import PackedTrees, Share, divide
-from ..learner import Learner, Loss, SeenTerms, TermStreams
+from ..learner import Learner
+from ..loss import Loss, SeenTerms, TermStreams
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..scorer import Likeliest, Scorer
 from ..settings import LearnerSettings, ValueSettings

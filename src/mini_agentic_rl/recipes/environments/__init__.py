@@ -7,8 +7,7 @@ those of other packages, which are imported when one of theirs is asked for. `en
 """
 
 from .agent import EnvironmentAgent
-from .conversation import converse
-from .endpoint import Endpoint
+from .conversation import Endpoint, converse
 from .environment import Environment, EpisodeEnvironment, Outcome
 from .gymnasium import GymnasiumEnvironment
 from .load import environment_recipe, environment_tasks, load_environment

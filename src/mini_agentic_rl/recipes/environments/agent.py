@@ -10,7 +10,7 @@ from ...emitter import emit_reward
 from ...litagent import LitAgent
 from ...types import NamedResources, Rollout
 from ..endpoint import find_llm, rollout_url
-from .endpoint import Endpoint
+from .conversation import Endpoint
 from .environment import REWARD, Environment, Outcome
 from .own_thread import OwnThread
 

@@ -1,17 +1,28 @@
-"""The conversation of a model with a world: the model answers, the world says what follows, until nothing follows."""
+"""The conversation of a model, at its endpoint, with a world: the model answers, the world says what follows, until
+nothing follows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from openai import BadRequestError
 
 from ..endpoint import outgrew_context, shared_client
-from .endpoint import Endpoint
 
 Message: TypeAlias = dict[str, Any]
 """An OpenAI message."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address where a rollout's model answers, and the settings that its calls are sampled with."""
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def converse(

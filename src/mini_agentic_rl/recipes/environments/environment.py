@@ -14,8 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ...datasets import Row
 from ...datasets.episodes import Episodes
-from .conversation import Message, converse
-from .endpoint import Endpoint
+from .conversation import Endpoint, Message, converse
 
 REWARD = "reward"
 """The name of the reward that is trained."""

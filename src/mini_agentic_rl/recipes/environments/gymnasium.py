@@ -14,8 +14,7 @@ from typing import Any, Final
 from ...datasets import Row
 from ...errors import MissingPackageError, UserError
 from ...user_code import load_object
-from .conversation import Message, converse
-from .endpoint import Endpoint
+from .conversation import Endpoint, Message, converse
 from .environment import Outcome
 from .own_thread import OwnThread
 from .seeds import seeded_tasks

@@ -18,8 +18,7 @@ import httpx
 
 from ...datasets import Row
 from ...errors import MissingPackageError, UserError
-from .conversation import Message, converse
-from .endpoint import Endpoint
+from .conversation import Endpoint, Message, converse
 from .environment import Outcome
 from .seeds import seeded_tasks
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ...datasets import Row, Split, TaskRows, check_split, divided, split_of
 from ...errors import MissingPackageError, UserError
-from .endpoint import Endpoint
+from .conversation import Endpoint
 from .environment import Outcome
 
 PROGRAM: Final = "mini-agentic-rl-verifiers"

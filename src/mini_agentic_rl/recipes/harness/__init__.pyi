@@ -1,8 +1,8 @@
 from .agent import HarnessAgent as HarnessAgent
 from .agent import harness_recipe as harness_recipe
-from .errors import HarnessError as HarnessError
 from .run import HarnessResult as HarnessResult
 from .sandbox import Ended as Ended
+from .sandbox import HarnessError as HarnessError
 from .settings import COMMANDS_AT_ONCE as COMMANDS_AT_ONCE
 from .settings import TOKENS_OF_CALL as TOKENS_OF_CALL
 from .settings import HarnessSettings as HarnessSettings

@@ -18,10 +18,9 @@ from ..endpoint import find_llm, rollout_url
 from ..environments import Endpoint
 from ..recipe import Recipe
 from .environment import given_variables
-from .errors import HarnessError
-from .place import make_sandbox
+from .make import make_sandbox
 from .run import HarnessResult, HarnessRun
-from .sandbox import Ended
+from .sandbox import Ended, HarnessError
 from .scratch import Scratch
 from .settings import HarnessSettings
 from .words import split_words

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 
 from ...errors import UserError
 from ...http import is_loopback
-from .errors import HarnessError
 from .namespaces import inner_port, loopback_url, short_socket
 from .relay import relay
-from .sandbox import Confined, Ended, exit_code_of
+from .sandbox import Confined, Ended, HarnessError, exit_code_of
 from .settings import MIB
 from .supervised import PROGRAMS, new_name, run_supervised
 

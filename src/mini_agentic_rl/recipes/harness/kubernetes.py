@@ -26,9 +26,8 @@ from urllib.parse import urlsplit
 from ...errors import UserError
 from ...http import is_loopback
 from ...processes import start_child
-from .errors import HarnessError
 from .manifest import FOLDERS, HELD, READY, job_manifest
-from .sandbox import Confined, Ended, SandboxLimits, exit_code_of
+from .sandbox import Confined, Ended, HarnessError, SandboxLimits, exit_code_of
 from .supervised import new_name
 
 _START_SECONDS: Final = 300.0

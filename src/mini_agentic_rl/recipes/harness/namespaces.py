@@ -17,10 +17,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ...errors import UserError
-from .errors import HarnessError
 from .process import BOUNDED
 from .relay import relay
-from .sandbox import Confined, Ended, exit_code_of
+from .sandbox import Confined, Ended, HarnessError, exit_code_of
 from .supervised import PROGRAMS, run_supervised
 
 _UNPRIVILEGED: Final = 1024

@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 
 from ..environments import Endpoint
 from .environment import base_variables, given_variables, model_variables, task_variables
-from .errors import HarnessError
-from .place import make_sandbox
+from .make import make_sandbox
 from .protection import changed_files, restore_protected
 from .readable import readable_paths
-from .sandbox import Confined, Ended, SandboxLimits
+from .sandbox import Confined, Ended, HarnessError, SandboxLimits
 from .scratch import Scratch, write_task
 from .settings import HarnessSettings
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of

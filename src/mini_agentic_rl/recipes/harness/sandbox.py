@@ -19,6 +19,11 @@ from .settings import MIB, HarnessSettings
 _SIGNALLED: Final = 128
 
 
+class HarnessError(RuntimeError):
+    """Report that a command could not be run, reached a limit, was killed, or never called the model: the error of one
+    rollout, which touches no other."""
+
+
 @dataclass(frozen=True)
 class SandboxLimits:
     """Bounds of one command with all of its processes."""

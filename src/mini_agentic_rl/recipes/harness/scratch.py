@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import HarnessError
+from .sandbox import HarnessError
 
 HISTORY: Final = (".git", ".hg", ".svn", ".jj", ".bzr")
 """Folders of version control: an agent could read from them how the task was solved."""

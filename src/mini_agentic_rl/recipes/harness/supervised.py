@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from ...errors import UserError
 from ...runner import FAMILY_VARIABLE, end_family, new_family
-from .errors import HarnessError
-from .sandbox import Ended, SandboxLimits
+from .sandbox import Ended, HarnessError, SandboxLimits
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _BOOTSTRAP: Final = (

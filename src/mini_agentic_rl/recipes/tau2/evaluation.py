@@ -17,8 +17,6 @@ from ...semconv import AGL_REWARD
 from .speaker import Speaker
 from .suite import EvaluationType, RewardType, SimulationRun, Task, evaluate_simulation
 
-JUDGE_ID = "nl_assertions_judge"
-
 _INSTRUCTIONS = (
     "You are given a conversation between a customer service assistant and a customer, and statements about it. Decide "
     'of each statement whether it is true. Answer with JSON only: {"judgements": [true, false, ...]}, one for '

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 from ...errors import UserError
 from ...http import BadRequestError, OverloadedError
 from ...tokens import TokenDelta, TokenRequest
-from ..base import SamplerLoad
-from ..errors import ContextLengthError
+from ..base import ContextLengthError, SamplerLoad
 from ..hand_over import HandOver
 from ..parity import Parity
 from ..wire import ReplicaLostError, RequestRefusedError

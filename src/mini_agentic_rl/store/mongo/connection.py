@@ -32,7 +32,7 @@ from pymongo.read_concern import ReadConcern
 
 from ...redaction import without_those_of
 from ..errors import LightningStoreError, StorageFailedError
-from ..storage import Tables
+from ..tables import Tables
 from ..waiting import Changes
 from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
 from .tables import MongoTables

@@ -20,7 +20,7 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
 from ..errors import LightningStoreError
-from ..storage import Condition, Kind, Query
+from ..tables import Condition, Kind, Query
 
 SCHEMA_VERSION: Final = 1
 

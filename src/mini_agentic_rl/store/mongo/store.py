@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import MissingPackageError
 from ...redaction import shown_address
-from ..database import DatabaseStore
-from ..storage import Tables
+from ..database_store import DatabaseStore
+from ..tables import Tables
 from ..waiting import Changes
 
 if TYPE_CHECKING:

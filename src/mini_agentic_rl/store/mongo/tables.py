@@ -28,7 +28,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..storage import Query, Step
+from ..tables import Query, Step
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,

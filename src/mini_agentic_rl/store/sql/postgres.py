@@ -16,10 +16,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ...errors import MissingPackageError
-from ..database import READERS
+from ..database_store import READERS
 from ..errors import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..waiting import Changes
-from .database import WRITES, StoreDatabase
+from .backend import WRITES, SqlBackend
 
 if TYPE_CHECKING:
     import psycopg
@@ -61,7 +61,7 @@ _ADVICE_BY_REASON: Final = (
 """Words of the server's message and advice, for errors of connecting, which have no state."""
 
 
-class PostgresDatabase(StoreDatabase):
+class PostgresBackend(SqlBackend):
     """PostgreSQL database in which a store keeps tables named `agl_…` beside those of others.
 
     Raises:

@@ -14,10 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ...files import make_private_file, make_private_folder
-from ..database import READERS
+from ..database_store import READERS
 from ..errors import LightningStoreError, StorageFailedError
 from ..waiting import Changes
-from .database import WRITES, StoreDatabase
+from .backend import WRITES, SqlBackend
 
 Synchronous = Literal["normal", "full"]
 
@@ -31,7 +31,7 @@ _CHECKPOINT_PAGES: Final = 4_000
 """Number of pages of 4 KiB after which the log is moved into the file, with a flush of the disk."""
 
 
-class SqliteDatabase(StoreDatabase):
+class SqliteBackend(SqlBackend):
     """SQLite file, created with its folders if it is not there.
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.

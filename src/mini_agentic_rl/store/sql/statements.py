@@ -37,7 +37,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from ...types import Attempt, Rollout
 from .. import lifecycle
 from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
-from ..storage import Condition, Kind, Query, Step
+from ..tables import Condition, Kind, Query, Step
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")

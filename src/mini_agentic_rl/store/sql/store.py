@@ -19,13 +19,13 @@ from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ..database import DatabaseStore
-from ..storage import Tables
+from ..database_store import DatabaseStore
+from ..tables import Tables
 from ..waiting import Changes
-from .database import WRITES, StoreDatabase
-from .postgres import PostgresDatabase
+from .backend import WRITES, SqlBackend
+from .postgres import PostgresBackend
 from .schema import prepare
-from .sqlite import SqliteDatabase, Synchronous
+from .sqlite import SqliteBackend, Synchronous
 from .tables import SqlTables
 
 T = TypeVar("T")
@@ -65,18 +65,18 @@ class SqlLightningStore(DatabaseStore):
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
         """Path of the file; None if the store is in a PostgreSQL database."""
-        self._database: StoreDatabase
+        self._backend: SqlBackend
         if isinstance(target, Path):
-            self._database = SqliteDatabase(target, busy_timeout_seconds, synchronous)
+            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous)
         else:
-            self._database = PostgresDatabase(target, busy_timeout_seconds)
+            self._backend = PostgresBackend(target, busy_timeout_seconds)
         arguments = {
             "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
             "scan_debounce_seconds": scan_debounce_seconds,
             "busy_timeout_seconds": busy_timeout_seconds,
             "synchronous": synchronous,
         }
-        super().__init__(self._database.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
+        super().__init__(self._backend.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
         self._connection: Connection | None = None
         self._in_writing_thread(self._prepare)
 
@@ -88,7 +88,7 @@ class SqlLightningStore(DatabaseStore):
         deleted = await super().delete_rollouts(rollout_ids)
         if deleted:
             for _ in range(_LOG_TRIES):
-                if await asyncio.to_thread(self._in_writing_thread, lambda: self._database.empty_log(self._writer())):
+                if await asyncio.to_thread(self._in_writing_thread, lambda: self._backend.empty_log(self._writer())):
                     return deleted
                 await asyncio.sleep(_LOG_PAUSE_SECONDS)
             logger.warning("%s: its log still holds what was deleted; it is written over in time", self._name)
@@ -96,61 +96,61 @@ class SqlLightningStore(DatabaseStore):
 
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         def publishing(connection: Connection) -> None:
-            self._database.publish(connection, work(SqlTables(connection)))
+            self._backend.publish(connection, work(SqlTables(connection)))
 
         self._in_transaction(publishing)
 
     def _query(self, work: Callable[[Tables], T]) -> T:
-        with self._database.engine.connect() as connection, connection.begin():
+        with self._backend.engine.connect() as connection, connection.begin():
             return work(SqlTables(connection))
 
     def _foreign_writes(self) -> Generator[bool, None, None]:
         def in_writing_thread(look: Callable[[Connection], int]) -> int:
             return self._in_writing_thread(lambda: look(self._writer()))
 
-        return self._database.foreign_writes(in_writing_thread)
+        return self._backend.foreign_writes(in_writing_thread)
 
     def _explained(self, error: Exception) -> Exception | None:
-        return self._database.explained(error)
+        return self._backend.explained(error)
 
     def _release(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._database.engine.dispose()
+        self._backend.engine.dispose()
 
     def _prepare(self) -> None:
-        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._database.alone))
+        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
 
     def _in_transaction(self, work: Callable[[Connection], None]) -> None:
         connection = self._begun()
         try:
             work(connection)
-            self._database.end(connection, commit=True)
+            self._backend.end(connection, commit=True)
         except BaseException:
             if not self._gave_up_writer():
-                self._database.end(connection, commit=False)
+                self._backend.end(connection, commit=False)
             raise
 
     def _begun(self) -> Connection:
         """Return the connection that writes, in a transaction; a new connection if the one before has died."""
         had_one = self._connection is not None
         try:
-            self._database.begin(self._writer())
+            self._backend.begin(self._writer())
         except Exception:
             if not self._gave_up_writer() or not had_one:
                 raise
-            self._database.begin(self._writer())
+            self._backend.begin(self._writer())
         return self._writer()
 
     def _writer(self) -> Connection:
         if self._connection is None:
-            self._connection = self._database.engine.connect().execution_options(**{WRITES: True})
+            self._connection = self._backend.engine.connect().execution_options(**{WRITES: True})
         return self._connection
 
     def _gave_up_writer(self) -> bool:
         """Drop the writing connection if it cannot be used any more. Return True if there is none now."""
         connection = self._connection
-        if connection is not None and self._database.lost(connection):
+        if connection is not None and self._backend.lost(connection):
             self._connection = None
             connection.invalidate()
             connection.close()

@@ -25,7 +25,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..storage import Query, Step
+from ..tables import Query, Step
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,

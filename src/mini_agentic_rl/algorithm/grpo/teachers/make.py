@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ....gateway import ServedPolicy, load_tokenizer
 from ....policy import PolicyError, Scorer, adapter_folder, load_model
 from ...loop.objective import Learners
-from ..teacher_names import BASE, SELF, is_address
+from ..settings import BASE_TEACHER, SELF_TEACHER, GRPOSettings, is_address
 from .base import Teacher
 from .local import LocalTeacher
 from .privileged import PrivilegedTeacher
@@ -17,7 +17,6 @@ from .server import ServerTeacher
 
 if TYPE_CHECKING:
     from ....policy import PolicyModel
-    from ..settings import GRPOSettings
 
 ADAPTER = "teacher"
 """Name that the folder of an adapter gets beside the policy's own."""
@@ -30,7 +29,7 @@ def teacher_adapter(settings: GRPOSettings, *, known: Mapping[str, object]) -> d
         known: the adapters that the policy has already, by name.
     """
     teacher = settings.teacher
-    if teacher is None or teacher in (BASE, SELF) or is_address(teacher) or teacher in known:
+    if teacher is None or teacher in (BASE_TEACHER, SELF_TEACHER) or is_address(teacher) or teacher in known:
         return {}
     folder = adapter_folder(teacher)
     return {} if folder is None else {ADAPTER: folder}
@@ -47,7 +46,7 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Learne
         return {}
     if is_address(teacher):
         return dict.fromkeys(learners, ServerTeacher(teacher, settings.teacher_model or served.name))
-    if teacher == SELF:
+    if teacher == SELF_TEACHER:
         if served.server is None:
             raise RuntimeError("the policy is not served")
         renderer = served.server.renderer
@@ -60,7 +59,7 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Learne
             )
             for adapter, learner in learners.items()
         }
-    name = None if teacher == BASE else ADAPTER if ADAPTER in model.versions else teacher
+    name = None if teacher == BASE_TEACHER else ADAPTER if ADAPTER in model.versions else teacher
     if name is None or name in model.versions:
         return {adapter: LocalTeacher(learner.scorer(name)) for adapter, learner in learners.items()}
     other = _other_model(teacher, served)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....http import ANYBODY, HttpError, checked
-from ..base import Counting, Json, Lookup, Scope, renamed, sent, server_sent
+from ..base import CallScope, Counting, Dialect, Json, renamed, sent, server_sent
 from .answer import MessageAnswer
 from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
 
@@ -43,26 +43,22 @@ class MessagesExchange:
         return server_sent(_refusal(error), "error")
 
 
-class AnthropicDialect:
+class AnthropicDialect(Dialect):
     """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
 
     path = "/v1/messages"
-    lookups: tuple[Lookup, ...] = ()
 
     def __init__(self) -> None:
         self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> MessagesExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)
         return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
-
-    def forget(self, scope: Scope, key: str) -> None:
-        """Do nothing: nothing is remembered."""
 
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
 
-    def _to_count(self, body: Json, scope: Scope, key: str) -> Json:
+    def _to_count(self, body: Json, scope: CallScope, key: str) -> Json:
         """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
         return self.open({**body, "max_tokens": 1}, scope, key).chat
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
-from ..base import Counting, Json, Lookup, Scope, renamed, sent
+from ..base import CallScope, Counting, Dialect, Json, Lookup, renamed, sent
 from .answer import ResponseAnswer
 from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
 
@@ -69,7 +69,7 @@ class ResponsesExchange:
             )
 
 
-class ResponsesDialect:
+class ResponsesDialect(Dialect):
     """`POST /v1/responses`, `GET` and `DELETE` of what it gave, and `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
@@ -82,7 +82,7 @@ class ResponsesDialect:
             f"{self.path}/input_tokens", lambda body, scope, key: self.open(body, scope, key).chat, _counted
         )
 
-    def open(self, body: Json, scope: Scope, key: str = ANYBODY) -> ResponsesExchange:
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ResponsesExchange:
         refuse_what_is_not_served(body)
         request = checked(ResponsesRequest, body)
         previous = request.previous_response_id
@@ -97,14 +97,14 @@ class ResponsesDialect:
     def refusal(self, error: HttpError) -> Json:
         return renamed(error, CHAT_FIELDS).body()
 
-    def forget(self, scope: Scope, key: str) -> None:
+    def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget_all((key, scope))
 
-    def _found(self, response_id: str, scope: Scope, key: str) -> Json:
+    def _found(self, response_id: str, scope: CallScope, key: str) -> Json:
         found: Json = json.loads(self._memory.response((key, scope), response_id))
         return found
 
-    def _deleted(self, response_id: str, scope: Scope, key: str) -> Json:
+    def _deleted(self, response_id: str, scope: CallScope, key: str) -> Json:
         self._memory.forget((key, scope), response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 

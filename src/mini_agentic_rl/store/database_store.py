@@ -30,7 +30,7 @@ from .errors import LightningStoreError, StorageFailedError
 from .group_commit import Write, WriteThread
 from .ledger import Ledger
 from .ledger_store import LedgerStore, has_overdue
-from .storage import Tables
+from .tables import Tables
 from .waiting import Changes
 
 T = TypeVar("T")

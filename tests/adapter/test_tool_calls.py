@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mini_agentic_rl.adapter import tool_calls
+from mini_agentic_rl.adapter import count_tool_calls
 from mini_agentic_rl.types import Span
 
 TOOLS = json.dumps([{"type": "function", "function": {"name": "calculator"}}])
@@ -36,16 +36,16 @@ def span(name, attributes):
 @pytest.mark.parametrize("compact", [True, False])
 def test_each_answer_that_calls_a_tool_counts(compact):
     said = {"role": "assistant", "content": "2"}
-    assert tool_calls([call(CALL, compact=compact), call(said), call(CALL, compact=compact)]) == 2
+    assert count_tool_calls([call(CALL, compact=compact), call(said), call(CALL, compact=compact)]) == 2
 
 
 def test_text_that_looks_like_a_call_and_an_empty_list_of_calls_are_none():
     quoted = {"role": "assistant", "content": json.dumps(CALL)}
     empty = {"role": "assistant", "content": "2", "tool_calls": []}
-    assert tool_calls([call(quoted), call(empty)]) == 0
+    assert count_tool_calls([call(quoted), call(empty)]) == 0
 
 
 def test_without_tools_there_is_no_number():
-    assert tool_calls([call(CALL, tools=False)]) is None
-    assert tool_calls([span("agentlightning.annotation", {"gen_ai.tool.definitions": TOOLS})]) is None
-    assert tool_calls([]) is None
+    assert count_tool_calls([call(CALL, tools=False)]) is None
+    assert count_tool_calls([span("agentlightning.annotation", {"gen_ai.tool.definitions": TOOLS})]) is None
+    assert count_tool_calls([]) is None

@@ -1,4 +1,7 @@
-"""The interface between the ledger and a storage: plain reads and writes, and queries as data."""
+"""The tables of a store, which each backend supplies: plain reads and writes, and queries as data.
+
+All rules are above them, in `ledger.py` and `lifecycle.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .capabilities import LightningStoreStatistics
 
 
 class Tables(Protocol):
-    """Tables of one storage, in one transaction.
+    """Tables of one backend, in one transaction.
 
     An implementation keeps no rules of its own beyond these: a rollout is in the queue exactly while its status is
     `queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.

@@ -1,4 +1,5 @@
-"""The processors of this computer: how many this process may use, and how many of them others leave free.
+"""The computer's processors and memory: how many processors this process may use, how many of them others leave free,
+and how much memory it has held.
 
 Torch is not needed.
 """
@@ -6,6 +7,8 @@ Torch is not needed.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,3 +95,9 @@ def seconds_of_family() -> float:
             continue
         seconds += used.user + used.system
     return seconds
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory (bytes) that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""Choose the sandbox that the settings name."""
+"""Make the sandbox that the settings name."""
 
 from __future__ import annotations
 

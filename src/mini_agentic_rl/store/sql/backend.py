@@ -1,4 +1,4 @@
-"""The interface to one kind of SQL database: connecting, excluding other writers, explaining errors."""
+"""Differences between kinds of SQL databases: connecting, excluding other writers, explaining errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WRITES: Final = "agl_writes"
 """Execution option of the connection that writes; its transactions begin by excluding other writers."""
 
 
-class StoreDatabase(ABC):
-    """One database of a `SqlLightningStore`.
+class SqlBackend(ABC):
+    """The SQLite file or the PostgreSQL database under a `SqlLightningStore`.
 
     Args:
         name: Name of the database in messages.
