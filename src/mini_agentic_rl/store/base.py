@@ -212,8 +212,8 @@ class LightningStore:
     ) -> Sequence[Rollout]:
         """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
 
-        It goes on beyond the rollout of this id, None begins it; fewer than `limit` are the last. A database reads no
-        others than it returns, and those that are created meanwhile shift nothing. They come as from `query_rollouts`.
+        It goes on beyond the rollout of this id; fewer than `limit` are the last. A database reads no others than it
+        returns, and those that are created meanwhile shift nothing.
 
         Raises:
             ValueError: there is no rollout `beyond`: it was deleted since.
@@ -271,8 +271,7 @@ class LightningStore:
     async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         """Return the spans that may carry a reward, of the latest attempts of rollouts; those of a rollout in order.
 
-        The last one that does carry one has the reward of its rollout. A rollout that is not there has none. Where
-        rewards of many rollouts are wanted, this is one call, and no LLM call is read for it.
+        The last one that does has the reward of its rollout; a rollout that is not there has none.
         """
         return await reward_spans_one_by_one(self, rollout_ids)
 
