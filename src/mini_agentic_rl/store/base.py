@@ -212,8 +212,7 @@ class LightningStore:
     ) -> Sequence[Rollout]:
         """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
 
-        It goes on beyond the rollout of this id; fewer than `limit` are the last. A database reads no others than it
-        returns, and those that are created meanwhile shift nothing.
+        It goes on beyond the rollout of this id; fewer than `limit` are the last, and what comes meanwhile shifts none.
 
         Raises:
             ValueError: there is no rollout `beyond`: it was deleted since.

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from ..types import Rollout, RolloutStatus
-
-if TYPE_CHECKING:
-    from .base import LightningStore
+from ..types import PaginatedResult, Rollout, RolloutStatus
 
 Order: TypeAlias = Literal["asc", "desc"]
 _Place: TypeAlias = tuple[str, tuple[str, ...], str]
 
+
+class PagedStore(Protocol):
+    """A store as far as its pages go."""
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        sort_order: Order = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Rollout]:
+        """Return one page of rollouts, in the order of creation."""
+        ...
+
+
 _LOOKED_AT: Final = 500
 _REMEMBERED: Final = 1000
-_PLACES: Final[WeakKeyDictionary[LightningStore, OrderedDict[_Place, int]]] = WeakKeyDictionary()
+_PLACES: Final[WeakKeyDictionary[PagedStore, OrderedDict[_Place, int]]] = WeakKeyDictionary()
 """Offsets at which steps ended, by the order, the statuses and the rollout."""
 
 
 async def walk_by_pages(
-    store: LightningStore, beyond: str | None, statuses: Sequence[RolloutStatus] | None, order: Order, limit: int
+    store: PagedStore, beyond: str | None, statuses: Sequence[RolloutStatus] | None, order: Order, limit: int
 ) -> list[Rollout]:
     """Return what `LightningStore.walk_rollouts` returns.
 
@@ -47,7 +60,7 @@ async def walk_by_pages(
 
 
 async def _place_of(
-    store: LightningStore, rollout_id: str, statuses: Sequence[RolloutStatus] | None, order: Order, guess: int
+    store: PagedStore, rollout_id: str, statuses: Sequence[RolloutStatus] | None, order: Order, guess: int
 ) -> int:
     start = max(0, guess - _LOOKED_AT // 2)
     guessed = start > 0

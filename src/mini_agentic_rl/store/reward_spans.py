@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from ..semconv import CompletionSpanAttributes
-from ..types import Span
-
-if TYPE_CHECKING:
-    from .base import LightningStore
+from ..types import PaginatedResult, Span
 
 NEVER_NAMED: Final = CompletionSpanAttributes.SPAN_NAME
 """Name of the spans that never carry one: LLM calls, the longest of all."""
@@ -32,7 +29,15 @@ def that_may_carry_rewards(spans: Iterable[Span]) -> list[Span]:
     return [span for span in spans if may_carry_reward(span)]
 
 
-async def reward_spans_one_by_one(store: LightningStore, rollout_ids: Sequence[str]) -> list[Span]:
+class StoreOfSpans(Protocol):
+    """A store as far as its spans go."""
+
+    async def query_spans(self, rollout_id: str, attempt_id: str | None = None) -> PaginatedResult[Span]:
+        """Return the spans of an attempt; `latest` names the latest."""
+        ...
+
+
+async def reward_spans_one_by_one(store: StoreOfSpans, rollout_ids: Sequence[str]) -> list[Span]:
     """Return what `LightningStore.get_reward_spans` returns, by a query for each rollout."""
     spans: list[Span] = []
     for rollout_id in dict.fromkeys(rollout_ids):
