@@ -8,6 +8,8 @@ import signal
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
 from mini_agentic_rl.algorithm.loop import measuring
@@ -94,9 +96,9 @@ def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_pa
     assert len(updates) == 4
 
 
-def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatch):
+def test_an_interrupted_warm_up_goes_on_where_it_stood(tiny_folder, tmp_path, monkeypatch):
     class Interrupts(MetricsLogger):
-        """Presses Ctrl-C at the first step of the warm-up."""
+        """Presses Ctrl-C at the second step of the warm-up."""
 
         phase_name = ""
 
@@ -104,18 +106,25 @@ def test_an_interrupted_warm_up_is_begun_again(tiny_folder, tmp_path, monkeypatc
             self.phase_name = name
 
         def log(self, metrics, *, step):
-            if self.phase_name == "SFT":
+            if self.phase_name == "SFT" and step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.1)
 
-    settings = _settings(tiny_folder, tmp_path / "run", sft_examples=12, total_steps=1)
+    settings = _settings(tiny_folder, tmp_path / "run", sft_examples=12, sft_batch_size=4, total_steps=0)
     with monkeypatch.context() as patch:
         patch.setattr(recorded_run, "make_logger", lambda *_, **__: Interrupts())
         with pytest.raises(KeyboardInterrupt):
             train.train_job(settings)
-    assert _checkpoints(tmp_path / "run") == {}
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step_0" / "state.json").read_text())
+    assert (state["imitated"], state["warmed_up"]) == ({"default": 2}, False)
     summary = train.train_job(settings.changed(resume=True))
-    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
+    assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT"]
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["phase"] == "SFT"] == [3, 4]  # the other logger kept nothing
+    train.train_job(settings.changed(output_dir=tmp_path / "unbroken"))
+    weights = [load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("run", "unbroken")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_twice(tiny_folder, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import torch
 
 from mini_agentic_rl.gateway import ServedPolicy
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings
@@ -34,8 +35,8 @@ def served(tmp_path_factory):
 
 def step(policy):
     def job():
-        for parameter in policy.model.trainable():
-            parameter.data += 0.01
+        for parameter in policy.model.trainable():  # at random: all the same way is a change that no training makes
+            parameter.data += 0.01 * torch.randn_like(parameter)
         policy.model.versions[DEFAULT_ADAPTER] += 1
 
     policy.run(job)

@@ -592,6 +592,40 @@ async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemory
     assert second.heartbeat_stats["cpu_percent"] >= 0
 
 
+async def test_runners_of_one_store_send_their_heartbeats_together() -> None:
+    class Hearing(InMemoryLightningStore):
+        """Keeps who sent heartbeats together."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[set[str]] = []
+
+        async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+            self.heard.append(set(heartbeats))
+            await super().update_many_workers(heartbeats)
+
+    @rollout
+    async def agent(task: str) -> None: ...
+
+    store, event = Hearing(), ThreadingEvent()
+    runner = LitAgentRunner(DummyTracer(), heartbeat_interval=0.05)
+
+    async def run(number: int) -> None:
+        with runner.run_context(agent=agent, store=store, worker_id=number):
+            await runner.iter(event=event)
+
+    tasks = [asyncio.create_task(run(number)) for number in range(20)]
+    everybody = {f"runner-{number}" for number in range(20)}
+    while store.heard.count(everybody) < 3:
+        await asyncio.sleep(0.01)
+    assert set().union(*store.heard) == everybody
+    event.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    heard = len(store.heard)
+    await asyncio.sleep(0.2)
+    assert len(store.heard) == heard, "nobody is left whose heart could beat"
+
+
 @pytest.mark.parametrize("name", ["max_rollouts", "poll_interval"])
 def test_settings_that_cannot_work_are_named(name: str) -> None:
     with pytest.raises(ValueError, match=name):

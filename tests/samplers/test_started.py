@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.samplers import SamplerSettings
 from mini_agentic_rl.samplers.started import start_here
-from mini_agentic_rl.samplers.vllm_process import ServedModel
+from mini_agentic_rl.samplers.vllm_process import ServedModel, serve_environment
 
 MODEL = ServedModel(folder="nowhere", dtype="float32", rank=4, adapters=1, on_cpu=True)
 
@@ -38,6 +39,14 @@ def test_a_server_that_ends_while_it_starts_is_told_with_its_reason_and_its_log(
     with pytest.raises(UserError, match=r"No module named.*vllm.*vllm-0\.log") as caught:
         start(tmp_path, vllm_python=Path(sys.executable))
     assert "\n" not in str(caught.value)
+
+
+def test_servers_without_a_card_leave_memory_to_the_learner_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    assert serve_environment(MODEL)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in serve_environment(replace(MODEL, on_cpu=False))
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    assert serve_environment(MODEL)["VLLM_CPU_KVCACHE_SPACE"] == "40"
 
 
 @pytest.mark.parametrize(

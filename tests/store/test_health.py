@@ -158,6 +158,17 @@ async def test_a_worker_heartbeat_is_noted(store: LightningStore) -> None:
     assert await store.get_worker_by_id("nobody") is None
 
 
+async def test_heartbeats_of_many_workers_are_noted_at_once(store: LightningStore) -> None:
+    await store.update_worker("w", {"cpu": 0.5})
+    await store.update_many_workers({"w": {"cpu": 0.7}, "other": {}})
+    workers = await store.query_workers()
+    assert [(one.worker_id, one.heartbeat_stats) for one in workers] == [("w", {"cpu": 0.7}), ("other", {})]
+    assert all(one.last_heartbeat_time is not None for one in workers)
+    with pytest.raises(ValueError, match="1001 heartbeats: at most 1000 at once"):
+        await store.update_many_workers({str(number): {} for number in range(1001)})
+    assert len(await store.query_workers()) == 2
+
+
 async def test_waiting_for_rollouts_wakes_at_the_last_end(store: LightningStore) -> None:
     rollouts = [await store.start_rollout(n) for n in range(3)]
     ids = [rollout.rollout_id for rollout in rollouts]

@@ -24,7 +24,7 @@ from mini_agentic_rl.store import (
     LightningStoreError,
     LightningStoreServer,
 )
-from mini_agentic_rl.store.http import route
+from mini_agentic_rl.store.http import route, wire
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
 from warm import warm_python
 
@@ -282,6 +282,13 @@ async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_on
     assert Counting.asked <= 3
     await client.close()
     await server.close()
+
+
+async def test_a_server_without_heartbeats_of_many_hears_of_one_after_the_other(client: LightningStoreClient) -> None:
+    client._not_served.add(wire.route_of("update_many_workers"))
+    await client.update_many_workers({"a": {"n": 1}, "b": {}})
+    found = await client.query_workers()
+    assert {one.worker_id: one.heartbeat_stats for one in found} == {"a": {"n": 1}, "b": {}}
 
 
 async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) -> None:

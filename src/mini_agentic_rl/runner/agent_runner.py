@@ -19,15 +19,16 @@ from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
 from ..litagent import LitAgent
-from ..logging import CountedCauses, Throttle
+from ..logging import CountedCauses
 from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun
 from .base import Runner, StopEvent, TaskT
 from .binding import Binding, UnderWay
+from .heartbeats import beating
 from .isolation import AgentProcess
-from .workers import Heartbeat, worker_name
+from .workers import worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,6 @@ class LitAgentRunner(Runner[TaskT]):
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
         self._include_gpu = heartbeat_include_gpu
-        self._told = Throttle()
         self._given: tuple[LitAgent[Any], Sequence[Hook]] | None = None
         self._by_hand: Binding | None = None
         self._contexts = 0
@@ -192,22 +192,21 @@ class LitAgentRunner(Runner[TaskT]):
         """
         bound = self._bound()
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
-        heart = asyncio.ensure_future(self._beat(bound)) if self._heartbeat_interval else None
         try:
-            while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
-                if bound.process is not None and not bound.process.running:
-                    if not await self._wait_for_work(bound.store, stop):
-                        continue
-                    await bound.process.prepare(stop)
-                rollout = await bound.store.dequeue_rollout(worker_id=bound.worker_id)
-                if rollout is None:
-                    await self._wait_for_work(bound.store, stop)
-                else:
-                    await self._run(bound, rollout, stop)
+            with beating(bound, self._heartbeat_interval, include_gpu=self._include_gpu):
+                while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
+                    if bound.process is not None and not bound.process.running:
+                        if not await self._wait_for_work(bound.store, stop):
+                            continue
+                        await bound.process.prepare(stop)
+                    rollout = await bound.store.dequeue_rollout(worker_id=bound.worker_id)
+                    if rollout is None:
+                        await self._wait_for_work(bound.store, stop)
+                    else:
+                        await self._run(bound, rollout, stop)
         finally:
-            for task in (heart, stop):
-                if task is not None:
-                    task.cancel()
+            if stop is not None:
+                stop.cancel()
             if bound.process is not None:
                 await bound.process.close()
 
@@ -292,18 +291,6 @@ class LitAgentRunner(Runner[TaskT]):
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
         return not work.cancelled() and work.result()
-
-    async def _beat(self, bound: Binding) -> None:
-        heartbeat = Heartbeat(self._include_gpu)
-        while True:
-            stats = {"attempts": bound.attempts, "failed": bound.failed, **heartbeat.measure()}
-            try:
-                await bound.store.update_worker(bound.worker_id, heartbeat_stats=stats)
-                await bound.look_after()
-            except Exception as error:  # one missed heartbeat is no reason to end the runner
-                if self._told.due(repr(error)):
-                    logger.warning("heartbeat of %s failed: %s", bound.worker_id, error)
-            await asyncio.sleep(self._heartbeat_interval)
 
     def _bound(self) -> Binding:
         bound = _binding.get()

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..litagent import LitAgent
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
-from ..types import AttemptedRollout, Hook
+from ..types import AttemptedRollout, Hook, Rollout
 from .attempt import AttemptRun
 from .base import Runner
 from .isolation import AgentProcess
@@ -27,6 +27,29 @@ class UnderWay:
     run: AttemptRun
     halt: asyncio.Future[str]
     """Future that breaks it off once it is done; its result is the reason."""
+
+    def look_after(self, now: Rollout | None) -> None:
+        """Break the attempt off if it no longer counts.
+
+        Args:
+            now: the rollout, as the store has it.
+        """
+        reason = self._why_over(now)
+        if reason is not None and not self.halt.done() and not self.run.ending:
+            number = self.rollout.attempt.sequence_id
+            logger.warning("attempt %d of rollout %s is broken off: %s", number, self.rollout.rollout_id, reason)
+            self.halt.set_result(reason)
+
+    def _why_over(self, now: Rollout | None) -> str | None:
+        """Return why the attempt no longer counts; None while it does."""
+        latest = now.attempt if isinstance(now, AttemptedRollout) else None
+        if now is None or latest is None or latest.attempt_id != self.rollout.attempt.attempt_id:
+            return "another attempt has taken its place"
+        if has_ended(now):
+            return f"its rollout has ended ({now.status})"
+        if latest.status not in LIVE_ATTEMPT_STATUSES:
+            return f"the store has given it up ({latest.status})"
+        return None
 
 
 @dataclass
@@ -51,26 +74,3 @@ class Binding:
             yield
         finally:
             self.current = before
-
-    async def look_after(self) -> None:
-        """Break the attempt under way off if it no longer counts."""
-        current = self.current
-        if current is None:
-            return
-        reason = await self._why_over(current.rollout)
-        if reason is not None and not current.halt.done() and not current.run.ending:
-            number = current.rollout.attempt.sequence_id
-            logger.warning("attempt %d of rollout %s is broken off: %s", number, current.rollout.rollout_id, reason)
-            current.halt.set_result(reason)
-
-    async def _why_over(self, rollout: AttemptedRollout) -> str | None:
-        """Return why an attempt no longer counts; None while it does."""
-        now = await self.store.get_rollout_by_id(rollout.rollout_id)
-        latest = now.attempt if isinstance(now, AttemptedRollout) else None
-        if now is None or latest is None or latest.attempt_id != rollout.attempt.attempt_id:
-            return "another attempt has taken its place"
-        if has_ended(now):
-            return f"its rollout has ended ({now.status})"
-        if latest.status not in LIVE_ATTEMPT_STATUSES:
-            return f"the store has given it up ({latest.status})"
-        return None

@@ -1,4 +1,4 @@
-"""A runner's worker as the store knows it: its name, its heartbeat, and the attempt that it gives back.
+"""A runner's worker as the store knows it: its name, and the attempt that it gives back.
 
 The workers of one run are `runner-0`, `runner-1` and so on. Where runners of several runs share a store, each run gives
 its processes a label, and they are `runner-0@label`.
@@ -7,17 +7,10 @@ its processes a label, and they are `runner-0@label`.
 from __future__ import annotations
 
 import logging
-import os
-from typing import Any
-
-import psutil
 
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
-from .system_snapshot import gpus
 
 logger = logging.getLogger(__name__)
-
-_MIB = 2**20
 
 _label: list[str] = []
 
@@ -31,29 +24,6 @@ def worker_name(number: int, label: str | None = None) -> str:
     """Return the name of a runner's worker under `label`, or under the label of this process."""
     chosen = label if label is not None else (_label[0] if _label else None)
     return f"runner-{number}" if chosen is None else f"runner-{number}@{chosen}"
-
-
-class Heartbeat:
-    """The measurements of a heartbeat; they cost well under a millisecond and wait for nothing."""
-
-    def __init__(self, include_gpu: bool = False) -> None:
-        self._include_gpu = include_gpu
-        self._process = psutil.Process()
-        self.measure()  # a share of processor time is measured from one call to the next
-
-    def measure(self) -> dict[str, Any]:
-        """Return `pid`, `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of
-        all cores and `system_memory_percent` of the computer; `gpus` where those were asked for. Processor time is that
-        since the last call.
-        """
-        return {
-            "pid": os.getpid(),
-            "cpu_percent": self._process.cpu_percent(),
-            "memory_mib": round(self._process.memory_info().rss / _MIB, 1),
-            "system_cpu_percent": psutil.cpu_percent(),
-            "system_memory_percent": psutil.virtual_memory().percent,
-            **({"gpus": gpus()} if self._include_gpu else {}),
-        }
 
 
 async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, reason: str) -> bool:

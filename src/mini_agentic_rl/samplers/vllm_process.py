@@ -30,6 +30,9 @@ RESTARTS: Final = 5
 """Times that a server which has ended is started again."""
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Bounds on ranks that vLLM knows."""
+_CPU_CACHE_GIB: Final = 2
+"""Memory for keys and values of a server without a GPU. vLLM's own choice is nine tenths of the computer's memory for
+each, which is not there beside a learner or a second server."""
 _SHOWN: Final = 300
 
 
@@ -187,6 +190,8 @@ def serve_environment(model: ServedModel) -> dict[str, str]:
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
     if model.rank is None:
         own["VLLM_SERVER_DEV_MODE"] = "1"
+    if model.on_cpu:
+        own["VLLM_CPU_KVCACHE_SPACE"] = str(_CPU_CACHE_GIB)
     # What this process imports from is nothing to another environment.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     return own | inherited

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..types import (
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
+WORKERS_AT_ONCE: Final = 1000
+"""Heartbeats that one call of a store takes."""
 _WORK_CHECK_SECONDS = 0.1
 
 
@@ -346,6 +348,18 @@ class LightningStore:
         """Record a heartbeat of a worker, with what it reports about itself. An unknown worker is added."""
         raise NotImplementedError
 
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        """Record heartbeats of up to `WORKERS_AT_ONCE` workers, by their ids, with what each reports about itself.
+
+        Unknown workers are added.
+
+        Raises:
+            ValueError: there are more.
+        """
+        check_heartbeats(heartbeats)
+        for worker_id, stats in heartbeats.items():
+            await self.update_worker(worker_id, heartbeat_stats=stats)
+
     async def query_workers(
         self,
         *,
@@ -366,6 +380,12 @@ class LightningStore:
 
     async def close(self) -> None:
         """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
+
+
+def check_heartbeats(heartbeats: Collection[str]) -> None:
+    """Raise a ValueError where there are more than `WORKERS_AT_ONCE`."""
+    if len(heartbeats) > WORKERS_AT_ONCE:
+        raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")
 
 
 STORE_METHODS: Final = tuple(

@@ -22,7 +22,7 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import LightningStore
+from .base import LightningStore, check_heartbeats
 from .capabilities import LightningStoreStatistics
 from .clock import StoreClock
 from .errors import StoreUnreachableError
@@ -183,6 +183,15 @@ class LedgerStore(LightningStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return await self._write(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        check_heartbeats(heartbeats)
+
+        def record(ledger: Ledger) -> None:
+            for worker_id, stats in heartbeats.items():
+                ledger.update_worker(worker_id, stats)
+
+        await self._write(record)
 
     @_by_contract
     async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:

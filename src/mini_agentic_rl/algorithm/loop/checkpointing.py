@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ...policy import Learner
 from ..base import ResultKind
 from .objective import Objective
-from .progress import read_progress, restore, save_adapters, write_checkpoint
+from .progress import read_progress, restore, restore_warm_up, save_adapters, write_checkpoint
 from .training_run import TrainingRun
 from .validation import best_of
 
@@ -19,6 +20,8 @@ class Checkpointing:
         self._run = run
         self._objective = objective
         self._kept = run.context.checkpoints
+        self._restored: Path | None = None
+        self._warm_up: Learner | None = None
 
     async def resume(self) -> bool:
         """Go on from the latest checkpoint, where that is asked for and there is one; True then."""
@@ -26,11 +29,27 @@ class Checkpointing:
         latest = None if self._kept is None else self._kept.latest_checkpoint()
         if not run.context.resume or latest is None:
             return False
-        _, folder = latest
+        folder = self._restored = latest[1]
         run.algorithm.progress = read_progress(folder)
         await run.policy.run_async(lambda: restore(folder, run.policy, self._objective))
-        run.logger.note(f"resumed after step {run.progress.step}")
+        run.logger.note(f"resumed after {self._reached()}")
         return True
+
+    async def begin_warm_up(self, learner: Learner, taken: int) -> None:
+        """Keep the optimizer of a warm-up in the checkpoints from now on.
+
+        Args:
+            learner: takes the state that the checkpoint has of it, if that is of a warm-up under way.
+            taken: Optimizer steps that the warm-up had taken then.
+        """
+        self._warm_up = learner
+        folder = self._restored
+        if taken and folder is not None:
+            await self._run.policy.run_async(lambda: restore_warm_up(folder, learner))
+
+    def end_warm_up(self) -> None:
+        """Leave the optimizer of the warm-up out of the checkpoints from now on."""
+        self._warm_up = None
 
     async def write(self) -> None:
         """Write a checkpoint."""
@@ -45,8 +64,8 @@ class Checkpointing:
         run = self._run
         if self._kept is None:
             run.logger.note("interrupted: nothing is kept, because the trainer has no output_dir")
-        elif run.progress.warmed_up:  # a warm-up is short: it is begun again
-            run.logger.note(f"interrupted: writing a checkpoint; `resume` goes on after step {run.progress.step}")
+        elif run.progress.warmed_up or run.progress.imitated:
+            run.logger.note(f"interrupted: writing a checkpoint; `resume` goes on after {self._reached()}")
             run.policy.run(self._write_if_whole)
 
     async def save_epoch(self, epoch: int) -> None:
@@ -64,6 +83,12 @@ class Checkpointing:
         kind: ResultKind = "adapters" if len(self._run.policy.model.adapters) > 1 else "adapter"
         if self._kept is not None:
             await asyncio.to_thread(self._kept.save_result, kind, self._write_result)
+
+    def _reached(self) -> str:
+        progress = self._run.progress
+        if progress.warmed_up:
+            return f"step {progress.step}"
+        return f"step {sum(progress.imitated.values())} of the warm-up"
 
     def _write_result(self, folder: Path) -> None:
         policy = self._run.policy
@@ -85,6 +110,6 @@ class Checkpointing:
             best = best_of(run.progress.validation)
             self._kept.save_checkpoint(
                 run.progress.step,
-                lambda folder: write_checkpoint(folder, run.policy, self._objective, run.progress),
+                lambda folder: write_checkpoint(folder, run.policy, self._objective, run.progress, self._warm_up),
                 () if best is None else (best["step"],),
             )

@@ -15,7 +15,7 @@ from ...types import Dataset, NamedResources
 from ..rollouts import refuse_failed
 from .checkpointing import Checkpointing
 from .idle_steps import IdleSteps, failure, untrained_in_all
-from .measuring import FIRST, Measuring
+from .measuring import Measuring
 from .objective import Objective
 from .stale_steps import StaleSteps
 from .steps import ExactSteps, Steps
@@ -49,8 +49,8 @@ class Loop:
         await run.add_resources(self.resources)
         try:
             if not run.progress.warmed_up:
-                await measuring.measure(FIRST)
-                if await warm_up(run):
+                await measuring.measure_first()
+                if await warm_up(run, checkpointing):
                     await measuring.measure("after SFT")
                 run.progress.warmed_up = True
                 await checkpointing.write()

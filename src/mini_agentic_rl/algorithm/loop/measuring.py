@@ -42,14 +42,16 @@ class Measuring:
         run = self._run
         step, every, name = run.progress.step, run.settings.eval_every, f"step {run.progress.step}"
         is_due = every > 0 and 0 < step < run.total_steps and step % every == 0
-        if is_due and all(row["name"] != name for row in run.progress.accuracy):
-            await self.measure(name)
+        if is_due and await self._measure_once(name):
             run.show_steps()
+
+    async def measure_first(self) -> None:
+        """Measure what is to be trained, unless that was done before an interruption."""
+        await self._measure_once(FIRST)
 
     async def measure_last(self) -> None:
         """Measure what was trained, unless that was done before an interruption."""
-        if all(row["name"] != LAST for row in self._run.progress.accuracy):
-            await self.measure(LAST)
+        await self._measure_once(LAST)
 
     @property
     def is_stalled(self) -> bool:
@@ -86,6 +88,13 @@ class Measuring:
             folder = kept[best["step"]]
             await run.policy.run_async(lambda: restore_weights(folder, run.policy, self._objective.learners))
         run.logger.note(outcome(best, run.progress.validation, run.progress.step, run.total_steps))
+
+    async def _measure_once(self, name: str) -> bool:
+        """Measure, unless the run's progress has that already; False then."""
+        if any(row["name"] == name for row in self._run.progress.accuracy):
+            return False
+        await self.measure(name)
+        return True
 
     async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
         run = self._run

@@ -13,11 +13,12 @@ import torch
 
 from ...errors import UserError
 from ...files import read_json, reading
-from ...policy import Policy, save_weights, write_state
+from ...policy import Learner, Policy, save_weights, write_state
 from .objective import Learners, Objective
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
+_WARM_UP = "warm_up.pt"
 _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
@@ -49,6 +50,8 @@ class RunProgress:
     """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
     warmed_up: bool = False
     """True once the supervised warm-up is done."""
+    imitated: dict[str, int] = field(default_factory=dict)
+    """Optimizer steps of the supervised warm-up so far, by adapter."""
     level_draws: dict[str, int] = field(default_factory=dict)
     """Tasks of each level drawn so far, where a curriculum asks for it."""
     replay: list[Replayable] = field(default_factory=list)
@@ -81,14 +84,22 @@ class RunProgress:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
-def write_checkpoint(folder: Path, policy: Policy, objective: Objective, progress: RunProgress) -> None:
-    """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread."""
+def write_checkpoint(
+    folder: Path, policy: Policy, objective: Objective, progress: RunProgress, warm_up: Learner | None
+) -> None:
+    """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread.
+
+    Args:
+        warm_up: The learner of the supervised warm-up, while that is under way.
+    """
     policy.check_agreement()
     learners = objective.learners
     for name, learner in learners.items():
         weights, optimizer = _paths(folder, name, learners)
         save_weights(policy.model, weights, name)
         learner.save_state(optimizer)
+    if warm_up is not None:
+        warm_up.save_state(folder / _WARM_UP)
     objective.save_state(folder)
     version, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     write_state(
@@ -136,6 +147,15 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         random.setstate((version, tuple(words), gauss))
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+def restore_warm_up(folder: Path, learner: Learner) -> None:
+    """Read back the optimizer of the warm-up that was under way. On the torch thread.
+
+    Raises:
+        UserError: its file is damaged.
+    """
+    learner.load_state(folder / _WARM_UP)
 
 
 def restore_weights(folder: Path, policy: Policy, learners: Learners) -> None:

@@ -7,39 +7,45 @@ trains, so a system prompt that all examples share is computed once per batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from ...gateway import ChatRenderer
 from ...metrics import SFT
-from ...policy import Learner, LearnerSettings, LossInputs, LossOutputs, Policy, TermStreams
+from ...policy import Learner, LearnerSettings, LossInputs, LossOutputs, TermStreams
 from ...tokens import TokenTree, pack
 from ...types import Dataset
 from ..seeds import tasks_of_step
 from ..settings import WarmStartSettings
+from .checkpointing import Checkpointing
 from .training_run import TrainingRun
 from .warm_start import Messages, WarmStart
 
+_CHECKPOINT_EVERY: Final = 32
+"""Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
-async def warm_up(run: TrainingRun) -> bool:
-    """Imitate what the algorithm was given for that, adapter by adapter; return False where there is nothing."""
+
+async def warm_up(run: TrainingRun, checkpointing: Checkpointing) -> bool:
+    """Imitate what the algorithm was given for that, adapter by adapter, from where an interruption has left off;
+    return False where there is nothing."""
     warm_starts = {
         adapter: start for adapter, start in run.algorithm.warm_starts.items() if start.settings.examples > 0
     }
     if not warm_starts or run.train_dataset is None:
         return False
-    started = time.perf_counter()
     for adapter, warm_start in warm_starts.items():
-        await _warm_up_adapter(run, adapter, warm_start, run.train_dataset)
-    run.progress.spend("sft", time.perf_counter() - started)
+        await _warm_up_adapter(run, checkpointing, adapter, warm_start, run.train_dataset)
     return True
 
 
-async def _warm_up_adapter(run: TrainingRun, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]) -> None:
-    server, settings = run.served.server, warm_start.settings
+async def _warm_up_adapter(
+    run: TrainingRun, checkpointing: Checkpointing, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]
+) -> None:
+    started = time.perf_counter()
+    server, settings, imitated = run.served.server, warm_start.settings, run.progress.imitated
     if server is None:
         raise RuntimeError("the policy is not served")
     size = len(dataset)
@@ -47,13 +53,31 @@ async def _warm_up_adapter(run: TrainingRun, adapter: str, warm_start: WarmStart
     rows = tasks_of_step(run.settings.seed, size, 0, size)[-settings.examples :]
     conversations = warm_start.conversations([dataset[row] for row in rows])
     trees = _trees(server.renderer, conversations, warm_start.tools, settings.batch_size)
+    taken = imitated.get(adapter, 0)
+    if taken == len(trees):
+        return
+    options = _learner_settings(settings, run.learner_settings, len(trees))
+    learner = await run.policy.run_async(lambda: run.policy.learner(options, adapter))
+    await checkpointing.begin_warm_up(learner, taken)
     run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
+    run.logger.advance(taken)
 
-    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+    def learn(tree: TokenTree) -> dict[str, float]:
+        """Take a step and count it: an interruption may not come in between."""
+        metrics = _take_step(learner, tree)
+        imitated[adapter] = imitated.get(adapter, 0) + 1
+        return metrics
+
+    for step, tree in enumerate(trees[taken:], start=taken + 1):
+        metrics = await run.policy.learn_async(partial(learn, tree))
         run.logger.advance()
-        run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step + 1)
-
-    await _imitate(run.policy, adapter, trees, _learner_settings(settings, run.learner_settings, len(trees)), on_step)
+        run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
+        now = time.perf_counter()
+        run.progress.spend("sft", now - started)
+        started = now
+        if step % _CHECKPOINT_EVERY == 0:
+            await checkpointing.write()
+    checkpointing.end_warm_up()
 
 
 def _trees(
@@ -79,19 +103,6 @@ def _learner_settings(settings: WarmStartSettings, learner: LearnerSettings, ste
         "total_steps": steps,
     }
     return LearnerSettings(**(learner.model_dump() | changes))
-
-
-async def _imitate(
-    policy: Policy,
-    adapter: str,
-    trees: Sequence[TokenTree],
-    settings: LearnerSettings,
-    on_step: Callable[[int, Mapping[str, float]], None],
-) -> None:
-    """Take an optimizer step of `adapter` on each tree; `on_step` hears each step's number and metrics."""
-    learner = await policy.run_async(lambda: policy.learner(settings, adapter))
-    for step, tree in enumerate(trees):
-        on_step(step, await policy.learn_async(partial(_take_step, learner, tree)))
 
 
 def _take_step(learner: Learner, tree: TokenTree) -> dict[str, float]:

@@ -23,6 +23,7 @@ from .route import HOLD_SECONDS, Route
 
 _CLAIM: Final = wire.route_of("dequeue_many_rollouts")
 _WORK: Final = wire.route_of("wait_for_work")
+_HEARTBEATS: Final = wire.route_of("update_many_workers")
 _ENDS: Final = wire.route_of("wait_for_rollouts")
 _ONE_SPAN: Final = wire.route_of("add_span")
 _SPANS: Final = wire.route_of("add_many_spans")
@@ -166,6 +167,15 @@ class LightningStoreClient(ForwardingStore):
             except _NotServedError:
                 self._not_served.add(_REWARDS)
         return await super().get_reward_spans(rollout_ids)
+
+    async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
+        if _HEARTBEATS not in self._not_served:
+            try:
+                await self._call(_HEARTBEATS, {"heartbeats": heartbeats})
+                return
+            except _NotServedError:
+                self._not_served.add(_HEARTBEATS)
+        await super().update_many_workers(heartbeats)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         if not rollout_attempt_ids:

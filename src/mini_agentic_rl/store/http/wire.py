@@ -39,6 +39,7 @@ ROUTES: Final = (
     Route("GET", "workers", "query_workers"),
     Route("GET", "workers/{worker_id}", "get_worker_by_id"),
     Route("POST", "workers/{worker_id}", "update_worker", changes=True),
+    Route("POST", "heartbeats", "update_many_workers", changes=True, body="heartbeats"),
     Route("POST", "resources", "add_resources", status=201, changes=True, body="resources"),
     Route("GET", "resources", "query_resources"),
     Route("GET", "resources/latest", "get_latest_resources"),
@@ -55,7 +56,7 @@ ROUTES: Final = (
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/rewards`, `spans/next/batch`, `rollouts/delete` and `waits/work` are our own; the others are
+`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `heartbeats` and `waits/work` are our own; the others are
 agent-lightning's."""
 
 
