@@ -28,7 +28,7 @@ from .capabilities import LightningStoreStatistics, check_heartbeats
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
-from .tables import Kind, Query, Step, Tables, conditions
+from .tables import Kind, Query, Tables, WalkStep, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
@@ -130,7 +130,7 @@ class LedgerStore(LightningStore):
             raise ValueError(f"sort_order={sort_order!r}: expected 'asc' or 'desc'")
         if limit < 0:
             raise ValueError(f"limit={limit}: expected a count")
-        step = Step(beyond, None if status_in is None else tuple(status_in), sort_order == "desc", limit)
+        step = WalkStep(beyond, None if status_in is None else tuple(status_in), sort_order == "desc", limit)
         found = await self._read(lambda ledger: ledger.tables.walk(step))
         if found is None:
             raise ValueError(f"no rollout {beyond}")

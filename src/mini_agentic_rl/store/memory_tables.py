@@ -12,7 +12,7 @@ from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutS
 from . import lifecycle
 from .capabilities import LightningStoreStatistics
 from .reward_spans import that_may_carry_rewards
-from .tables import Query, Step
+from .tables import Query, WalkStep
 from .untracked import hide_alone, hide_from_collector
 
 
@@ -197,7 +197,7 @@ class MemoryTables:
             return query.page(row.attempt for row in attempts)
         return query.page(chain.from_iterable(row.spans.values() for row in attempts))
 
-    def walk(self, step: Step) -> Sequence[Rollout] | None:
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         start = None if step.beyond is None else self._rollouts.get(step.beyond)
         if start is None and step.beyond is not None:
             return None
@@ -256,7 +256,7 @@ class MemoryTables:
                 return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
         return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
 
-    def _rows_beyond(self, number: int | None, step: Step) -> Iterable[_RolloutRow]:
+    def _rows_beyond(self, number: int | None, step: WalkStep) -> Iterable[_RolloutRow]:
         """Return the rows of a walk that went as far as the one of this number."""
         wanted = None if step.statuses is None else frozenset(step.statuses)
         rows: Iterable[_RolloutRow] = self._rollouts.values()

@@ -81,7 +81,7 @@ class Tables(Protocol):
     def select(self, query: Query) -> PaginatedResult[Any]:
         """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
 
-    def walk(self, step: Step) -> Sequence[Rollout] | None:
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         """Return the rollouts of a step with their latest attempts; None if there is none that it begins beyond."""
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
@@ -212,7 +212,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     """A step of a walk through all rollouts."""
 
     beyond: str | None

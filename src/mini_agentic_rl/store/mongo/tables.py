@@ -28,7 +28,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query, Step
+from ..tables import Query, WalkStep
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
@@ -230,7 +230,7 @@ class MongoTables:
             total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
-    def walk(self, step: Step) -> Sequence[Rollout] | None:
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
         if step.beyond is not None:
             start = self._rollouts.find_one({"rollout_id": step.beyond}, {"_id": 1}, session=self._session)

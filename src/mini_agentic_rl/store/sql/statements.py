@@ -37,7 +37,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from ...types import Attempt, Rollout
 from .. import lifecycle
 from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
-from ..tables import Condition, Kind, Query, Step
+from ..tables import Condition, Kind, Query, WalkStep
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
@@ -221,7 +221,7 @@ def page_of(query: Query) -> Select[Any]:
     return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
 
 
-def step_of(step: Step, number: int | None) -> Select[Any]:
+def step_of(step: WalkStep, number: int | None) -> Select[Any]:
     """Select the rows of a step that begins beyond the rollout of this number, in order."""
     column = ROLLOUTS.c.number
     order = column.desc() if step.descending else column.asc()

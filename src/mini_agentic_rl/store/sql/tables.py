@@ -25,7 +25,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query, Step
+from ..tables import Query, WalkStep
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
@@ -274,7 +274,7 @@ class SqlTables:
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
-    def walk(self, step: Step) -> Sequence[Rollout] | None:
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         number = None
         if step.beyond is not None:
             number = self._session.scalar(_NUMBER, {"the_rollout": step.beyond})
