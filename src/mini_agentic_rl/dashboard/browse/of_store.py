@@ -23,11 +23,13 @@ from .store_rows import is_wanted_reward, may_pass, row_of, span_text, stands_in
 
 _SECONDS: Final = 0.025
 """Time after which a page ends with what it has found."""
-_PATIENCE_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 60.0
 """Time for which one group is looked for in a store that is being indexed."""
+_LOOK_SECONDS: Final = 0.2
 _LOOKED_AT: Final = 100
 _AT_ONCE: Final = 8
 """Rollouts whose spans are asked for at a time, where the store is a server."""
+_SEARCHED_AT_ONCE: Final = 4
 _GROUPS_AT_ONCE: Final = 1000
 """Rollouts of groups that are read at once, about."""
 _GROUPS_SECONDS: Final = 0.1
@@ -113,8 +115,10 @@ class StoreBrowser:
         return lines, after if len(shown) == limit else None
 
     async def group(self, group: str) -> Sequence[str]:
-        if self._groups.group(group) is None:
-            await self._groups.follow(_PATIENCE_SECONDS)
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while self._groups.group(group) is None and time.monotonic() < end:
+            if await self._groups.follow(_LOOK_SECONDS):
+                break
         found = self._groups.group(group)
         return [] if found is None else found.ids[:MAX_GROUP]
 
@@ -218,8 +222,8 @@ class StoreBrowser:
     ) -> tuple[list[int], int]:
         """Return the places of the rollouts in which a text stands, and how many were looked at until `end`."""
         found: list[int] = []
-        for start in range(0, len(places), _AT_ONCE):
-            part = places[start : start + _AT_ONCE]
+        for start in range(0, len(places), _SEARCHED_AT_ONCE):
+            part = places[start : start + _SEARCHED_AT_ONCE]
             if start and time.monotonic() > end:
                 return found, part[0]
             mention = await asyncio.gather(*(self._mentions(rollouts[place], text) for place in part))
