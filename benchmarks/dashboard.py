@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from mini_agentic_rl.dashboard import dashboard_pages, store_source
+from mini_agentic_rl.processes import pass_over_what_is_there
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, open_store
 from mini_agentic_rl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 
@@ -110,6 +111,7 @@ async def serve_memory(rollouts: int, spans: int) -> None:
     await fill(store, rollouts, spans)
     server = LightningStoreServer(store, port=0, pages=partial(dashboard_pages, [store_source(store)]))
     await server.start()
+    pass_over_what_is_there()
     print(f"serving the store at {server.endpoint}", flush=True)
     await server.run_forever(1.0)
 
@@ -234,10 +236,14 @@ def measure(root: str, run: str, requests: int) -> None:
 def measure_pages(tables: dict[str, int], api: str, base: str) -> None:
     """Print a table of the pages' times."""
     draw = random.Random(2)
-    newest = asked(f"{base}/rollouts?limit=1")["items"][0]["number"]
+    counted = asked(f"{base}/rollouts?limit=1")["items"][0]["number"] is not None
+    newest = asked(api)["runs"][0]["totals"]["rollouts"]
+
+    def place() -> int:
+        return draw.randrange(1000, newest - newest // 10)
 
     def somewhere() -> str:
-        return f"&cursor={draw.randrange(1000, newest)}"
+        return f"&cursor={place() if counted else f'ro-{place():024x}'}"
 
     def rollout() -> str:
         return f"ro-{draw.randrange(newest // 2):024x}"
@@ -252,7 +258,7 @@ def measure_pages(tables: dict[str, int], api: str, base: str) -> None:
         "rollouts, text in the task": lambda: f"{base}/rollouts?limit=100&task={draw.randrange(newest)}",
         "rollouts, text anywhere": lambda: f"{base}/rollouts?limit=100&text=said+{draw.randrange(99)}+times",
         "groups, newest": lambda: f"{base}/groups?limit=100",
-        "groups, anywhere": lambda: f"{base}/groups?limit=100{somewhere()}",
+        "groups, anywhere": lambda: f"{base}/groups?limit=100&cursor={place()}",
         "a group": lambda: f"{base}/groups/view?group={draw.randrange(newest // 128)}/{draw.randrange(8)}",
         "a rollout": lambda: f"{base}/rollouts/{rollout()}",
         "its tokens": lambda: f"{base}/rollouts/{rollout()}/tokens",

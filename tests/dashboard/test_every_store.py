@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from mini_agentic_rl.dashboard import store_source
 from mini_agentic_rl.dashboard.browse import Browser, RolloutFilter
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
-from mini_agentic_rl.types import RolloutConfig, Span
+from mini_agentic_rl.types import Rollout, RolloutConfig, Span
 from store.conftest import KINDS, opened_store
 from store.postgres import needs_postgres
 
@@ -124,8 +125,10 @@ async def groups_of(browser: Browser) -> dict[str, int]:
     return {one["group"]: one["count"] for one in found}
 
 
-@pytest.mark.parametrize("gone", [(0, 1), (3,), (5,), (4, 5), (0, 2, 4, 5)], ids=lambda gone: "-".join(map(str, gone)))
-async def test_deleted_rollouts_leave_the_groups_and_later_ones_enter_them(gone: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "gone", [(0, 1), (3,), (5,), (4, 5), (0, 2, 4, 5), range(6)], ids=lambda gone: "-".join(map(str, gone))
+)
+async def test_deleted_rollouts_leave_the_groups_and_later_ones_enter_them(gone: Sequence[int]) -> None:
     store = InMemoryLightningStore()
     browser = store_source(store).browser
     for number in range(6):
@@ -134,9 +137,9 @@ async def test_deleted_rollouts_leave_the_groups_and_later_ones_enter_them(gone:
     await store.delete_rollouts([f"ro-{number}" for number in gone])
     await add(store, "6", {}, "w", metadata={"group": "0/3"})
     left = [f"0/{number // 2}" for number in range(7) if number not in gone]
-    assert await browser.indexed(60)
     assert await groups_of(browser) == {group: left.count(group) for group in sorted(set(left), reverse=True)}
-    assert list(await browser.group("0/1")) == [f"ro-{number}" for number in (2, 3) if number not in gone]
+    found = await browser.rows(await browser.group("0/1"))
+    assert [one["id"] for one in found] == [f"ro-{number}" for number in (2, 3) if number not in gone]
 
 
 async def test_a_group_is_told_anew_when_a_rollout_enters_it_or_ends() -> None:
@@ -148,6 +151,32 @@ async def test_a_group_is_told_anew_when_a_rollout_enters_it_or_ends() -> None:
     await store.update_attempt(**first, status="succeeded")
     await add(store, "2", {}, "w", metadata={"group": "0/0"})
     assert [one["rewards"] for one in (await browser.groups(None, 9))[0]] == [[1.0, None]]
+
+
+async def test_the_rewards_of_a_group_that_has_ended_are_read_once_and_leave_with_its_rollouts() -> None:
+    class CountingStore(InMemoryLightningStore):
+        asked = 0
+
+        async def get_reward_spans(self, rollout_ids):
+            self.asked += len(rollout_ids)
+            return await super().get_reward_spans(rollout_ids)
+
+    def put(tables) -> None:
+        for number in range(4):
+            kept = {"status": "succeeded", "start_time": 1.0, "end_time": 2.0, "metadata": {"group": "0/0"}}
+            tables.insert_rollouts([Rollout(rollout_id=f"ro-{number}", input=f"task {number}", **kept)])
+
+    store = CountingStore()
+    await store.take_over(put)
+    browser = store_source(store).browser
+    for _ in range(3):
+        assert await groups_of(browser) == {"0/0": 4}
+    assert store.asked == 4
+    await store.delete_rollouts(["ro-0"])
+    (line,) = (await browser.groups(None, 100))[0]
+    assert (line["count"], line["task"]) == (3, "task 1")
+    await store.delete_rollouts([f"ro-{number}" for number in range(4)])
+    assert await groups_of(browser) == {}
 
 
 async def test_rollouts_that_are_queued_between_two_pages_shift_none() -> None:

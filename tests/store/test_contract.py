@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -359,6 +360,37 @@ async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_
         assert own is not contract
         assert inspect.signature(own) == inspect.signature(contract)
     assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["own", "paged"])
+async def test_a_walk_meets_each_rollout_once_whatever_comes_meanwhile(store: LightningStore, paged: bool) -> None:
+    walking = partial(LightningStore.walk_rollouts, store) if paged else store.walk_rollouts
+    ids = [(await store.start_rollout(number)).rollout_id for number in range(9)]
+    for rollout_id in ids[2:5]:
+        await store.update_attempt(rollout_id, "latest", status="failed")
+
+    async def walked(limit: int, **asked: Any) -> list[str]:
+        found: list[str] = []
+        while True:
+            step = await walking(found[-1] if found else None, limit=limit, **asked)
+            found += [one.rollout_id for one in step]
+            if len(step) < limit:
+                return found
+            ids.append((await store.start_rollout("later")).rollout_id)
+
+    assert await walked(4, sort_order="desc") == ids[8::-1]
+    assert await walked(2, status_in=["failed"]) == ids[2:5]
+    now = ids[::-1]
+    assert await walked(2, status_in=["failed", "preparing"], sort_order="desc") == now
+    await store.delete_rollouts([ids[0], ids[5]])
+    left = [one for one in ids if one not in (ids[0], ids[5])]
+    assert await walked(100) == left
+    (after,) = await walking(ids[4], limit=1)
+    assert after == await store.get_rollout_by_id(ids[6])
+    assert isinstance(after, AttemptedRollout)
+    assert list(await walking(ids[4], limit=0)) == []
+    with pytest.raises(ValueError, match=ids[5]):
+        await walking(ids[5])
 
 
 async def test_spans_with_rewards_are_read_of_many_rollouts_at_once(store: LightningStore) -> None:

@@ -140,6 +140,7 @@ ROUTES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
             "/v1/agl/queues/rollouts/dequeue": {"limit": 1, "worker_id": "w"},
             "/v1/agl/rollouts": TASK,
             "/v1/agl/rollouts/search": {"status_in": ["queuing"], "rollout_id_in": ["r"], "limit": 1, "offset": 0},
+            "/v1/agl/walks/rollouts": {"beyond": None, "status_in": ["queuing"], "sort_order": "desc", "limit": 1},
             "/v1/agl/spans": SPAN,
             "/v1/agl/spans/batch": {"spans": [SPAN]},
             "/v1/agl/spans/rewards": {"rollout_ids": ["r"]},

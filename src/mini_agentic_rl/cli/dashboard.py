@@ -14,7 +14,7 @@ from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
 from ..jobs import CompareSettings
-from ..processes import until_asked_to_stop
+from ..processes import pass_over_what_is_there, until_asked_to_stop
 from .options import STORE, settings_command
 from .store_commands import StoreSettings
 
@@ -65,6 +65,7 @@ def show_dashboard(settings: DashboardSettings) -> None:
 
     async def run() -> None:
         await asyncio.to_thread(server.start)
+        pass_over_what_is_there()
         asked = " (it asks for the key)" if keys else ""
         typer.echo(f"the dashboard is at {server.root}/{asked}; Ctrl-C stops it")
         stopping = lambda: asyncio.to_thread(server.stop, settings.drain_seconds)  # noqa: E731

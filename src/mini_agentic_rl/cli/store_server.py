@@ -16,6 +16,7 @@ from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..exporter import TraceExportSettings
 from ..gateway import AddressSettings, ServerSettings
+from ..processes import pass_over_what_is_there
 from ..redaction import without_secrets
 from ..store import LightningStore, StoreLimits
 
@@ -101,6 +102,7 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
     async def run() -> None:
         try:
             await server.start()
+            pass_over_what_is_there()
             asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
             await server.run_forever(settings.drain_seconds)
         finally:

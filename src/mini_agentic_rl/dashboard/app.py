@@ -162,9 +162,11 @@ async def _group(source: ShownRun, request: Request) -> Any:
     ids = await browser.group(request.query_params.get("group", ""))
     if not ids:
         return None
-    rows = await browser.rows(ids)
+    rows, read = await asyncio.gather(browser.rows(ids), asyncio.gather(*map(browser.spans, ids)))
+    if not rows:
+        return None
     spans = {}
-    for one, found in zip(ids, await asyncio.gather(*map(browser.spans, ids)), strict=True):
+    for one, found in zip(ids, read, strict=True):
         latest = found[-1].attempt_id if found else None
         spans[one] = [span for span in found if span.attempt_id == latest]
     texts = await asyncio.to_thread(source.texts)

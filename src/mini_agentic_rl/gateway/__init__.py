@@ -7,8 +7,9 @@ One chat request, from its arrival to its answer:
 2.  It is admitted: API key, rate, concurrency, a pause while the weights are updated (`mini_agentic_rl.http`).
 3.  Its dialect turns it into the body of a chat request (`dialects/`: chat completions, responses, Anthropic messages).
 4.  The body is checked: `ChatRequest` (`dialects/chat.py`).
-5.  It is made ready (`completion/prepare.py`): rendered to token ids by its chat template (`render/`), continuing
-    from the ids of earlier calls where the conversation goes on (`completion/remember.py`),
+5.  It is made ready (`completion/prepare.py`): its attempt is looked up (`completion/attempts.py`), and it is rendered
+    to token ids by its chat template (`render/`), continuing from the ids of earlier calls where the conversation goes
+    on (`completion/remember.py`),
 6.  constrained where a JSON schema or a tool's promise demands it (`constraints/`),
 7.  and held to what its attempt may still ask for (`limits.py`).
 8.  It is sampled (`completion/sample.py`) by a `Sampler`: token ids in, token ids out (`mini_agentic_rl.samplers`).

@@ -10,7 +10,7 @@ from ..config import COMMAS, Settings
 from ..datasets.episodes import EPISODES, is_episodes
 from ..errors import UserError
 from ..recipes import ENV, Recipe, load_recipe
-from ..recipes.harness import HarnessSettings, harness_recipe
+from ..recipes.harness import HarnessSettings
 
 
 class TaskSettings(Settings):
@@ -83,4 +83,6 @@ def load_agent(tasks: TaskSettings, harness: HarnessSettings) -> Recipe:
         return load_recipe(tasks.agent, tasks.dataset)
     if "agent" in tasks.model_fields_set:
         raise UserError("a command is the agent: leave `agent` and `env` out", setting="agent_command")
+    from ..recipes.harness import harness_recipe  # settings are read without what a command needs to run
+
     return harness_recipe(harness)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import signal
 import threading
@@ -17,6 +16,7 @@ from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
 from ..http import RequestLimits
 from ..policy import LoraSettings, TorchThread
 from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
+from ..processes import pass_over_what_is_there
 from .settings import ServeSettings
 from .use import UseOfServer
 
@@ -62,7 +62,7 @@ def serve_job(settings: ServeSettings) -> None:
     """
     with _until_terminated() as stop, open_server(settings):
         logger.info("Ctrl-C stops it")
-        _pass_over_what_is_there()
+        pass_over_what_is_there()
         stop.wait()
 
 
@@ -106,15 +106,8 @@ def score_job(settings: ScoreServerSettings) -> None:
     """
     with _until_terminated() as stop, open_score_server(settings):
         logger.info("Ctrl-C stops it")
-        _pass_over_what_is_there()
+        pass_over_what_is_there()
         stop.wait()
-
-
-def _pass_over_what_is_there() -> None:
-    """Have the collector of garbage leave aside what has been loaded, which stays for as long as the process: a look
-    through all objects of torch and transformers would hold every request up."""
-    gc.collect()
-    gc.freeze()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..types import (
@@ -35,16 +35,15 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
-from .capabilities import LightningStoreCapabilities, LightningStoreStatistics
-from .reward_spans import that_may_carry_rewards
+from .capabilities import LightningStoreCapabilities, LightningStoreStatistics, check_heartbeats
+from .paged_walk import walk_by_pages
+from .reward_spans import reward_spans_one_by_one
 from .unset import UNSET, Unset
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-WORKERS_AT_ONCE: Final = 1000
-"""Heartbeats that one call of a store takes."""
 _WORK_CHECK_SECONDS = 0.1
 
 
@@ -203,6 +202,23 @@ class LightningStore:
         """
         raise NotImplementedError
 
+    async def walk_rollouts(
+        self,
+        beyond: str | None = None,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = 100,
+    ) -> Sequence[Rollout]:
+        """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
+
+        It goes on beyond the rollout of this id; fewer than `limit` are the last, and what comes meanwhile shifts none.
+
+        Raises:
+            ValueError: there is no rollout `beyond`: it was deleted since.
+        """
+        return await walk_by_pages(self, beyond, status_in, sort_order, limit)
+
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
         raise NotImplementedError
@@ -254,13 +270,9 @@ class LightningStore:
     async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         """Return the spans that may carry a reward, of the latest attempts of rollouts; those of a rollout in order.
 
-        The last one that does carry one has the reward of its rollout. A rollout that is not there has none. Where
-        rewards of many rollouts are wanted, this is one call, and no LLM call is read for it.
+        The last one that does has the reward of its rollout; a rollout that is not there has none.
         """
-        spans: list[Span] = []
-        for rollout_id in dict.fromkeys(rollout_ids):
-            spans += that_may_carry_rewards(await self.query_spans(rollout_id, "latest"))
-        return spans
+        return await reward_spans_one_by_one(self, rollout_ids)
 
     async def update_rollout(
         self,
@@ -380,12 +392,6 @@ class LightningStore:
 
     async def close(self) -> None:
         """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
-
-
-def check_heartbeats(heartbeats: Collection[str]) -> None:
-    """Raise a ValueError where there are more than `WORKERS_AT_ONCE`."""
-    if len(heartbeats) > WORKERS_AT_ONCE:
-        raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")
 
 
 STORE_METHODS: Final = tuple(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Collection
+from typing import Final, TypedDict
+
+WORKERS_AT_ONCE: Final = 1000
+"""Heartbeats that one call of a store takes."""
 
 
 class LightningStoreCapabilities(TypedDict):
@@ -29,3 +33,9 @@ class LightningStoreStatistics(TypedDict, total=False):
     total_workers: int
     uptime: float
     """Seconds since the store was opened."""
+
+
+def check_heartbeats(heartbeats: Collection[str]) -> None:
+    """Raise a ValueError where there are more than `WORKERS_AT_ONCE`."""
+    if len(heartbeats) > WORKERS_AT_ONCE:
+        raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")

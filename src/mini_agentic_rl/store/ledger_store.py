@@ -18,16 +18,17 @@ from ..types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
+    RolloutStatus,
     Span,
     Worker,
 )
 from . import lifecycle
-from .base import LightningStore, check_heartbeats
-from .capabilities import LightningStoreStatistics
+from .base import LightningStore
+from .capabilities import LightningStoreStatistics, check_heartbeats
 from .clock import StoreClock
 from .errors import StoreUnreachableError
 from .ledger import Ledger
-from .tables import Kind, Query, Tables, conditions
+from .tables import Kind, Query, Tables, WalkStep, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
@@ -120,6 +121,20 @@ class LedgerStore(LightningStore):
         for name, older in (("status_in", status), ("rollout_id_in", rollout_ids)):
             asked[name] = older if asked[name] is None else asked[name]
         return await self._select("rollout", asked)
+
+    @_by_contract
+    async def walk_rollouts(
+        self, beyond: str | None, status_in: Sequence[RolloutStatus] | None, sort_order: str, limit: int
+    ) -> Sequence[Rollout]:
+        if sort_order not in ("asc", "desc"):
+            raise ValueError(f"sort_order={sort_order!r}: expected 'asc' or 'desc'")
+        if limit < 0:
+            raise ValueError(f"limit={limit}: expected a count")
+        step = WalkStep(beyond, None if status_in is None else tuple(status_in), sort_order == "desc", limit)
+        found = await self._read(lambda ledger: ledger.tables.walk(step))
+        if found is None:
+            raise ValueError(f"no rollout {beyond}")
+        return found
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._read(lambda ledger: ledger.tables.rollout(rollout_id))

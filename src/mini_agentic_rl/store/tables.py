@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from .capabilities import LightningStoreStatistics
 
 
@@ -80,6 +80,9 @@ class Tables(Protocol):
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
+
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
+        """Return the rollouts of a step with their latest attempts; None if there is none that it begins beyond."""
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         """Return the spans of the latest attempts that `may_carry_reward`, those of one rollout in their order."""
@@ -206,6 +209,19 @@ class Query:
             return True
         combine = all if self.logic == "and" else any
         return combine(condition.holds(item) for condition in self.filters)
+
+
+@dataclass(frozen=True)
+class WalkStep:
+    """A step of a walk through all rollouts."""
+
+    beyond: str | None
+    """Id of the rollout after which it begins."""
+    statuses: tuple[RolloutStatus, ...] | None
+    """Only rollouts in one of these."""
+    descending: bool
+    """True if it goes from the newest on."""
+    limit: int
 
 
 def conditions(arguments: dict[str, Any]) -> tuple[Condition, ...]:

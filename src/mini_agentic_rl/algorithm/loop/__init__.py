@@ -3,7 +3,7 @@
 Follow a run from its start to its end:
 
     reinforcement.py    `ReinforcementLearning`, the base of the algorithms: loads the policy, serves it, runs a `Loop`;
-                        arguments.py says of an argument that is not its own where it belongs
+                        arguments.py checks what it was given
     loop.py             `Loop`: the run from the first measurement to the last, and what is due after each step
     training_run.py     `TrainingRun`: what all parts of the loop are given; progress.py is what a checkpoint keeps
     measuring.py        accuracy before, between and after; validation.py chooses the weights that are kept

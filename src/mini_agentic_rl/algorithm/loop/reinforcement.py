@@ -35,7 +35,7 @@ from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..rollouts import Evaluation
 from ..seeds import derive_seed
-from .arguments import refuse_misplaced
+from .arguments import adapter_folders, check_shard, refuse_misplaced, warm_starts_of
 from .loop import Loop
 from .objective import Objective
 from .progress import RunProgress, read_progress
@@ -128,9 +128,9 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
                 "needs LoRA: under full training no reference weights are left; set `kl_coef=0`", setting="kl_coef"
             )
         self.learner_settings = learner or LearnerSettings()
-        self._adapters = _named(adapters)
+        self._adapters = adapter_folders(adapters)
         self._fixed_adapters = fixed_adapters
-        self.warm_starts = _by_adapter(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
+        self.warm_starts = warm_starts_of(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
         self.validation = validation
         self.transfer = transfer
         self.served: ServedPolicy | None = None
@@ -147,7 +147,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self._sampler = sampler or SamplerSettings()
         self._load_options = dict(load_options or {})
         if self._ranks.shard:
-            self._check_shard()
+            check_shard(self._sampler, lora, self._load_options)
         self._limits = limits
         self._keep_open = keep_open
         self._configuration = self._configured()
@@ -279,22 +279,6 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             **self._load_options,
         }
 
-    def _check_shard(self) -> None:
-        """Check that a base in parts is only learnt with, and stays as it is.
-
-        Raises:
-            PolicyError: it would be sampled with, or trained itself.
-        """
-        if self._sampler.sampler == "own":
-            raise PolicyError(
-                "ranks that hold a part of the base each cannot sample: have servers do it, as with `sampler=vllm`",
-                setting="shard",
-            )
-        if self._lora is None:
-            raise PolicyError("only a frozen base is held in parts: train an adapter (LoRA)", setting="shard")
-        if self._load_options.get("quantization", "none") != "none":
-            raise PolicyError("a quantised base is not held in parts: use `quantization=none`", setting="shard")
-
     def _maker(self, launch: Launch | None) -> Callable[..., Policy]:
         """Return what makes the policy: on one rank, or as the first of several.
 
@@ -315,27 +299,3 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
                 checkpoints.add_log(f"rank_{rank}", line)
 
         return partial(RankedPolicy.lead, launch, self._ranks, self.configuration, log=log)
-
-
-def _named(adapters: Sequence[str] | Mapping[str, str | Path | None] | None) -> Mapping[str, str | Path | None] | None:
-    if adapters is None or isinstance(adapters, Mapping):
-        return adapters
-    return dict.fromkeys([adapters] if isinstance(adapters, str) else adapters)
-
-
-def _by_adapter(
-    warm_start: WarmStart | Mapping[str, WarmStart] | None, adapters: Mapping[str, Any]
-) -> dict[str, WarmStart]:
-    """Return what each adapter imitates.
-
-    Raises:
-        PolicyError: there is no such adapter.
-    """
-    if warm_start is None:
-        return {}
-    if isinstance(warm_start, WarmStart):
-        return {next(iter(adapters)): warm_start}
-    unknown = sorted(set(warm_start) - set(adapters))
-    if unknown:
-        raise PolicyError(f"{unknown[0]!r} is not among the adapters {', '.join(adapters)}", setting="warm_start")
-    return dict(warm_start)

@@ -20,7 +20,8 @@ _QUESTIONS: Final = ("question", "prompt", "problem", "instruction", "input", "w
 class RolloutRow(TypedDict):
     """One line of the list of rollouts."""
 
-    number: int
+    number: int | None
+    """Number in a SQLite file; other stores do not tell theirs."""
     id: str
     status: str
     mode: str | None

@@ -9,15 +9,20 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...store import LightningStore
 from ...types import Rollout
 from .base import GROUP_KEY, rl_step
+from .known_rewards import is_settled
 
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 250
 """Rollouts that are read at once."""
+_REMEMBERED: Final = 100
+"""Rollouts read last of which one has to be there still for the reading to go on."""
 
 
 @dataclass
@@ -29,6 +34,20 @@ class IndexedGroup:
     """Number of its first rollout, counted as they were read."""
     step: int | None
     ids: list[str] = field(default_factory=list)
+    """Ids of its rollouts; those that were deleted since may be among them."""
+    unsettled: list[str] = field(default_factory=list)
+    """Ids of those about which something may change, as far as is known."""
+
+    def settle(self, ids: Iterable[str]) -> None:
+        """Note that nothing changes about these any more."""
+        done = set(ids)
+        self.unsettled = [one for one in self.unsettled if one not in done]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Take out rollouts that were deleted."""
+        gone = set(ids)
+        self.ids = [one for one in self.ids if one not in gone]
+        self.settle(gone)
 
 
 class GroupIndex:
@@ -44,14 +63,11 @@ class GroupIndex:
         self._groups: dict[str, IndexedGroup] = {}
         self._numbers: list[int] = []
         self._names: list[str] = []
-        self._last: str | None = None
-        self._count = 0
+        self._last: deque[str] = deque(maxlen=_REMEMBERED)
         self.read = 0
-        """Number of rollouts of the store that were read."""
-        self._total = 0
-        self._whole = False
-        self.deletions = 0
-        """Number of times at which rollouts were found deleted: their ids may stay in their groups."""
+        """Number of rollouts that were read."""
+        self.whole = False
+        """True once all that the store held were read."""
 
     async def follow(self, seconds: float) -> bool:
         """Read on, for at most so many seconds; True once all that the store holds was read.
@@ -66,10 +82,6 @@ class GroupIndex:
         if done:
             self._task.result()
         return bool(done)
-
-    def share_read(self) -> float:
-        """Return the share of the rollouts that was read; 1 once all were, whatever has come since."""
-        return 1.0 if self._whole or not self._total else self.read / self._total
 
     def group(self, name: str) -> IndexedGroup | None:
         """Return a group, or None where none of its rollouts was read."""
@@ -90,53 +102,43 @@ class GroupIndex:
     async def _read_on(self) -> None:
         while True:
             began = time.monotonic()
-            # The last one that was read is read again: in another place, rollouts before it were deleted.
-            known = 0 if self._last is None else 1
-            found = await self._store.query_rollouts(limit=_AT_ONCE, offset=self.read - known)
-            rollouts = list(found)
-            self._total = found.total
-            if known and (not rollouts or rollouts[0].rollout_id != self._last):
-                self.deletions += 1
-                await self._find_last()
+            try:
+                found = await self._store.walk_rollouts(self._last[-1] if self._last else None, limit=_AT_ONCE)
+            except ValueError:
+                if not self._last:
+                    raise
+                self._go_back()
                 continue
-            self._add(rollouts[known:])
-            if self.read >= self._total:
-                self._whole = True
+            for rollout in found:
+                self._add(rollout)
+            if len(found) < _AT_ONCE:
+                self.whole = True
                 return
             await asyncio.sleep(time.monotonic() - began)
 
-    def _add(self, rollouts: list[Rollout]) -> None:
-        for rollout in rollouts:
-            metadata = rollout.metadata or {}
-            name = metadata.get(GROUP_KEY)
-            if name is not None:
-                group = self._groups.get(str(name))
-                if group is None:
-                    group = IndexedGroup(str(name), self._count, rl_step(metadata.get("step")))
-                    self._groups[group.name] = group
-                    self._numbers.append(self._count)
-                    self._names.append(group.name)
-                group.ids.append(rollout.rollout_id)
-            self.read += 1
-            self._count += 1
-            self._last = rollout.rollout_id
+    def _add(self, rollout: Rollout) -> None:
+        metadata = rollout.metadata or {}
+        name = metadata.get(GROUP_KEY)
+        if name is not None:
+            group = self._groups.get(str(name))
+            if group is None:
+                group = IndexedGroup(str(name), self.read, rl_step(metadata.get("step")))
+                self._groups[group.name] = group
+                self._numbers.append(self.read)
+                self._names.append(group.name)
+            group.ids.append(rollout.rollout_id)
+            if not is_settled(rollout):
+                group.unsettled.append(rollout.rollout_id)
+        self.read += 1
+        self._last.append(rollout.rollout_id)
 
-    async def _find_last(self) -> None:
-        """Look for the rollout that was read last where it is now; begin anew where it was deleted itself, or most of
-        what was read."""
-        end = min(self.read, self._total)
-        while end > 0 and self._count <= 2 * self._total:
-            began = time.monotonic()
-            start = max(0, end - _AT_ONCE)
-            found = await self._store.query_rollouts(limit=end - start, offset=start)
-            places = [place for place, one in enumerate(found, start) if one.rollout_id == self._last]
-            if places:
-                self.read = places[0] + 1
-                return
-            end = start
-            await asyncio.sleep(time.monotonic() - began)
-        self._groups, self._numbers, self._names = {}, [], []
-        self.read, self._count, self._last, self._whole = 0, 0, None, False
+    def _go_back(self) -> None:
+        """Read on beyond the rollout before the one that was read last, which was deleted; begin anew where so many
+        were that none is remembered."""
+        self._last.pop()
+        if not self._last:
+            self._groups, self._numbers, self._names = {}, [], []
+            self.read, self.whole = 0, False
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from ...emitter import find_final_reward
@@ -33,27 +33,31 @@ class KnownRewards:
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
-        self._known: OrderedDict[tuple[str, float], float | None] = OrderedDict()
+        self._known: OrderedDict[str, float | None] = OrderedDict()
 
     async def of(self, rollouts: Sequence[Rollout]) -> list[float | None]:
         """Return the reward of each rollout; None where nobody gave one."""
-        keys = [(one.rollout_id, one.end_time or 0.0) for one in rollouts]  # one that runs again ends at another time
-        asked = [one for one, key in zip(rollouts, keys, strict=True) if key not in self._known]
-        found: dict[str, float | None] = {}
+        settled = [one.rollout_id for one in rollouts if is_settled(one)]
+        rewards = await self.of_ids([one.rollout_id for one in rollouts], settled)
+        return [rewards[one.rollout_id] for one in rollouts]
+
+    async def of_ids(self, ids: Sequence[str], settled: Collection[str]) -> dict[str, float | None]:
+        """Return the rewards of rollouts by their ids.
+
+        Args:
+            ids: of the rollouts.
+            settled: ids of those whose rewards stay as they are.
+        """
+        rewards: dict[str, float | None] = {one: self._known[one] for one in settled if one in self._known}
+        asked = [one for one in ids if one not in rewards]
         for start in range(0, len(asked), _AT_ONCE):
             part = asked[start : start + _AT_ONCE]
-            found |= await self._read(part)
-            for one in part:
-                if is_settled(one):
-                    self._known[one.rollout_id, one.end_time or 0.0] = found.get(one.rollout_id)
+            spans: dict[str, list[Span]] = {one: [] for one in part}
+            for span in await self._store.get_reward_spans(part):
+                spans[span.rollout_id].append(span)
+            rewards |= {one: find_final_reward(each) for one, each in spans.items()}
             await asyncio.sleep(0)  # a store in memory answers at once, and others wait for the event loop
-        rewards = [self._known[key] if key in self._known else found.get(key[0]) for key in keys]
+        self._known |= {one: rewards[one] for one in settled}
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return rewards
-
-    async def _read(self, rollouts: Sequence[Rollout]) -> dict[str, float | None]:
-        spans: dict[str, list[Span]] = defaultdict(list)
-        for span in await self._store.get_reward_spans([one.rollout_id for one in rollouts]):
-            spans[span.rollout_id].append(span)
-        return {rollout_id: find_final_reward(each) for rollout_id, each in spans.items()}

@@ -20,13 +20,13 @@ def texts_of(rollout: Rollout) -> Iterator[str]:
         yield json_text(rollout.attempt.metadata)
 
 
-def row_of(rollout: Rollout, number: int, reward: float | None) -> RolloutRow:
-    """Return the line of a rollout."""
+def row_of(rollout: Rollout) -> RolloutRow:
+    """Return the line of a rollout, without its reward."""
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     metadata = rollout.metadata or {}
     step, group, evaluation = (metadata.get(name) for name in ("step", GROUP_KEY, "evaluation"))
     return RolloutRow(
-        number=number,
+        number=None,
         id=rollout.rollout_id,
         status=rollout.status,
         mode=rollout.mode,
@@ -35,7 +35,7 @@ def row_of(rollout: Rollout, number: int, reward: float | None) -> RolloutRow:
         task=preview_of(rollout.input),
         attempts=0 if attempt is None else attempt.sequence_id,
         worker=None if attempt is None else attempt.worker_id,
-        reward=reward,
+        reward=None,
         group=None if group is None else str(group),
         step=rl_step(step),
         evaluation=None if evaluation is None else str(evaluation),
@@ -54,9 +54,8 @@ def may_pass(rollout: Rollout, row: RolloutRow, wanted: RolloutFilter) -> bool:
     )
 
 
-def has_wanted_reward(row: RolloutRow, wanted: RolloutFilter) -> bool:
-    """Return True if a rollout has a reward within the bounds of a filter."""
-    reward = row["reward"]
+def is_wanted_reward(reward: float | None, wanted: RolloutFilter) -> bool:
+    """Return True if there is a reward, within the bounds of a filter."""
     if reward is None:
         return False
     return (wanted.reward_min is None or reward >= wanted.reward_min) and (

@@ -72,8 +72,8 @@ def add_dialect(
     def refused(error: HttpError) -> Response:
         return json_response(dialect.refusal(error), error.status, error.headers)
 
-    def serve(method: str, path: str, endpoint: Endpoint) -> None:
-        admitted = AdmittedEndpoint(path.rpartition("/v1/")[2], endpoint, admission, metrics, refused)
+    def serve(method: str, path: str, answer: Endpoint) -> None:
+        admitted = AdmittedEndpoint(path.rpartition("/v1/")[2], answer, admission, metrics, refused)
         for prefix in prefixes:
             app.router.routes.append(Route(prefix + path, admitted, methods=[method]))
 

@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlencode, urlsplit
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
-from ...types import AttemptedRollout, Rollout, Span
+from ...types import AttemptedRollout, Rollout, RolloutStatus, Span
 from ..base import STORE_METHODS
 from ..capabilities import LightningStoreCapabilities
 from ..errors import LightningStoreError
@@ -27,6 +27,7 @@ _HEARTBEATS: Final = wire.route_of("update_many_workers")
 _ENDS: Final = wire.route_of("wait_for_rollouts")
 _ONE_SPAN: Final = wire.route_of("add_span")
 _SPANS: Final = wire.route_of("add_many_spans")
+_WALK: Final = wire.route_of("walk_rollouts")
 _REWARDS: Final = wire.route_of("get_reward_spans")
 _NUMBER: Final = wire.route_of("get_next_span_sequence_id")
 _NUMBERS: Final = wire.route_of("get_many_span_sequence_ids")
@@ -158,6 +159,23 @@ class LightningStoreClient(ForwardingStore):
                 self._not_served.add(_SPANS)
         one_by_one = [await self._call(_ONE_SPAN, {"span": span}) for span in spans]
         return [span for span in one_by_one if span is not None]
+
+    async def walk_rollouts(
+        self,
+        beyond: str | None = None,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
+        limit: int = 100,
+    ) -> Sequence[Rollout]:
+        if _WALK not in self._not_served:
+            asked = {"beyond": beyond, "status_in": status_in, "sort_order": sort_order, "limit": limit}
+            try:
+                rollouts: list[Rollout] = await self._call(_WALK, asked)
+                return rollouts
+            except _NotServedError:
+                self._not_served.add(_WALK)
+        return await super().walk_rollouts(beyond, status_in=status_in, sort_order=sort_order, limit=limit)
 
     async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         if _REWARDS not in self._not_served:

@@ -28,6 +28,7 @@ ROUTES: Final = (
     Route("POST", "rollouts/search", "query_rollouts"),
     Route("GET", "rollouts", "query_rollouts"),
     Route("POST", "rollouts/delete", "delete_rollouts", changes=True),
+    Route("POST", "walks/rollouts", "walk_rollouts"),
     Route("GET", "rollouts/{rollout_id}", "get_rollout_by_id"),
     Route("POST", "rollouts/{rollout_id}", "update_rollout", changes=True),
     Route("POST", "rollouts/{rollout_id}/attempts", "start_attempt", status=201, changes=True),
@@ -56,8 +57,8 @@ ROUTES: Final = (
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `heartbeats` and `waits/work` are our own; the others are
-agent-lightning's."""
+`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `walks/rollouts`, `heartbeats` and `waits/work` are our own;
+the others are agent-lightning's."""
 
 
 def route_of(call: str) -> Route:

@@ -28,7 +28,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query
+from ..tables import Query, WalkStep
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
@@ -229,6 +229,19 @@ class MongoTables:
         else:
             total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
+        wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
+        if step.beyond is not None:
+            start = self._rollouts.find_one({"rollout_id": step.beyond}, {"_id": 1}, session=self._session)
+            if start is None:
+                return None
+            wanted["_id"] = {"$lt" if step.descending else "$gt": start["_id"]}
+        if step.limit == 0:  # to MongoDB, a limit of 0 is none
+            return []
+        cursor = self._rollouts.find(wanted, session=self._session)
+        rows = cursor.sort("_id", DESCENDING if step.descending else ASCENDING).limit(step.limit)
+        return [lifecycle.with_attempt(*found) for found in self._with_latest(rows)]
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         latest = self._rollouts.find(

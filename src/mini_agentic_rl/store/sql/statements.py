@@ -37,7 +37,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from ...types import Attempt, Rollout
 from .. import lifecycle
 from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
-from ..tables import Condition, Kind, Query
+from ..tables import Condition, Kind, Query, WalkStep
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
@@ -219,6 +219,19 @@ def page_of(query: Query) -> Select[Any]:
     # What a database sorts, or passes over, it copies: the numbers of the rows are, and the page alone is read.
     page = cut(select(table.c.number)).subquery()
     return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
+
+
+def step_of(step: WalkStep, number: int | None) -> Select[Any]:
+    """Select the rows of a step that begins beyond the rollout of this number, in order."""
+    column = ROLLOUTS.c.number
+    order = column.desc() if step.descending else column.asc()
+    page = select(column).order_by(order).limit(step.limit)
+    if step.statuses is not None:
+        page = page.where(_test(Condition("status", "one_of", step.statuses), ROLLOUTS))
+    if number is not None:
+        page = page.where(column < number if step.descending else column > number)
+    chosen = page.subquery()
+    return ROLLOUTS_WITH_LATEST.where(column.in_(select(chosen.c.number))).order_by(order)
 
 
 def total_of(query: Query) -> Select[Any]:

@@ -25,7 +25,7 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query
+from ..tables import Query, WalkStep
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
@@ -38,6 +38,7 @@ from .statements import (
     item_of,
     page_of,
     rollout_and_latest,
+    step_of,
     stored_columns,
     total_of,
 )
@@ -60,6 +61,7 @@ def _set(table: Table, where: ColumnElement[bool], *names: str) -> Statement:
 
 
 _ONE_ROLLOUT: Final = Statement(ROLLOUTS_WITH_LATEST.where(_THE_ROLLOUT))
+_NUMBER: Final = Statement(select(ROLLOUTS.c.number).where(_THE_ROLLOUT))
 _SOME_ROLLOUTS: Final = Statement(ROLLOUTS_WITH_LATEST.where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts"))))
 _SOME_STATUSES: Final = Statement(
     select(ROLLOUTS.c.rollout_id, ROLLOUTS.c.status).where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")))
@@ -271,6 +273,15 @@ class SqlTables:
         whole = query.limit == -1 and query.offset == 0
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
+        number = None
+        if step.beyond is not None:
+            number = self._session.scalar(_NUMBER, {"the_rollout": step.beyond})
+            if number is None:
+                return None
+        rows = self._session.select(step_of(step, number))
+        return [lifecycle.with_attempt(*rollout_and_latest(row)) for row in rows]
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": NEVER_NAMED, "word": WORD}
