@@ -50,14 +50,17 @@ class KnownRewards:
         """
         rewards: dict[str, float | None] = {one: self._known[one] for one in settled if one in self._known}
         asked = [one for one in ids if one not in rewards]
-        for start in range(0, len(asked), _AT_ONCE):
-            part = asked[start : start + _AT_ONCE]
-            spans: dict[str, list[Span]] = {one: [] for one in part}
-            for span in await self._store.get_reward_spans(part):
-                spans[span.rollout_id].append(span)
-            rewards |= {one: find_final_reward(each) for one, each in spans.items()}
-            await asyncio.sleep(0)  # a store in memory answers at once, and others wait for the event loop
+        parts = [asked[start : start + _AT_ONCE] for start in range(0, len(asked), _AT_ONCE)]
+        for found in await asyncio.gather(*map(self._read, parts)):
+            rewards |= found
         self._known |= {one: rewards[one] for one in settled}
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return rewards
+
+    async def _read(self, ids: Sequence[str]) -> dict[str, float | None]:
+        spans: dict[str, list[Span]] = {one: [] for one in ids}
+        for span in await self._store.get_reward_spans(ids):
+            spans[span.rollout_id].append(span)
+        await asyncio.sleep(0)  # a store in memory answers at once, and others wait for the event loop
+        return {one: find_final_reward(each) for one, each in spans.items()}

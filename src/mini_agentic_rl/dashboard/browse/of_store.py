@@ -28,7 +28,7 @@ _PATIENCE_SECONDS: Final = 5.0
 _LOOKED_AT: Final = 100
 _AT_ONCE: Final = 8
 """Rollouts whose spans are asked for at a time, where the store is a server."""
-_GROUPS_AT_ONCE: Final = 400
+_GROUPS_AT_ONCE: Final = 1000
 """Rollouts of groups that are read at once, about."""
 _GROUPS_SECONDS: Final = 0.1
 _COUNTING_SHARE: Final = 0.05
