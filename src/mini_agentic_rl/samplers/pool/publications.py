@@ -11,7 +11,7 @@ from typing import Final
 from ...files import LOCK_FILE, is_written
 
 _RUN: Final = re.compile("[0-9a-f]{6}")
-"""What tells the names of one run from those of others."""
+"""The part of a name that tells one run from others."""
 
 
 def runs_left_in(folder: Path) -> dict[str, Path]:
