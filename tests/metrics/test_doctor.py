@@ -114,6 +114,10 @@ def test_a_fall_of_the_accuracy_within_chance_is_none():
 
 
 def test_rounding_of_a_policy_that_is_sure_of_nothing_is_no_mismatch():
+    learning = (0.048, 0.058, 0.057, 0.042, 0.041, 0.096, 0.026, 0.068, 0.053, 0.086, 0.045, 0.055)  # a real run's
+    at = iter(learning)
+    walked = [{**row, "mismatch/mean_abs": next(at, 0.05), "entropy": 0.5} for row in rows()]
+    assert named(diagnose(RunView.of_rows(walked))) == set()
     unsure = rows(**{"mismatch/mean_abs": 0.055, "entropy": 3.3})
     assert diagnose(RunView.of_rows(unsure)) == []
     assert named(diagnose(RunView.of_rows(rows(**{"mismatch/mean_abs": 0.12, "entropy": 3.3})))) == {"mismatch_rises"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
+import socket
 import time
 from contextlib import contextmanager
 
@@ -118,6 +120,28 @@ async def until(condition, seconds=60.0):
     while not condition():
         assert time.monotonic() < end, "it has not come about"
         await asyncio.sleep(0.01)
+
+
+async def test_what_a_killed_run_has_left_is_unloaded_and_deleted_and_what_others_use_stays(base, tmp_path):
+    with stage(base, tmp_path) as on:
+        await on.publish()
+        (server,), folder = on.servers, tmp_path / "weights"
+        (others,) = folder.iterdir()  # of the pool that is there, and that shares the folder
+        kept = set(server.loaded)
+        left = folder / "abcdef"
+        left.mkdir()
+        (left / ".lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}))
+        for name in ("default@v3.abcdef7", "default@v3.fedcba1", "m2"):
+            server.loaded[name] = server.slots.pop()
+        settings = SamplerSettings(sampler="vllm", sampler_url=[server.url], sampler_folder=folder)
+        second = make_sampler(settings, on.policy, base_name="base", prompts=PROMPTS)
+        try:
+            assert set(server.loaded) == {*kept, "default@v3.fedcba1", "m2"}
+            assert not left.exists()
+            assert others.exists()
+        finally:
+            second.close()
+        assert [entry.name for entry in folder.iterdir()] == [others.name]
 
 
 @pytest.mark.parametrize("generates", [False, True], ids=["completions", "generate"])

@@ -107,7 +107,9 @@ def learn(options: Mapping[str, Any]) -> None:
     tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
     Trainer(
         algorithm=algorithm,
-        strategy=ClientServerExecutionStrategy(role="algorithm", managed_store=False, silent_seconds=10),
+        strategy=ClientServerExecutionStrategy(
+            role="algorithm", managed_store=False, silent_seconds=options["silent_seconds"]
+        ),
         store=_store(options),
         output_dir=options["folder"],
         logger=MetricsLogger(),
@@ -120,7 +122,7 @@ def run_agents(options: Mapping[str, Any]) -> None:
     runners = ClientServerExecutionStrategy(
         role="runner", main_process="runner", n_runners=options["runners"], managed_store=False
     )
-    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=1.0 if options["runners"] < 100 else 10.0)
+    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=options["heartbeat_interval"])
     trainer = Trainer(strategy=runners, runner=runner, store=_store(options), logger=MetricsLogger())
     trainer.fit(Talker(options["at_once"]))
 

@@ -45,6 +45,7 @@ class Hosts:
         self._running: dict[str, WarmProcess] = {}
         self._stack = contextlib.ExitStack()
         store, gateway = free_port(), free_port()
+        many = runners > 100
         learner = network.addresses["gateway"]
         reached = {"store": f"http://{network.here}:{store}", "api_key": KEY}
         algorithm |= {"gateway_host": learner, "gateway_port": gateway, "samples_per_prompt": SAMPLES}
@@ -56,8 +57,13 @@ class Hosts:
             "folder": str(folder / "run"),
             "samplers": urls,
             "algorithm": algorithm,
+            "silent_seconds": 120 if many else 10,
         }
-        agents = {"runners": runners, "at_once": algorithm["tasks_per_step"] * SAMPLES if runners > 100 else 1}
+        agents = {
+            "runners": runners,
+            "at_once": algorithm["tasks_per_step"] * SAMPLES if many else 1,
+            "heartbeat_interval": 10.0 if many else 1.0,
+        }
         self._commands: dict[str, tuple[str | None, tuple[str, ...]]] = {
             "store": (None, ("store", "--host", network.here, "--port", str(store), "--url", database)),
             **{

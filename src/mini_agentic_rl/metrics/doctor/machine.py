@@ -8,8 +8,9 @@ from ..readable import duration, latest, number, percent
 from .finding import Finding
 from .view import RunView, mean
 
-_MISMATCH: Final = 0.05
-"""Nats a token: bfloat16 gives about 0.01 where both sides compute the same and the policy knows what it wants."""
+_MISMATCH: Final = 0.1
+"""Nats a token, the bound beyond which a server that samples is refused: bfloat16 gives about 0.01 where both sides
+compute the same and the policy knows what it wants, and up to 0.07 on average while it makes up its mind."""
 _OF_ENTROPY: Final = 0.03
 """Share of the entropy: rounding moves a token the more, the less sure of it the policy is. The embedded model before
 any training has 0.055 at 3.3 nats, and an agent that is sure of its calls 0.002 at 0.02."""

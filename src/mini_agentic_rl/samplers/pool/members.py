@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...errors import UserError
@@ -134,6 +134,17 @@ class Members:
             raise refused(replica.url, error, self._rank) from error
         return True
 
+    async def unload(self, replica: Replica, names: Iterable[str]) -> None:
+        """Unload those names from a server that are of this run, or of one that was killed.
+
+        Raises:
+            ReplicaLostError: the server was lost on the way.
+            RequestRefusedError: it refuses.
+        """
+        for name in names:
+            if self._publications.is_known(name):
+                await replica.wire.unload_adapter(name)
+
     async def forget(self, publication: Publication) -> None:
         """Unload weights everywhere."""
         for replica in self.replicas:
@@ -181,9 +192,7 @@ class Members:
                 replica.facts = await replica.wire.facts()
                 there = replica.facts.adapters
                 replica.loaded = {one.name for one in self._publications.in_use() if one.name in there}
-                for name in there - replica.loaded:
-                    if self._publications.is_ours(name):
-                        await replica.wire.unload_adapter(name)
+                await self.unload(replica, there - replica.loaded)
                 replica.well = await self.bring(replica, list(self._publications.current.values()), probed=True)
             except (ReplicaLostError, RequestRefusedError) as error:
                 logger.info("the sampler %s is not back yet: %s", replica.url, error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...errors import UserError
+from ...files import one_writer
 from ...http import BadRequestError, OverloadedError
 from ...tokens import TokenDelta, TokenRequest
 from ..base import ContextLengthError, SamplerLoad
@@ -23,7 +24,7 @@ from ..wire import ReplicaLostError, RequestRefusedError
 from .answers import Answers
 from .members import Members
 from .probing import Probing, refused
-from .publications import Publication, Publications
+from .publications import Publication, Publications, runs_left_in
 from .replica import Replica, reached
 
 logger = logging.getLogger(__name__)
@@ -69,10 +70,14 @@ class SamplerPool:
         self.replicas = tuple(replicas)
         self._rank = rank
         self._end = end
+        self._left = runs_left_in(folder)
         self._folder = folder / run
+        self._folder.mkdir(parents=True)  # not a private folder, as a lock would make: servers of other users read it
+        self._locked = contextlib.ExitStack()
+        self._locked.enter_context(one_writer(self._folder, setting="sampler_folder"))
         self._probing = probing
         self._hand_over: HandOver | None = None
-        self._publications = Publications(self._folder, run)
+        self._publications = Publications(self._folder, run, self._left)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sampler-pool", daemon=True)
         self._thread.start()
@@ -106,6 +111,7 @@ class SamplerPool:
         for replica in self.replicas:
             try:
                 replica.facts = await reached(replica, end, note)
+                await self._members.unload(replica, replica.facts.adapters)
                 if self._rank is not None:  # a model that is trained in full is compared when it is published
                     await self._probing.check(replica, None, self._members.silence)
             except ReplicaLostError as error:
@@ -126,6 +132,8 @@ class SamplerPool:
             self.context_length = min(self.context_length, room)
             replica.well = True
         self._watches = [asyncio.create_task(self._members.watch(replica)) for replica in self.replicas]
+        for folder in self._left.values():
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def load(self) -> SamplerLoad:
         """See `Sampler.load`."""
@@ -250,6 +258,7 @@ class SamplerPool:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._locked.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._end is not None:
             self._end()

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from ...files import LOCK_FILE, is_written
+
+_RUN: Final = re.compile("[0-9a-f]{6}")
+"""The part of a name that tells one run from others."""
+
+
+def runs_left_in(folder: Path) -> dict[str, Path]:
+    """Return runs that were killed and the folders of weights that they have left in `folder`."""
+    return {
+        entry.name: entry
+        for entry in (folder.iterdir() if folder.is_dir() else ())
+        if _RUN.fullmatch(entry.name) and (entry / LOCK_FILE).exists() and not is_written(entry)
+    }
 
 
 @dataclass(eq=False)
@@ -27,12 +44,14 @@ class Publications:
 
     Args:
         folder: where each version gets a folder of its own.
-        run: tells the names of this run from those that others have left on a server.
+        run: tells the names of this run from those of others on a server: six hexadecimal digits.
+        left: those of runs that were killed.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, left: Collection[str] = ()) -> None:
         self._folder = folder
         self._run = run
+        self._known = {run, *left}
         self._count = 0
         self.current: dict[str, Publication] = {}
         self.older: set[Publication] = set()
@@ -44,9 +63,10 @@ class Publications:
         name = f"{adapter}@{number}"
         return Publication(adapter, version, name, self._folder / name, f"{adapter}.{number}")
 
-    def is_ours(self, name: str) -> bool:
-        """Return whether a name on a server is of this run."""
-        return f".{self._run}" in name
+    def is_known(self, name: str) -> bool:
+        """Return whether a name on a server is of this run, or of one that was killed."""
+        _, dot, number = name.rpartition(".")
+        return bool(dot) and number[: len(self._run)] in self._known
 
     def in_use(self) -> list[Publication]:
         """Return all that servers need."""
