@@ -213,8 +213,8 @@ def test_an_agent_that_hangs_does_not_hang_a_measurement(agents, tiny_folder):
 def test_a_full_disk_costs_one_checkpoint_and_nothing_else(tiny_folder, tmp_path, monkeypatch):
     folder, write = tmp_path / "run", checkpointing.write_checkpoint
 
-    def full_at_step_2(target, policy, learner, progress):
-        write(target, policy, learner, progress)
+    def full_at_step_2(target, policy, learner, progress, *more):
+        write(target, policy, learner, progress, *more)
         if progress.step == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

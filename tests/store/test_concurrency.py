@@ -244,13 +244,13 @@ async def test_a_closed_store_says_so(database: str) -> None:
 async def test_calls_that_wait_at_the_same_time_share_a_commit(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[bool] = []
     store = SqlLightningStore(database)
-    end = store._database.end
+    end = store._backend.end
 
     def counted(connection: Connection, *, commit: bool) -> None:
         commits.append(commit)
         end(connection, commit=commit)
 
-    monkeypatch.setattr(store._database, "end", counted)
+    monkeypatch.setattr(store._backend, "end", counted)
     await asyncio.gather(*(store.enqueue_rollout(n) for n in range(200)))
     assert 0 < len(commits) < 50
     assert all(commits)

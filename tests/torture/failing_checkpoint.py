@@ -47,7 +47,7 @@ class Training:
         progress = RunProgress(step=step)
 
         def write(folder: Path) -> None:
-            write_checkpoint(folder, self.policy, self.objective, progress)
+            write_checkpoint(folder, self.policy, self.objective, progress, None)
 
         return self.policy.run(lambda: self.run.save_checkpoint(step, write))
 
