@@ -27,6 +27,7 @@ def served(tmp_path_factory):
         sampler_replicas=2,
         sampler_args="--max-model-len 1024",
         sampler_folder=tmp_path_factory.mktemp("sampler"),
+        parity_bound=0.3,  # texts that repeat themselves for 600 tokens: bfloat16 alone differs by 0.08 to 0.11
     )
     found = ServedPolicy.load("embedded", lora=LoraSettings(), sampler=settings, seed=1)
     yield found
