@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode, urlsplit
@@ -168,32 +168,19 @@ class LightningStoreClient(ForwardingStore):
         sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 100,
     ) -> Sequence[Rollout]:
-        if _WALK not in self._not_served:
-            asked = {"beyond": beyond, "status_in": status_in, "sort_order": sort_order, "limit": limit}
-            try:
-                rollouts: list[Rollout] = await self._call(_WALK, asked)
-                return rollouts
-            except _NotServedError:
-                self._not_served.add(_WALK)
-        return await super().walk_rollouts(beyond, status_in=status_in, sort_order=sort_order, limit=limit)
+        asked: dict[str, Any] = {"status_in": status_in, "sort_order": sort_order, "limit": limit}
+        otherwise = partial(super().walk_rollouts, beyond, **asked)
+        rollouts: list[Rollout] = await self._if_served(_WALK, {"beyond": beyond, **asked}, otherwise)
+        return rollouts
 
     async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        if _REWARDS not in self._not_served:
-            try:
-                spans: list[Span] = await self._call(_REWARDS, {"rollout_ids": list(rollout_ids)})
-                return spans
-            except _NotServedError:
-                self._not_served.add(_REWARDS)
-        return await super().get_reward_spans(rollout_ids)
+        otherwise = partial(super().get_reward_spans, rollout_ids)
+        spans: list[Span] = await self._if_served(_REWARDS, {"rollout_ids": list(rollout_ids)}, otherwise)
+        return spans
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
-        if _HEARTBEATS not in self._not_served:
-            try:
-                await self._call(_HEARTBEATS, {"heartbeats": heartbeats})
-                return
-            except _NotServedError:
-                self._not_served.add(_HEARTBEATS)
-        await super().update_many_workers(heartbeats)
+        otherwise = partial(super().update_many_workers, heartbeats)
+        await self._if_served(_HEARTBEATS, {"heartbeats": heartbeats}, otherwise)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         if not rollout_attempt_ids:
@@ -217,6 +204,17 @@ class LightningStoreClient(ForwardingStore):
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         route = wire.route_of(name)
         return await self._call(route, route.arguments_of(args, kwargs))
+
+    async def _if_served(
+        self, route: Route, arguments: Mapping[str, Any], otherwise: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Call a route of our own, or do the same by others where the server has not got it."""
+        if route not in self._not_served:
+            try:
+                return await self._call(route, arguments)
+            except _NotServedError:
+                self._not_served.add(route)
+        return await otherwise()
 
     async def _call(self, route: Route, arguments: Mapping[str, Any], waiting: float = 0.0) -> Any:
         body = b"" if route.method == "GET" else route.body_of(arguments)
