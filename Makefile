@@ -90,7 +90,7 @@ sanitize: export MINI_AGENTIC_RL_CACHE = $(abspath $(VENV))/sanitized
 sanitize: $(INSTALLED_DEV)
 	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled; compiled._built(compiled._compiler())"
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py -k "not compile" $(ARGS)
+	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py tests/policy/test_decoder_stack.py -k "not compile" $(ARGS)
 
 # The pages in a real browser, Chromium, which the system has to have; playwright drives it, and axe looks at its pages,
 # from an environment of its own.

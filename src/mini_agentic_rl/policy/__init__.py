@@ -15,6 +15,7 @@ Follow a token that is sampled:
     sampling_attention.py  who looks at which cached keys
     packed_linear.py       the layers' weights as a CPU samples with them
     fused_layers.py        what stands between the layers' products, in one pass each
+    decoder_stack.py       all layers of a decode step in one call
     drafts.py              guesses of the next tokens, so that one pass may yield several
     sampler.py             logits to tokens and their log-probabilities
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from . import kernels
 from .attention import ATTENTION_NAME, AttentionTables
+from .decoder_stack import DecoderStack
 from .errors import PolicyError
 from .fused_layers import fuse_layers
 from .lora_linear import fuse_lora
@@ -86,12 +87,13 @@ class PolicyModel:
         # Norms of a layer that is in parts cannot be tried out alone.
         if shards is None and kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
-        if self.kernels == "compiled":
-            fuse_layers(self.base)
+        fused = fuse_layers(self.base) if self.kernels == "compiled" else set[nn.Module]()
         # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base)
+        sizes = (self.heads, self.kv_heads, self.head_size)
+        self._stack = DecoderStack(self.backbone, fused, self._packed, sizes) if fused else None
         self.on_pause: Callable[[], None] | None = None
         """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
         it is set, the copies that sampling computes with outlive the passes in between."""
@@ -216,11 +218,16 @@ class PolicyModel:
 
     def hidden(self, tokens_T: Tensor, positions_T: Tensor, tables: AttentionTables) -> Tensor:
         """Return the last hidden states [T, M] of T packed tokens."""
-        output = self.backbone(
-            input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False, attention_tables=tables
-        )
-        hidden: Tensor = output.last_hidden_state[0]
-        return hidden
+
+        def by_modules() -> Tensor:
+            output = self.backbone(
+                input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False, attention_tables=tables
+            )
+            hidden: Tensor = output.last_hidden_state[0]
+            return hidden
+
+        together = None if self._stack is None else self._stack.hidden(tokens_T, positions_T, tables, by_modules)
+        return by_modules() if together is None else together
 
     def logits(self, hidden_NM: Tensor) -> Tensor:
         """Return logits [N, V] of N hidden states."""

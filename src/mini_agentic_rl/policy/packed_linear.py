@@ -25,7 +25,7 @@ from . import kernels
 
 _ROWS = 16
 """Number of rows that the layout is chosen for; any number may be multiplied."""
-_FEW = 160
+FEW_ROWS = 160
 """Most rows of a product in C++; with more, the product of training is as fast."""
 _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of neighbouring layers that are given the same input. One that is given another computes by itself."""
@@ -64,7 +64,7 @@ class _InPlace:
 
     def takes(self, x: Tensor) -> bool:
         """Return True if `x` has few rows."""
-        return x.dtype == torch.bfloat16 and x.numel() <= _FEW * x.shape[-1]
+        return x.dtype == torch.bfloat16 and x.numel() <= FEW_ROWS * x.shape[-1]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         x_TK = x.reshape(-1, x.shape[-1])
@@ -119,6 +119,16 @@ class PackedLinears:
     def used(self) -> bool:
         """True if there are copies."""
         return bool(self._packs)
+
+    @property
+    def in_place(self) -> bool:
+        """True if few rows are computed in C++ from the weights as they lie."""
+        return not self._resting and isinstance(next(iter(self._packs.values()), None), _InPlace)
+
+    def few_rows(self, layer: nn.Module) -> kernels.FewRows | None:
+        """Return the layers that are given the same input, of which `layer` is the first, while they are `in_place`."""
+        pack = self._packs.get(layer)
+        return pack.layers if isinstance(pack, _InPlace) else None
 
     def _forward(
         self, group: Sequence[Any], layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any

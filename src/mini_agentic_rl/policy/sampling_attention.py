@@ -57,9 +57,8 @@ class PagedTables:
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if kernels.usable(q_HTD.dtype, self._pool.device, q_HTD.shape[2]):
             cache_CW = (self._pool.keys[layer], self._pool.values[layer])
-            reads = self._reads_of_kernel(q_HTD.shape[1])
             return kernels.paged_attention(
-                *(q_HTD, k_HTD, v_HTD, cache_CW, reads),
+                *(q_HTD, k_HTD, v_HTD, cache_CW, self.reads(q_HTD.shape[1])),
                 scale=scoring.scale,
                 window=scoring.window,
                 softcap=scoring.softcap,
@@ -80,7 +79,13 @@ class PagedTables:
             out_THD[-batch:] = self._decode.attend(self._pool, layer, q_HTD[:, -batch:], scoring).transpose(0, 1)
         return out_THD
 
-    def _reads_of_kernel(self, tokens: int) -> kernels.PagedReads:
+    @property
+    def cache_LCW(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all layers."""
+        return self._pool.keys, self._pool.values
+
+    def reads(self, tokens: int) -> kernels.PagedReads:
+        """Return which of the step's rows read which slots, as C++ is told."""
         if self._kernel_reads is None:
             reads = self._kernel_reads = kernels.PagedReads(tokens, self._slots, self._sources)
             for chunk in self._chunks:

@@ -1,8 +1,9 @@
 """The C++ of CPUs that multiply bfloat16, compiled at first use: attention, norms, gates and rotations, adapters,
-products of a decode step, the softmax of the head, and draws."""
+products of a decode step and its layers as a whole, the softmax of the head, and draws."""
 
 from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import Unused, usable, why_unused
+from .decoder import Decoder, DecoderLayer
 from .draws import can_draw, draw_tokens
 from .head import HeadSums
 from .layers import rms_norm, rotated, silu_product
@@ -12,6 +13,8 @@ from .trees import TreeReads, tree_attention
 
 __all__ = [
     "AdaptedLinear",
+    "Decoder",
+    "DecoderLayer",
     "FewRows",
     "HeadSums",
     "PagedReads",

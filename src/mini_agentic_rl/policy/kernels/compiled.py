@@ -27,8 +27,8 @@ from ...processes import run_child
 
 logger = logging.getLogger(__name__)
 
-_SOURCES: Final = ("paged.cpp", "trees.cpp", "layers.cpp", "linears.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
-_HEADERS: Final = ("product.h", "softmax.h", "dots.h")
+_SOURCES: Final = ("sampling.cpp", "trees.cpp", "layers.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
+_HEADERS: Final = ("product.h", "softmax.h", "dots.h", "layers.h", "linears.h", "paged.h")
 # The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
 _FLAGS: Final = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),

@@ -1,24 +1,14 @@
-// What stands between the products of a layer, each in one pass over its numbers; `layers.py` says what the arguments
-// are. Numbers are rounded to bfloat16 where the modules of transformers round them.
+// What stands between the products of a layer, each in one pass over its numbers, and the gradients; `layers.py` says
+// what the arguments are.
 
 #include <omp.h>
 
-#include "softmax.h"
+#include "layers.h"
 
 namespace {
 
 // Numbers from which a second thread pays: below, one is done before another has begun.
 constexpr int64_t MANY = 32768;
-
-__m512 round_once(__m512 x) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(x)), 16));
-}
-
-// 1 / (1 + e to the power of -x)
-__m512 sigmoid(__m512 x) {
-    const __m512 one = _mm512_set1_ps(1), e = exponential(_mm512_sub_ps(_mm512_setzero_ps(), x));
-    return _mm512_div_ps(one, _mm512_add_ps(one, e));
-}
 
 }  // namespace
 
@@ -26,17 +16,7 @@ extern "C" {
 
 void rms_norm(const bf16* x, const bf16* weight, int64_t rows, int64_t size, float epsilon, bf16* y, float* scales) {
 #pragma omp parallel for schedule(static) if (rows * size > MANY)
-    for (int64_t r = 0; r < rows; ++r) {
-        const bf16* in = x + r * size;
-        __m512 sum = _mm512_setzero_ps();
-        for (int64_t d = 0; d < size; d += LANES) sum = _mm512_fmadd_ps(load(in + d), load(in + d), sum);
-        scales[r] = 1 / std::sqrt(_mm512_reduce_add_ps(sum) / static_cast<float>(size) + epsilon);
-        const __m512 scale = _mm512_set1_ps(scales[r]);
-        for (int64_t d = 0; d < size; d += LANES) {
-            const __m512 even = round_once(_mm512_mul_ps(load(in + d), scale));
-            store(y + r * size + d, _mm512_mul_ps(load(weight + d), even));
-        }
-    }
+    for (int64_t r = 0; r < rows; ++r) scales[r] = norm_row(x + r * size, weight, size, epsilon, y + r * size);
 }
 
 void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, const bf16* grad, int64_t rows,
@@ -62,12 +42,7 @@ void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, c
 void silu_product(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, int64_t rows, int64_t size,
                   bf16* out) {
 #pragma omp parallel for schedule(static) if (rows * size > MANY)
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t d = 0; d < size; d += LANES) {
-            const __m512 g = load(gate + r * gate_row + d);
-            const __m512 activated = round_once(_mm512_mul_ps(g, sigmoid(g)));
-            store(out + r * size + d, _mm512_mul_ps(activated, load(up + r * up_row + d)));
-        }
+    for (int64_t r = 0; r < rows; ++r) silu_row(gate + r * gate_row, up + r * up_row, size, out + r * size);
 }
 
 void silu_product_backward(const bf16* gate, const bf16* up, int64_t gate_row, int64_t up_row, const bf16* grad,
@@ -94,21 +69,15 @@ void rotate(const bf16* x, int64_t head_stride, int64_t token_stride, const bf16
         for (int64_t h = 0; h < heads; ++h) {
             const bf16* in = x + h * head_stride + t * token_stride;
             bf16* to = out + (t * heads + h) * size;
+            const bf16 *c = cosines + t * size, *s = sines + t * size;
+            if (!back) {
+                rotate_head(in, c, s, size, to);
+                continue;
+            }
             for (int64_t d = 0; d < half; d += LANES) {
                 const __m512 a = load(in + d), b = load(in + half + d);
-                const bf16 *c = cosines + t * size + d, *s = sines + t * size + d;
-                __m512 first, second;
-                if (back) {
-                    first = _mm512_fmadd_ps(b, load(s + half), _mm512_mul_ps(a, load(c)));
-                    second = _mm512_fnmadd_ps(a, load(s), _mm512_mul_ps(b, load(c + half)));
-                } else {
-                    first = _mm512_sub_ps(round_once(_mm512_mul_ps(a, load(c))),
-                                          round_once(_mm512_mul_ps(b, load(s))));
-                    second = _mm512_add_ps(round_once(_mm512_mul_ps(b, load(c + half))),
-                                           round_once(_mm512_mul_ps(a, load(s + half))));
-                }
-                store(to + d, first);
-                store(to + half + d, second);
+                store(to + d, _mm512_fmadd_ps(b, load(s + half + d), _mm512_mul_ps(a, load(c + d))));
+                store(to + half + d, _mm512_fnmadd_ps(a, load(s + d), _mm512_mul_ps(b, load(c + half + d))));
             }
         }
 }

@@ -1,4 +1,4 @@
-"""Products of a few rows with linear layers and their adapters in C++ (linears.cpp), from the weights as they lie.
+"""Products of a few rows with linear layers and their adapters in C++ (linears.h), from the weights as they lie.
 
 oneDNN is as fast with hundreds of rows, but with the few of a decoding step it reaches half of what the processor
 multiplies, and only from a copy of all weights in a layout of its own.
@@ -19,7 +19,9 @@ _INPUTS, _OUTPUTS = 32, 4
 """Numbers of inputs and outputs are multiples of these."""
 
 
-class _Linear(ctypes.Structure):
+class LinearArguments(ctypes.Structure):
+    """A linear layer and its adapter as the C++ functions take them."""
+
     _fields_ = [
         ("weight", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
@@ -29,7 +31,7 @@ class _Linear(ctypes.Structure):
     ]
 
 
-_FEW_ROWS = Kernel("few_rows", ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.POINTER(_Linear), ctypes.c_int64)
+_FEW_ROWS = Kernel("few_rows", ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.POINTER(LinearArguments), ctypes.c_int64)
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ class FewRows:
     """Layers that are given the same input. It reads the weights where they are, and keeps the adapters' matrices."""
 
     def __init__(self, layers: Sequence[AdaptedLinear]) -> None:
-        self._sizes = tuple(len(layer.weight_NK) for layer in layers)
-        self._inputs = layers[0].weight_NK.shape[1]
-        self._layers = (_Linear * len(layers))()
+        self.sizes = tuple(len(layer.weight_NK) for layer in layers)
+        """Numbers of outputs."""
+        self.inputs = layers[0].weight_NK.shape[1]
+        self._layers = (LinearArguments * len(layers))()
         # Addresses keep no tensor alive.
         self._kept: list[Tensor] = []
         for place, layer in zip(self._layers, layers, strict=True):
@@ -74,11 +77,15 @@ class FewRows:
     def __call__(self, x_TK: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs [T, N] of each layer for an input [T, K] whose rows may lie apart."""
         rows = x_TK.shape[0]
-        outputs = tuple(x_TK.new_empty(rows, size) for size in self._sizes)
+        outputs = tuple(x_TK.new_empty(rows, size) for size in self.sizes)
         for place, y_TN in zip(self._layers, outputs, strict=True):
             place.out = y_TN.data_ptr()
-        _FEW_ROWS(x_TK.data_ptr(), x_TK.stride(0), rows, self._inputs, self._layers, len(self._sizes))
+        _FEW_ROWS(x_TK.data_ptr(), x_TK.stride(0), rows, self.inputs, self._layers, len(self.sizes))
         return outputs
+
+    def arguments(self) -> ctypes.Array[LinearArguments]:
+        """Return the layers as the C++ functions take them, in memory of their own; what they name must outlive it."""
+        return type(self._layers)(*self._layers)
 
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor.detach().contiguous())

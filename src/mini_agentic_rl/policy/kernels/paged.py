@@ -1,4 +1,4 @@
-"""Attention of sampling in C++ (paged.cpp): packed rows of a pass over the slots of the block cache."""
+"""Attention of sampling in C++ (paged.h): packed rows of a pass over the slots of the block cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _RUN_KEYS = 512
 """Most keys of a run that one thread reads at a time: a long one is read by several."""
 
 
-class _Paged(ctypes.Structure):
+class PagedArguments(ctypes.Structure):
+    """Arguments of the attention of one layer."""
+
     _fields_ = [
         *((name, Strided) for name in ("q", "k", "v")),
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
@@ -34,11 +36,18 @@ class _Paged(ctypes.Structure):
     ]
 
 
+class ReadArguments(ctypes.Structure):
+    """Rows and the runs of slots that they read, for all layers."""
+
+    _fields_ = [
+        ("items", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("part_first", "parts")),
+    ]
+
+
 _PAGED = Kernel(
-    "paged_attention",
-    ctypes.POINTER(_Paged),
-    *(ctypes.c_void_p, ctypes.c_int64),
-    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+    "paged_attention", ctypes.POINTER(PagedArguments), ctypes.POINTER(ReadArguments), ctypes.c_int64, ctypes.c_void_p
 )
 
 
@@ -96,7 +105,7 @@ class PagedReads:
         slots_P = np.ascontiguousarray(np.concatenate(self._slots), np.int64)
         sums, tops = torch.empty(self._parts * heads), torch.empty(self._parts * heads)
         outs = torch.empty(self._parts * heads * size)
-        arguments = _Paged(
+        arguments = PagedArguments(
             new_slots=self._new_slots.data_ptr(),
             sources=None if self._sources is None else self._sources.data_ptr(),
             new_count=self._new_slots.numel(),
@@ -106,12 +115,13 @@ class PagedReads:
             tops=tops.data_ptr(),
             outs=outs.data_ptr(),
         )
+        items = np.array(self._items, np.int64)
+        part_first = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
+        parts = np.argsort(row_of_part, kind="stable").astype(np.int64)
         return _Frozen(
             arguments,
-            items=np.array(self._items, np.int64),
-            part_first=np.concatenate([[0], counts.cumsum()]).astype(np.int64),
-            parts=np.argsort(row_of_part, kind="stable").astype(np.int64),
-            kept=(slots_P, sums, tops, outs),
+            ReadArguments(items.ctypes.data, len(items), part_first.ctypes.data, parts.ctypes.data),
+            kept=(slots_P, sums, tops, outs, items, part_first, parts),
         )
 
     def _keep(self, slots_P: np.ndarray) -> int:
@@ -127,14 +137,27 @@ class PagedReads:
 
 @dataclass(frozen=True)
 class _Frozen:
-    arguments: _Paged
+    arguments: PagedArguments
     """Arguments that are the same for all layers; the others are filled in at each."""
-    items: np.ndarray
-    part_first: np.ndarray
-    """For each row, and behind the last one: where its parts begin in `parts`."""
-    parts: np.ndarray
+    reads: ReadArguments
+    """Who reads what; for each row, and behind the last one, where its parts begin."""
     kept: tuple[Any, ...]
-    """Memory that `arguments` has the addresses of, beside that which the reads themselves keep."""
+    """Memory that these have the addresses of, beside that which `PagedReads` itself keeps."""
+
+    def of_layer(
+        self,
+        cache_CW: tuple[Tensor, Tensor],
+        heads: Heads,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> PagedArguments:
+        """Return the arguments of one layer, all but its queries, keys and values."""
+        arguments, (keys_CW, values_CW) = self.arguments, cache_CW
+        arguments.keys, arguments.values = keys_CW.data_ptr(), values_CW.data_ptr()
+        arguments.slot_width, arguments.heads = keys_CW.stride(0), heads
+        arguments.scale, arguments.softcap, arguments.window = scale, softcap or 0.0, window or 0
+        return arguments
 
 
 def paged_attention(
@@ -157,17 +180,9 @@ def paged_attention(
     """
     heads, tokens, size = q_HTD.shape
     q_HTD, k_HTD, v_HTD = dense(q_HTD), dense(k_HTD), dense(v_HTD)
-    keys_CW, values_CW = cache_CW
     arrays = reads.frozen(heads, size)
     out_THD = q_HTD.new_empty(tokens, heads, size)
-    arguments = arrays.arguments
+    arguments = arrays.of_layer(cache_CW, Heads(heads, k_HTD.shape[0], size), scale, window, softcap)
     arguments.q, arguments.k, arguments.v = Strided.of(q_HTD), Strided.of(k_HTD), Strided.of(v_HTD)
-    arguments.keys, arguments.values = keys_CW.data_ptr(), values_CW.data_ptr()
-    arguments.slot_width, arguments.heads = keys_CW.stride(0), Heads(heads, k_HTD.shape[0], size)
-    arguments.scale, arguments.softcap, arguments.window = scale, softcap or 0.0, window or 0
-    _PAGED(
-        arguments,
-        *(arrays.items.ctypes.data, len(arrays.items)),
-        *(arrays.part_first.ctypes.data, arrays.parts.ctypes.data, tokens, out_THD.data_ptr()),
-    )
+    _PAGED(arguments, arrays.reads, tokens, out_THD.data_ptr())
     return out_THD

@@ -1,6 +1,6 @@
 // Attention of sampling over the block cache; `paged.py` says what the arguments are.
 
-#include <omp.h>
+#pragma once
 
 #include "softmax.h"
 
@@ -63,6 +63,8 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
         const int64_t n = std::min(KEYS, item.keys - start), ld = rounded(n, LANES);
         const int64_t* slots = in.slots + item.first_slot + start;
         const auto at = [&](int64_t i) { return slots[i] * in.slot_width + head * size; };
+        // Values come from memory while keys are packed.
+        for (int64_t i = 0; i < n; ++i) fetch(in.values + at(i), size);
         pack_transposed(in.keys, at, n, size, keys, ld);
         pack_rows(in.values, at, n, size, values);
         for (int64_t first = 0; first < rows; first += ROWS) {
@@ -95,39 +97,40 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
     }
 }
 
-}  // namespace
+// Items of a pass, and for each row, and behind the last one, where its parts begin in `parts`.
+struct Reads {
+    const Item* items;
+    int64_t count;
+    const int64_t *part_first, *parts;
+};
 
-extern "C" {
-
-void paged_attention(const Paged* in, const Item* items, int64_t count, const int64_t* part_first,
-                     const int64_t* parts, int64_t tokens, bf16* out) {
-    const int64_t heads = in->heads.query, size = in->heads.size, jobs = count * in->heads.key;
-#pragma omp parallel
-    {
-        // Before anything is read: a row sees itself, and rows of one pass may share blocks.
+// Put new keys into the cache, and give the attention [tokens, heads, size] of each row, by all threads of a team
+// together.
+void attend(const Paged& in, const Reads& reads, int64_t tokens, bf16* out) {
+    const int64_t heads = in.heads.query, size = in.heads.size, jobs = reads.count * in.heads.key;
+    // Before anything is read: a row sees itself, and rows of one pass may share blocks.
 #pragma omp for schedule(static)
-        for (int64_t number = 0; number < in->new_count; ++number) write_slot(*in, number);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t job = 0; job < jobs; ++job) attend_item(*in, items[job / in->heads.key], job % in->heads.key);
+    for (int64_t number = 0; number < in.new_count; ++number) write_slot(in, number);
+#pragma omp for schedule(dynamic, in.heads.key)
+    for (int64_t job = 0; job < jobs; ++job) attend_item(in, reads.items[job / in.heads.key], job % in.heads.key);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < tokens; ++row)
-            for (int64_t head = 0; head < heads; ++head) {
-                const int64_t first = part_first[row], last = part_first[row + 1];
-                float top = HIDDEN, sum = 0;
-                for (int64_t i = first; i < last; ++i) top = std::max(top, in->tops[parts[i] * heads + head]);
-                alignas(64) float total[512] = {};
-                for (int64_t i = first; i < last; ++i) {
-                    const int64_t part = parts[i] * heads + head;
-                    const float weight = std::exp(in->tops[part] - top);
-                    sum += in->sums[part] * weight;
-                    for (int64_t d = 0; d < size; ++d) total[d] += in->outs[part * size + d] * weight;
-                }
-                scale_row(total, size, 1 / sum);
-                bf16* to = out + (row * heads + head) * size;
-                for (int64_t d = 0; d < size; d += LANES)
-                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_load_ps(total + d)));
+    for (int64_t row = 0; row < tokens; ++row)
+        for (int64_t head = 0; head < heads; ++head) {
+            const int64_t first = reads.part_first[row], last = reads.part_first[row + 1];
+            float top = HIDDEN, sum = 0;
+            for (int64_t i = first; i < last; ++i) top = std::max(top, in.tops[reads.parts[i] * heads + head]);
+            alignas(64) float total[512] = {};
+            for (int64_t i = first; i < last; ++i) {
+                const int64_t part = reads.parts[i] * heads + head;
+                const float weight = std::exp(in.tops[part] - top);
+                sum += in.sums[part] * weight;
+                for (int64_t d = 0; d < size; ++d) total[d] += in.outs[part * size + d] * weight;
             }
-    }
+            scale_row(total, size, 1 / sum);
+            bf16* to = out + (row * heads + head) * size;
+            for (int64_t d = 0; d < size; d += LANES)
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_load_ps(total + d)));
+        }
 }
 
-}  // extern "C"
+}  // namespace

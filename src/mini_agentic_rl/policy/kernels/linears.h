@@ -4,7 +4,7 @@
 // Four outputs of the layer at a time meet all rows, so that a weight comes from memory once, and what comes next is
 // fetched meanwhile.
 
-#include <omp.h>
+#pragma once
 
 #include "dots.h"
 
@@ -70,40 +70,40 @@ void outputs_of(const Linear& layer, const bf16* x, int64_t row, int64_t rows, i
     }
 }
 
-}  // namespace
+// Room that `multiply` needs for the low ranks of the layers.
+int64_t room_of_low(int64_t rows, const Linear* layers, int64_t count) {
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < count; ++i) pairs += layers[i].pairs;
+    return (rows + 3) / 4 * pairs * LANES;
+}
 
-extern "C" {
-
-// x is [rows, inputs], each row `row` numbers behind the one before; `inputs` is a multiple of 32.
-void few_rows(const bf16* x, int64_t row, int64_t rows, int64_t inputs, const Linear* layers, int64_t count) {
+// The outputs of layers that are given the same input, by all threads of a team together. x is [rows, inputs], each row
+// `row` numbers behind the one before; `inputs` is a multiple of 32.
+void multiply(const bf16* x, int64_t row, int64_t rows, int64_t inputs, const Linear* layers, int64_t count, pair* low) {
     int64_t pairs = 0, jobs = 0;
     for (int64_t i = 0; i < count; ++i) {
         pairs += layers[i].pairs;
         jobs += layers[i].outputs / OUTPUTS;
     }
     const int64_t groups = (rows + 3) / 4, low_rows = pairs * LANES;
-    pair* low = scratch<pair>(0, groups * low_rows);
-#pragma omp parallel
-    {
-        if (pairs) {
+    if (pairs) {
 #pragma omp for schedule(static)
-            for (int64_t job = 0; job < groups * count; ++job) {
-                const int64_t group = job / count, some = std::min<int64_t>(4, rows - group * 4);
-                pair* to = low + group * low_rows;
-                for (int64_t i = 0; i < job % count; ++i) to += layers[i].pairs * LANES;
-                lower(layers[job % count], x + group * 4 * row, row, some, inputs, to);
-            }
+        for (int64_t job = 0; job < groups * count; ++job) {
+            const int64_t group = job / count, some = std::min<int64_t>(4, rows - group * 4);
+            pair* to = low + group * low_rows;
+            for (int64_t i = 0; i < job % count; ++i) to += layers[i].pairs * LANES;
+            lower(layers[job % count], x + group * 4 * row, row, some, inputs, to);
         }
+    }
 #pragma omp for schedule(dynamic, TOGETHER)
-        for (int64_t job = 0; job < jobs; ++job) {
-            int64_t i = 0, number = job, before = 0;
-            for (; number >= layers[i].outputs / OUTPUTS; ++i) {
-                number -= layers[i].outputs / OUTPUTS;
-                before += layers[i].pairs * LANES;
-            }
-            outputs_of(layers[i], x, row, rows, inputs, number, low + before, low_rows);
+    for (int64_t job = 0; job < jobs; ++job) {
+        int64_t i = 0, number = job, before = 0;
+        for (; number >= layers[i].outputs / OUTPUTS; ++i) {
+            number -= layers[i].outputs / OUTPUTS;
+            before += layers[i].pairs * LANES;
         }
+        outputs_of(layers[i], x, row, rows, inputs, number, low + before, low_rows);
     }
 }
 
-}  // extern "C"
+}  // namespace
