@@ -65,8 +65,10 @@ class Checkpointing:
         if self._kept is None:
             run.logger.note("interrupted: nothing is kept, because the trainer has no output_dir")
         elif run.progress.warmed_up or run.progress.imitated:
-            run.logger.note(f"interrupted: writing a checkpoint; `resume` goes on after {self._reached()}")
-            run.policy.run(self._write_if_whole)
+            run.logger.note("interrupted: writing a checkpoint")
+            # Only now is it known which step that was.
+            if run.policy.run(self._write_if_whole):
+                run.logger.note(f"`resume` goes on after {self._reached()}")
 
     async def save_epoch(self, epoch: int) -> None:
         """Keep what was trained after so many passes over the tasks."""
@@ -98,11 +100,12 @@ class Checkpointing:
         else:
             policy.save(folder, first)
 
-    def _write_if_whole(self) -> None:
+    def _write_if_whole(self) -> bool:
         if self._run.policy.is_whole:
             self._write()
-        else:
-            self._run.logger.note("the step under way has failed: the checkpoint before it stays the last")
+            return True
+        self._run.logger.note("the step under way has failed: the checkpoint before it stays the last")
+        return False
 
     def _write(self) -> None:
         run = self._run
