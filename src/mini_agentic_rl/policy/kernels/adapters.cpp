@@ -123,7 +123,7 @@ void adapt_rows(const bf16* x, int64_t rows, int64_t inputs, const bf16* down, i
                 int64_t outputs, float scale, bf16* low, bf16* y) {
     for (int64_t r = 0; r < filled; r += 4) {
         alignas(32) std::uint64_t each[4];
-        const __m512 found = sums_of(rows, x, inputs, down + r * inputs, inputs);
+        const __m512 found = sums_of<0>(rows, x, inputs, down + r * inputs, inputs, nullptr);
         _mm256_store_si256(reinterpret_cast<__m256i*>(each), to_bf16(found));
         for (int64_t i = 0; i < rows; ++i) std::memcpy(low + i * filled + r, each + i, sizeof *each);
     }

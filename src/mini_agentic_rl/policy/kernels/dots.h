@@ -10,9 +10,10 @@
 namespace {
 
 // R rows with four others, R being at most 4: lane 4 r + n of the result belongs to row r and the n-th of the others. K
-// is a multiple of 32.
-template <int R>
-__m512 sums(const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
+// is a multiple of 32. For each 32 of it P lines of memory from `ahead` on begin to be loaded, so that the processor is
+// never asked for many at once.
+template <int R, int P>
+__m512 sums(const bf16* x, int64_t row, const bf16* weight, int64_t inputs, const char* ahead) {
     __m512 sum[R][4], of_row[4];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -22,6 +23,9 @@ __m512 sums(const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
         __m512bh w[4];
 #pragma GCC unroll 4
         for (int n = 0; n < 4; ++n) w[n] = (__m512bh)_mm512_loadu_si512(weight + n * inputs + k);
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) _mm_prefetch(ahead + 64 * p, _MM_HINT_T0);
+        ahead += 64 * P;
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
             const __m512bh of_row = (__m512bh)_mm512_loadu_si512(x + r * row + k);
@@ -48,12 +52,13 @@ __m512 sums(const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
 }
 
-__m512 sums_of(int64_t rows, const bf16* x, int64_t row, const bf16* weight, int64_t inputs) {
+template <int P>
+__m512 sums_of(int64_t rows, const bf16* x, int64_t row, const bf16* weight, int64_t inputs, const char* ahead) {
     switch (rows) {
-        case 1: return sums<1>(x, row, weight, inputs);
-        case 2: return sums<2>(x, row, weight, inputs);
-        case 3: return sums<3>(x, row, weight, inputs);
-        default: return sums<4>(x, row, weight, inputs);
+        case 1: return sums<1, P>(x, row, weight, inputs, ahead);
+        case 2: return sums<2, P>(x, row, weight, inputs, ahead);
+        case 3: return sums<3, P>(x, row, weight, inputs, ahead);
+        default: return sums<4, P>(x, row, weight, inputs, ahead);
     }
 }
 

@@ -28,7 +28,7 @@ void lower(const Linear& layer, const bf16* x, int64_t row, int64_t rows, int64_
     const __m512i even = _mm512_set_epi32(6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0);
     const __m512i odd = _mm512_set_epi32(7, 7, 7, 7, 5, 5, 5, 5, 3, 3, 3, 3, 1, 1, 1, 1);
     for (int64_t p = 0; p < layer.pairs; p += 2) {
-        const __m512 found = sums_of(rows, x, row, layer.a + 2 * p * inputs, inputs);
+        const __m512 found = sums_of<0>(rows, x, row, layer.a + 2 * p * inputs, inputs, nullptr);
         const __m512i both = _mm512_castsi256_si512(to_bf16(found));
         _mm512_storeu_si512(low + p * LANES, _mm512_permutexvar_epi32(even, both));
         _mm512_storeu_si512(low + (p + 1) * LANES, _mm512_permutexvar_epi32(odd, both));
@@ -40,7 +40,11 @@ void outputs_of(const Linear& layer, const bf16* x, int64_t row, int64_t rows, i
                 const pair* low, int64_t low_rows) {
     const bf16* weight = layer.weight + number * OUTPUTS * inputs;
     const char* next = reinterpret_cast<const char*>(weight + OUTPUTS * inputs);
+    // What the next outputs need is fetched meanwhile: by few rows amid their products, where the memory would be waited
+    // for, by more rows between them, where each product counts.
     const int64_t bytes = OUTPUTS * inputs * sizeof(bf16), groups = (rows + 3) / 4;
+    const int64_t lines = groups == 1 ? 4 : groups == 2 ? 2 : 0;
+    const auto product = lines == 4 ? sums_of<4> : lines == 2 ? sums_of<2> : sums_of<0>;
     const int64_t share = rounded((bytes + groups - 1) / groups, 64);
     __m512 bias = _mm512_setzero_ps();
     if (layer.bias) {
@@ -49,9 +53,10 @@ void outputs_of(const Linear& layer, const bf16* x, int64_t row, int64_t rows, i
     }
     for (int64_t first = 0; first < rows; first += 4) {
         const int64_t some = std::min<int64_t>(4, rows - first);
-        for (int64_t at = first / 4 * share; at < std::min((first / 4 + 1) * share, bytes); at += 64)
-            _mm_prefetch(next + at, _MM_HINT_T0);
-        __m512 y = _mm512_add_ps(sums_of(some, x + first * row, row, weight, inputs), bias);
+        const int64_t at = first / 4 * share;
+        if (!lines)
+            for (int64_t i = at; i < std::min(at + share, bytes); i += 64) _mm_prefetch(next + i, _MM_HINT_T0);
+        __m512 y = _mm512_add_ps(product(some, x + first * row, row, weight, inputs, next + at), bias);
         if (layer.pairs) {
             // Rounded before the adapter is added, as the learner rounds.
             y = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(y)), 16));
