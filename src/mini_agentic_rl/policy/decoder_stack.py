@@ -68,6 +68,10 @@ class DecoderStack:
             return self._tried(found_TM, by_modules())
         return found_TM
 
+    def release(self) -> None:
+        """Drop what was made of the adapter: the weights are about to change."""
+        self._decoder = self._made_of = None
+
     def _tried(self, found_TM: Tensor, expected_TM: Tensor) -> Tensor:
         apart = float((found_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
         self._agrees = apart < 2**-5

@@ -160,6 +160,8 @@ class PolicyModel:
     def unpack(self) -> None:
         """Compute with the weights as they are learnt and saved."""
         self._packed.release()
+        if self._stack is not None:
+            self._stack.release()
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[None]:
