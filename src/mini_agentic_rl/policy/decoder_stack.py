@@ -40,8 +40,8 @@ class DecoderStack:
         self._packed = packed
         self._heads = heads
         self._agrees: bool | None = None if _is_known(backbone, fused) else False
-        """Whether C++ has given the modules' numbers; None until it was tried."""
-        self._decoder: kernels.Decoder | None = None
+        """True once C++ has given the modules' numbers; None until it was tried."""
+        self._decoder: kernels.DecoderLayers | None = None
         self._made_of: kernels.FewRows | None = None
 
     def hidden(
@@ -79,7 +79,7 @@ class DecoderStack:
             logger.debug("layers are computed one by one: together they were %.3g apart", apart)
         return expected_TM
 
-    def _made(self) -> kernels.Decoder | None:
+    def _made(self) -> kernels.DecoderLayers | None:
         """Return the layers with the adapter that is in use."""
         first = self._packed.few_rows(self._backbone.layers[0].self_attn.q_proj)
         if first is None or first is not self._made_of:
@@ -87,7 +87,7 @@ class DecoderStack:
             whole = [layer for layer in layers if layer is not None]
             norm = self._backbone.norm
             fits = len(whole) == len(layers)
-            self._decoder = kernels.Decoder(whole, norm.weight, norm.variance_epsilon) if fits else None
+            self._decoder = kernels.DecoderLayers(whole, norm.weight, norm.variance_epsilon) if fits else None
             self._made_of = first
         return self._decoder
 

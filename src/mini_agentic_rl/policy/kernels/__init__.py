@@ -3,7 +3,7 @@ products of a decode step and its layers as a whole, the softmax of the head, an
 
 from .adapters import adapted_gradients, add_adapted, can_adapt
 from .compiled import Unused, usable, why_unused
-from .decoder import Decoder, DecoderLayer
+from .decoder import DecoderLayer, DecoderLayers
 from .draws import can_draw, draw_tokens
 from .head import HeadSums
 from .layers import rms_norm, rotated, silu_product
@@ -13,8 +13,8 @@ from .trees import TreeReads, tree_attention
 
 __all__ = [
     "AdaptedLinear",
-    "Decoder",
     "DecoderLayer",
+    "DecoderLayers",
     "FewRows",
     "HeadSums",
     "PagedReads",

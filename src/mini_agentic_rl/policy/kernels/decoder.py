@@ -31,7 +31,7 @@ class _DecoderLayer(ctypes.Structure):
     ]
 
 
-class _Decoder(ctypes.Structure):
+class _Layers(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(_DecoderLayer)),
         ("count", ctypes.c_int64),
@@ -44,7 +44,7 @@ class _Decoder(ctypes.Structure):
 
 _DECODER_LAYERS = Kernel(
     "decoder_layers",
-    *(ctypes.POINTER(_Decoder), ctypes.POINTER(PagedArguments), ctypes.POINTER(ReadArguments)),
+    *(ctypes.POINTER(_Layers), ctypes.POINTER(PagedArguments), ctypes.POINTER(ReadArguments)),
     *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p),
 )
 
@@ -63,7 +63,7 @@ class DecoderLayer:
     key_norm_D: Tensor | None = None
 
 
-class Decoder:
+class DecoderLayers:
     """The layers of a model, and its last norm."""
 
     def __init__(self, layers: Sequence[DecoderLayer], last_norm_M: Tensor, epsilon: float) -> None:
@@ -75,7 +75,7 @@ class Decoder:
         self._kept: list[object] = [*layers, last_norm_M]
         arguments = (_DecoderLayer * len(layers))(*map(self._of_layer, layers))
         sizes = (last_norm_M.numel(), layers[0].linears[2].sizes[0])
-        self._arguments = _Decoder(arguments, len(layers), last_norm_M.data_ptr(), *sizes, epsilon)
+        self._arguments = _Layers(arguments, len(layers), last_norm_M.data_ptr(), *sizes, epsilon)
 
     def __call__(
         self,

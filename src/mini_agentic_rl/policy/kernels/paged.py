@@ -140,7 +140,7 @@ class _Frozen:
     arguments: PagedArguments
     """Arguments that are the same for all layers; the others are filled in at each."""
     reads: ReadArguments
-    """Who reads what; for each row, and behind the last one, where its parts begin."""
+    """Places in the cache, and their readers; for each row, and behind the last one, where its parts begin."""
     kept: tuple[Any, ...]
     """Memory that these have the addresses of, beside that which `PagedReads` itself keeps."""
 

@@ -20,17 +20,16 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-import cloudpickle
-
 from ...logging import setup_logging
 from .family import end_family
+from .pickling import to_bytes
 
 HEADER: Final = struct.Struct("!Q")
 
 
 def frame(message: Any) -> bytes:
     """Return the bytes of one message."""
-    payload: bytes = cloudpickle.dumps(message)
+    payload = to_bytes(message)
     return HEADER.pack(len(payload)) + payload
 
 

@@ -8,14 +8,45 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any
+import io
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any, ClassVar
 
 import cloudpickle
 
 from ...errors import UserError
 
 _DEPTH = 12
+
+
+_reduce_code: Callable[[CodeType], Sequence[Any]] = cloudpickle.Pickler.dispatch_table[CodeType]
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickler like cloudpickle, which keeps the file of functions that travel by value too: without it, as cloudpickle
+    does from 3.1.3 on, a traceback from the other process shows no line of the user's code."""
+
+    dispatch_table: ClassVar[Mapping[type, Callable[[Any], Any]]] = ChainMap(
+        {CodeType: lambda code: (_code_of_file, (code.co_filename, *_reduce_code(code)[:2]))},
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+
+def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
+
+
+def to_bytes(value: Any) -> bytes:
+    """Pickle `value`.
+
+    Raises:
+        Exception: of any kind, if it cannot be pickled.
+    """
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
 
 
 def dumps(value: Any, name: str, advice: str) -> bytes:
@@ -25,14 +56,13 @@ def dumps(value: Any, name: str, advice: str) -> bytes:
         UserError: some part of it cannot be pickled; the message names the part and gives the `advice`.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(value)
+        return to_bytes(value)
     except Exception as error:
         path, part = _culprit(value, name, {id(value)})
         raise UserError(
             f"{path} ({type(part).__module__}.{type(part).__qualname__}) cannot be sent to another process: {error}. "
             f"{advice}"
         ) from error
-    return pickled
 
 
 def _culprit(value: Any, path: str, seen: set[int]) -> tuple[str, Any]:
@@ -72,7 +102,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_picklable(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        to_bytes(value)
     except Exception:  # pickling runs the code of whatever is pickled, which may raise anything
         return False
     return True
