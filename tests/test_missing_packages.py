@@ -153,9 +153,16 @@ def test_one_line_says_what_to_install(case, monkeypatch):
     loaded = [name for name in sys.modules if any(name.startswith(f"{package}.") for package in absent)]
     for name in (*absent, *loaded):  # a module that an earlier test loaded would be found without its package
         monkeypatch.setitem(sys.modules, name, None)
-    for name in list(sys.modules):
-        if any(f"{name}.".startswith(f"mini_agentic_rl.{module}.") for module in read_again):
-            monkeypatch.delitem(sys.modules, name)
+    removed = [
+        name
+        for name in sys.modules
+        if any(f"{name}.".startswith(f"mini_agentic_rl.{module}.") for module in read_again)
+    ]
+    for name in removed:  # the package above holds it as an attribute too, and would keep what is read without `absent`
+        parent, _, leaf = name.rpartition(".")
+        monkeypatch.setattr(sys.modules[parent], leaf, sys.modules[name], raising=False)
+    for name in removed:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.delenv("TAU2_DATA_DIR", raising=False)
     with pytest.raises(MissingPackageError) as raised:
         ask()
