@@ -36,6 +36,7 @@ _MORE = (
     ("the goal is {x} {i}", "how many {i} are missing?"),
     ("{x} {i} are needed in all", "how many more {i} are needed?"),
 )
+_TIMED = ("then ", "in the end ", "the next day ")
 _ASIDE_SHARE = 0.15
 _SMALL = 25
 """The least amount that something is taken from."""
@@ -260,15 +261,17 @@ def _joined(draft: _Draft, question: str) -> str:
         aside = words.choice(ASIDES)
         draft.story.append(aside)
         left.insert(words.randrange(len(left) + 1), aside.format(n=draft.name, x=draft.numbers.randint(2, 60)))
-    elif len(left) == 1 and words.random() < 0.25:
-        draft.story.append("if")
-        return f"If {left[0]}, {question}"
+    elif len(left) <= 2 and not left[-1].startswith(_TIMED) and words.random() < 0.25:
+        asked_first = words.random() < 0.5
+        draft.story.append("asked first" if asked_first else "if")
+        told = " and ".join(left)
+        return f"{question[0].upper()}{question[1:-1]} if {told}?" if asked_first else f"If {told}, {question}"
     sentences: list[str] = []
     while left:
         sentence = left.pop(0)
         if left and words.random() < 0.3:
             joint = words.choice((", and ", "; ", ", then "))
-            if left[0].startswith(("then ", "in the end ", "the next day ")):
+            if left[0].startswith(_TIMED):
                 joint = ", and "
             draft.story.append(joint)
             sentence += joint + left.pop(0)

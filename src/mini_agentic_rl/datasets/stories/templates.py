@@ -1,7 +1,7 @@
 """Stories written as a whole: each keeps its phrasings, the draw of its numbers, and the expression in step.
 
-Operands are named a, b, c, d in the order in which they are drawn. Each phrasing is a story of its own where splits are
-told apart.
+Operands are named a, b, c, d, e in the order in which they are drawn. Each phrasing is a story of its own where splits
+are told apart.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ class Story:
         phrasing, item = words.choice(self.phrasings), words.choice(self.items)
         name, other = words.sample(NAMES, 2)
         operands = self.draw(numbers)
-        values = dict(zip("abcd", operands, strict=False))
+        values = dict(zip("abcde", operands, strict=False))
         question = phrasing.format(name=name, other=other, item=item, **values)
         return Problem(phrasing, question, self.expression.format(**values), operands, self.level, self.thought)
+
+
+def told(draw: Draw, expression: str, thought: str, *phrasings: str) -> Story:
+    """Return a story that names its things in its phrasings."""
+    return Story(phrasings, ("",), draw, expression, thought)
 
 
 def numbers(*ranges: tuple[int, int]) -> Draw:

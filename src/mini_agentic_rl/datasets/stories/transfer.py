@@ -6,11 +6,11 @@ of the other files is written after one of these.
 
 from __future__ import annotations
 
-from .templates import Draw, Story, divisible, larger_first, multiples, numbers, priced, with_rest
+from .templates import Draw, Story, divisible, larger_first, multiples, numbers, priced, told, with_rest
 
 
 def _story(question: str, draw: Draw, expression: str) -> Story:
-    return Story((question,), ("",), draw, expression, "")
+    return told(draw, expression, "", question)
 
 
 TRANSFER: tuple[Story, ...] = (
