@@ -12,7 +12,7 @@ import pytest
 from mini_agentic_rl.calculator import calculate
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples
 from mini_agentic_rl.datasets.corruptions import CORRUPTIONS, UNFIT, WRONG, Case
-from mini_agentic_rl.datasets.worked import operations, results, worked_solution, working
+from mini_agentic_rl.datasets.worked import as_told, operations, results, worked_solution, working
 from mini_agentic_rl.rewards import has_answer_line, is_correct
 from mini_agentic_rl.rewards.steps import equations
 
@@ -34,6 +34,21 @@ def test_operations_are_in_the_order_of_computation() -> None:
     assert results(operations("(12+30)*2"), {0: Fraction(40)}) == [40, 80]
     with pytest.raises(ValueError, match="no expression over numbers"):
         operations("__import__('os')")
+
+
+def test_a_result_that_is_used_twice_is_computed_once() -> None:
+    assert working(operations("46+46*2+46*2")) == ("46 * 2 = 92", "46 + 92 = 138", "138 + 92 = 230")
+
+
+def test_names_stand_for_numbers() -> None:
+    assert results(operations("(a-b)/2"), named={"a": Fraction(9), "b": Fraction(3)}) == [6, 3]
+
+
+def test_sides_that_can_be_swapped_stand_as_results_and_then_as_numbers_are_told() -> None:
+    told = "7 hens, 30 cows, 4 more hens than yesterday"
+    assert working(as_told(operations("30+7"), told)) == ("7 + 30 = 37",)
+    assert working(as_told(operations("30-7"), told)) == ("30 - 7 = 23",)
+    assert working(as_told(operations("30*(7+4)"), told)) == ("7 + 4 = 11", "11 * 30 = 330")
 
 
 def test_a_solution_without_an_expression_is_read_from_the_text() -> None:

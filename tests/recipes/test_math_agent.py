@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples, load_task_dataset
+from mini_agentic_rl.datasets.worked import operations
 from mini_agentic_rl.recipes import load_recipe, shared_client
 from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathRewardHook, demonstration, use_tool
 from mini_agentic_rl.rl import create_accuracy_reward, create_math_dataset
@@ -189,7 +190,8 @@ def test_an_unknown_tool_is_told_to_the_model() -> None:
 def test_a_demonstration_makes_one_call_for_each_operation_and_earns_the_reward(think: bool) -> None:
     for row in ArithmeticDataset("train", 40):
         (system, user), said = split_at(demonstration(row, think=think), 2)
-        steps, (answer,) = split_at(said, 2 * row["difficulty"])
+        calls = len(operations(row["expression"]))
+        steps, (answer,) = split_at(said, 2 * calls)
         assert [message["role"] for message in (system, user, answer)] == ["system", "user", "assistant"]
         assert user["content"] == row["question"]
         for call, tool in zip(steps[::2], steps[1::2], strict=True):
@@ -200,7 +202,15 @@ def test_a_demonstration_makes_one_call_for_each_operation_and_earns_the_reward(
             assert len(re.findall(r"(?<=\d)[-+*/]", expression)) == 1
         assert steps[-1]["content"] == row["answer"]
         assert answer["content"] == f"Answer: {row['answer']}"
-        assert [call["content"] is not None for call in steps[::2]] == [think] + [False] * (row["difficulty"] - 1)
+        assert [call["content"] is not None for call in steps[::2]] == [think] + [False] * (calls - 1)
+
+
+def test_the_sides_of_sums_and_products_are_called_in_the_order_in_which_they_are_told() -> None:
+    row = {"question": "A hen lays 3 eggs a day. How many do 45 hens lay with 12 older eggs?", "expression": "12+45*3"}
+    called = [
+        json.loads(one["tool_calls"][0]["function"]["arguments"])["expression"] for one in demonstration(row)[2:-1:2]
+    ]
+    assert called == ["3*45", "135+12"]
 
 
 def split_at(messages: list[dict[str, Any]], place: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from ..calculator import CALCULATOR_TOOL, calculate
 from .messages import Message, assistant, system, user
 from .rows import Row
-from .worked import operations, worked_solution, working
+from .worked import as_told, operations, worked_solution, working
 
 SYSTEM_PROMPT: Final = (
     'Solve the problem. Call the calculator with one operation at a time, then reply "Answer: N" with the last result.'
@@ -96,17 +96,18 @@ def _a_call_for_each_operation(row: Mapping[str, Any], think: bool) -> list[Mess
     if answer.startswith("error:"):
         raise ValueError(f"row {row.get('id')!r}: the expression {expression!r} gives {answer!r}")
     messages: list[Message] = []
-    for number, (step, result) in enumerate(_steps(expression, answer), 1):
+    for number, (step, result) in enumerate(_steps(row, answer), 1):
         name, words = f"call_{number}", row.get("thought") if think and number == 1 else None
         messages += [_call(name, step, words), _result(name, result)]
     return [*messages, assistant(f"Answer: {answer}")]
 
 
-def _steps(expression: str, answer: str) -> list[tuple[str, str]]:
+def _steps(row: Mapping[str, Any], answer: str) -> list[tuple[str, str]]:
     """Return each operation with its result; the whole expression where the calculator would not get the answer so: it
     rounds each result, and an expression may hold more than operations."""
+    expression = str(row["expression"])
     try:
-        lines = working(operations(expression))
+        lines = working(as_told(operations(expression), str(row["question"])))
     except ValueError:
         return [(expression, answer)]
     steps = [line.partition("=")[0].replace(" ", "") for line in lines]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from ..rewards import plain_number
@@ -20,15 +21,17 @@ _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "/": operator.truediv,
 }
 _MARK = re.compile(r"<<[^<>]*>>")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. An operand is a number of the problem, or the place of the earlier operation that gave it."""
+    """One operation. An operand is a number of the problem, the place of the earlier operation that gave it, or a
+    name that stands for a number."""
 
     symbol: str
-    left: Fraction | int
-    right: Fraction | int
+    left: Fraction | int | str
+    right: Fraction | int | str
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,25 @@ def plan_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def operations(expression: str) -> list[Operation]:
-    """Return the operations of an expression over numbers, in the order in which they are computed.
+    """Return the operations of an expression over numbers and names, in the order in which they are computed, each once
+    however often its result is used.
 
     Raises:
-        ValueError: it holds something else than numbers, + - * / and parentheses, or no operation.
+        ValueError: it holds something else than numbers, names, + - * / and parentheses, or no operation.
     """
     found: list[Operation] = []
 
-    def visit(node: ast.expr) -> Fraction | int:
+    def visit(node: ast.expr) -> Fraction | int | str:
         if isinstance(node, ast.BinOp) and type(node.op) in SYMBOLS:
             left, right = visit(node.left), visit(node.right)
-            found.append(Operation(SYMBOLS[type(node.op)], left, right))
-            return len(found) - 1
+            step = Operation(SYMBOLS[type(node.op)], left, right)
+            if step not in found:
+                found.append(step)
+            return found.index(step)
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             return Fraction(str(node.value))
+        if isinstance(node, ast.Name):
+            return node.id
         raise ValueError(f"{expression!r} is no expression over numbers")
 
     visit(ast.parse(expression, mode="eval").body)
@@ -87,15 +95,43 @@ def operations(expression: str) -> list[Operation]:
     return found
 
 
-def results(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = None) -> list[Fraction]:
-    """Return the result of each operation. `slips` replaces the results at some places; what builds on them follows.
+def as_told(steps: Sequence[Operation], question: str) -> list[Operation]:
+    """Return the operations with the sides of sums and products in one order: results, then numbers as they are told.
+
+    Which side comes first changes no result, and is nothing that a model could learn where it is chosen freely.
+    """
+    place: dict[Fraction | str, int] = {
+        Fraction(found[0]): found.start() for found in reversed(list(_NUMBER.finditer(question)))
+    }
+
+    def order(side: Fraction | int | str) -> int:
+        return side - len(steps) if isinstance(side, int) else place.get(side, len(question))
+
+    return [
+        Operation(step.symbol, step.right, step.left)
+        if step.symbol in "+*" and order(step.right) < order(step.left)
+        else step
+        for step in steps
+    ]
+
+
+def results(
+    steps: Sequence[Operation],
+    slips: Mapping[int, Fraction] | None = None,
+    named: Mapping[str, Fraction] = MappingProxyType({}),
+) -> list[Fraction]:
+    """Return the result of each operation.
+
+    Args:
+        slips: replaces the results at some places; what builds on them follows.
+        named: what the names stand for.
 
     Raises:
         ZeroDivisionError: a division by zero.
     """
     values: list[Fraction] = []
     for place, step in enumerate(steps):
-        value = _COMPUTE[step.symbol](operand(step.left, values), operand(step.right, values))
+        value = _COMPUTE[step.symbol](operand(step.left, values, named), operand(step.right, values, named))
         values.append((slips or {}).get(place, value))
     return values
 
@@ -108,7 +144,7 @@ def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = N
     """
     values = results(steps, slips)
 
-    def shown(side: Fraction | int) -> str:
+    def shown(side: Fraction | int | str) -> str:
         return plain_number(operand(side, values))
 
     return tuple(
@@ -117,6 +153,10 @@ def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = N
     )
 
 
-def operand(given: Fraction | int, values: Sequence[Fraction]) -> Fraction:
-    """Return the number that an operand stands for, with the results so far."""
+def operand(
+    given: Fraction | int | str, values: Sequence[Fraction], named: Mapping[str, Fraction] = MappingProxyType({})
+) -> Fraction:
+    """Return the number that an operand stands for, with the results so far and what names stand for."""
+    if isinstance(given, str):
+        return named[given]
     return values[given] if isinstance(given, int) else given

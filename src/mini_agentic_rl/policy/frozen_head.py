@@ -150,9 +150,16 @@ def _sums(
     gaps_R = torch.zeros_like(top_R)
     gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
     logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
+    # Two buffers for all blocks: the system would hand out new memory page by page.
+    buffers = rest_weights_RM.new_empty(2, rows * min(vocab, VOCAB_BLOCK))
     for start in range(0, vocab, VOCAB_BLOCK):
         block_VM = weight_VM[start : start + VOCAB_BLOCK]
-        logits_RV = (hidden_RM @ block_VM.T).float().mul_(scale_R[:, None])
+        logits_RV, exp_RV = buffers[:, : rows * len(block_VM)].view(2, rows, -1)
+        if hidden_RM.dtype == logits_RV.dtype:
+            torch.mm(hidden_RM, block_VM.T, out=logits_RV)
+        else:
+            logits_RV.copy_(hidden_RM @ block_VM.T)
+        logits_RV.mul_(scale_R[:, None])
         inside_S = (token_S >= start) & (token_S < start + block_VM.shape[0])
         logit_S[inside_S] = logits_RV[row_S[inside_S], token_S[inside_S] - start]
         block_top_R, block_token_R = logits_RV.max(-1)
@@ -160,7 +167,7 @@ def _sums(
         rises_R = block_top_R > top_R
         # Older sums are of exp(logit - old top).
         shrink_R = torch.exp(top_R - new_R)
-        exp_RV = torch.exp(logits_RV - new_R[:, None])
+        torch.sub(logits_RV, new_R[:, None], out=exp_RV).exp_()
         # The top token is kept out of all sums (see above).
         exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
         # Where a new token is the top one, the old one joins the rest.
@@ -175,7 +182,7 @@ def _sums(
             gap_weights_RM.add_(exp_gap_RV.to(block_VM.dtype) @ block_VM)
         rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
         old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
-        rest_logits_R = rest_logits_R * shrink_R + (exp_RV * logits_RV).sum(-1) + joins_R * old_top_R
+        rest_logits_R = rest_logits_R * shrink_R + logits_RV.mul_(exp_RV).sum(-1) + joins_R * old_top_R
         # The product in the head's type, which is what makes it fast; the sum over blocks in float32.
         if differentiate:
             rest_weights_RM.mul_(shrink_R[:, None])

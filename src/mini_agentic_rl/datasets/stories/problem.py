@@ -9,8 +9,17 @@ from typing import TypeAlias
 Operand: TypeAlias = int | Decimal
 
 NAMES: tuple[str, ...] = (
-    "Amara", "Ben", "Chloe", "Dario", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kenji", "Lena", "Mateo",
-    "Nadia", "Omar", "Priya", "Quinn", "Rosa", "Samir", "Tara", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe",
+    "Abel", "Ada", "Ahmed", "Aiko", "Alba", "Alejandro", "Amara", "Amit", "Ana", "Andre", "Anika", "Anton", "Aria",
+    "Arjun", "Ava", "Bao", "Beatriz", "Ben", "Bilal", "Bruno", "Camila", "Carl", "Carmen", "Cedric", "Chen", "Chloe",
+    "Clara", "Daniel", "Daria", "Dario", "David", "Diego", "Dora", "Eduardo", "Elena", "Eli", "Elif", "Emeka", "Emma",
+    "Eric", "Esther", "Ethan", "Fabio", "Farid", "Fatima", "Felix", "Fiona", "Gabriel", "George", "Gina", "Grace",
+    "Hamza", "Hana", "Harold", "Helen", "Henry", "Hugo", "Ibrahim", "Ida", "Ines", "Isaac", "Ivan", "Ivy", "Jack",
+    "Jamal", "James", "Jasmin", "Joanna", "John", "Jonas", "Julia", "Kai", "Karim", "Kate", "Kenji", "Kofi", "Lara",
+    "Laura", "Leah", "Lena", "Leo", "Liam", "Lina", "Lucas", "Lucy", "Maja", "Malik", "Marco", "Maria", "Martin",
+    "Mary", "Mateo", "Maya", "Mei", "Michael", "Mila", "Mira", "Mohamed", "Mona", "Nadia", "Naomi", "Nina", "Noah",
+    "Nora", "Oliver", "Olivia", "Omar", "Oscar", "Paul", "Pedro", "Peter", "Priya", "Quinn", "Rahim", "Raj", "Rita",
+    "Robert", "Rosa", "Ruth", "Sally", "Sam", "Samir", "Sara", "Sofia", "Sven", "Tara", "Thomas", "Tim", "Tom", "Uma",
+    "Vera", "Victor", "Viktor", "Wanda", "Wei", "Will", "Yara", "Yuki", "Yusuf", "Zara", "Zoe",
 )  # fmt: skip
 
 

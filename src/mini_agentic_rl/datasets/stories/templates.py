@@ -29,8 +29,8 @@ class Story:
     draw: Draw
     """Operands from a random generator."""
     expression: str
-    """Format string over the operands: what to type into a calculator. Its value is the answer: an integer, or a number
-    with at most two decimal places."""
+    """Format string over the operands, not necessarily all: what to type into a calculator. Its value is the answer: an
+    integer, or a number with at most two decimal places."""
     thought: str
     """The plan in a few words, without numbers."""
 
@@ -46,7 +46,8 @@ class Story:
         operands = self.draw(numbers)
         values = dict(zip("abcde", operands, strict=False))
         question = phrasing.format(name=name, other=other, item=item, **values)
-        return Problem(phrasing, question, self.expression.format(**values), operands, self.level, self.thought)
+        used = tuple(number for letter, number in values.items() if f"{{{letter}}}" in self.expression)
+        return Problem(phrasing, question, self.expression.format(**values), used, self.level, self.thought)
 
 
 def told(draw: Draw, expression: str, thought: str, *phrasings: str) -> Story:

@@ -1,0 +1,158 @@
+"""Stories that are kept as text, in the files of `written/`: to add some, add lines there.
+
+A file holds kinds of problems. Each begins with a line of what is computed, from which numbers, and the plan in words,
+and its wordings follow, one a line. Lines that begin with "#" are comments:
+
+    == a*b+c | a 12-98, b 1.05-9.95, c 120-960 by 10 | Multiply, then add the rest.
+    {name} buys {a} pens for {b} dollars each and a bag for {c} dollars. What is to be paid?
+
+Numbers are drawn between their bounds, both included, in steps of 1, of 0.01 for a price, or of what stands behind
+"by", until each operation gives a number above 1 that can be written: a whole one, or where a price is in it one of at
+most two decimal places.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from importlib.resources import files
+
+from ..worked import Operation, operations, results
+from .problem import Operand
+from .templates import Story, told
+
+_KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+)")
+_RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")
+_FIELD = re.compile(r"{([^{}]*)}")
+_LETTER = re.compile(r"[a-e]")
+_MAX_DRAWS = 20_000
+"""Draws of numbers before a kind of problem is taken to have none."""
+
+
+@dataclass(frozen=True)
+class NumberRange:
+    """The numbers that one operand of a story is drawn from."""
+
+    letter: str
+    low: Decimal
+    high: Decimal
+    step: Decimal
+
+    @classmethod
+    def parse(cls, text: str) -> NumberRange:
+        """Read "a 12-98", "b 1.05-9.95" or "c 120-960 by 10".
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        found = _RANGE.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text.strip()!r} is no range of numbers, as in 'a 12-98'")
+        letter, low, high, step = found.groups()
+        price = "." in low
+        return cls(letter, Decimal(low), Decimal(high), Decimal("0.01") if price else Decimal(step or 1))
+
+    @property
+    def is_price(self) -> bool:
+        """True if the numbers have two decimal places."""
+        return self.step < 1
+
+    def draw(self, rng: random.Random) -> Operand:
+        """Return one of the numbers, all equally likely."""
+        number = self.low + self.step * rng.randint(0, int((self.high - self.low) / self.step))
+        return number if self.is_price else int(number)
+
+
+@dataclass(frozen=True)
+class FittingNumbers:
+    """A draw of numbers with which an expression can be computed step by step, as a person would write it."""
+
+    expression: str
+    """Over the letters of the ranges."""
+    ranges: tuple[NumberRange, ...]
+
+    def __call__(self, rng: random.Random) -> tuple[Operand, ...]:
+        """Return one number for each range.
+
+        Raises:
+            ValueError: there seem to be none that fit.
+        """
+        for _ in range(_MAX_DRAWS):
+            drawn = tuple(one.draw(rng) for one in self.ranges)
+            if self._fit(drawn):
+                return drawn
+        raise ValueError(f"no numbers between these bounds fit {self.expression!r}")
+
+    def _fit(self, drawn: Sequence[Operand]) -> bool:
+        given = {one.letter: Fraction(number) for one, number in zip(self.ranges, drawn, strict=True)}
+        places = 100 if any(one.is_price for one in self.ranges) else 1
+        try:
+            return all(value > 1 and (value * places).denominator == 1 for value in results(self._steps, named=given))
+        except ZeroDivisionError:
+            return False
+
+    @cached_property
+    def _steps(self) -> list[Operation]:
+        return operations(self.expression)
+
+
+def read_written() -> tuple[Story, ...]:
+    """Return all stories of `written/`, file after file by name."""
+    texts = sorted(files(__package__).joinpath("written").iterdir(), key=lambda one: one.name)
+    return tuple(story for text in texts for story in parse(text.read_text(encoding="utf-8"), text.name))
+
+
+def parse(text: str, name: str) -> Iterator[Story]:
+    """Yield a story for each kind of problem in a text, with its wordings.
+
+    Raises:
+        ValueError: a line that cannot be read, or a wording that does not tell all numbers of its kind and no others;
+            it says in which line of the text with this name.
+    """
+    kind: re.Match[str] | None = None
+    wordings: list[str] = []
+    for place, line in enumerate(text.splitlines(), start=1):
+        try:
+            if line.startswith("=="):
+                if kind is not None:
+                    yield _story(kind, wordings)
+                kind, wordings = _KIND.fullmatch(line), []
+                if kind is None:
+                    raise ValueError("a kind of problem is '== a+b | a 12-98, b 13-97 | The plan.'")
+            elif line and not line.startswith("#"):
+                wordings.append(_checked(line, kind))
+        except ValueError as error:
+            raise ValueError(f"{name}, line {place}: {error}") from error
+    if kind is not None:
+        yield _story(kind, wordings)
+
+
+def _checked(wording: str, kind: re.Match[str] | None) -> str:
+    if kind is None:
+        raise ValueError("a wording stands below the line of its kind")
+    wanted = {one.letter for one in _ranges(kind[2])}
+    told = set(_FIELD.findall(wording)) - {"name", "other"}
+    if told != wanted:
+        raise ValueError(f"the wording has {sorted(told)}, its kind {sorted(wanted)}")
+    return wording
+
+
+def _story(kind: re.Match[str], wordings: Sequence[str]) -> Story:
+    expression, ranges, thought = kind.groups()
+    ranges_of = _ranges(ranges)
+    if not wordings or not set(_LETTER.findall(expression)) <= {one.letter for one in ranges_of}:
+        raise ValueError(f"{expression!r} lacks wordings, or ranges of its numbers")
+    draw = FittingNumbers(expression, ranges_of)
+    return told(draw, _LETTER.sub(lambda letter: f"{{{letter[0]}}}", expression), thought.strip(), *wordings)
+
+
+def _ranges(text: str) -> tuple[NumberRange, ...]:
+    ranges = tuple(NumberRange.parse(one) for one in text.split(","))
+    if [one.letter for one in ranges] != list("abcde"[: len(ranges)]):
+        raise ValueError(f"the numbers of {text!r} are to be a, b, c and so on, in this order")
+    return ranges
