@@ -41,9 +41,6 @@ class WarmStartSettings(Settings):
     """Conversations per optimizer step of the imitation."""
     learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})
     """Peak learning rate of the imitation."""
-    endings: float = Field(default=1.0, ge=0, le=1, json_schema_extra={"option": "--sft-endings"})
-    """Share of the conversations that are imitated to their end. Of the others the last answer is left out, with what
-    leads to it: where it only repeats a result it is soon learnt, and takes time that further examples could have."""
     warmup_steps: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises."""
     schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--sft-lr-schedule"})

@@ -7,6 +7,7 @@ from .render import ChatRenderer as ChatRenderer
 from .render import Message as Message
 from .render import ThinkingName as ThinkingName
 from .render import Tokenizer as Tokenizer
+from .render import keep_tool_format as keep_tool_format
 from .render import plain_messages as plain_messages
 from .resources import LLM_RESOURCE as LLM_RESOURCE
 from .resources import MAIN_LLM_RESOURCE as MAIN_LLM_RESOURCE
@@ -15,6 +16,7 @@ from .resources import resources_with_upstreams as resources_with_upstreams
 from .resources import with_policy as with_policy
 from .served_policy import ServedPolicy as ServedPolicy
 from .served_policy import load_tokenizer as load_tokenizer
+from .served_policy import save_kept_tokenizer as save_kept_tokenizer
 from .settings import AddressSettings as AddressSettings
 from .settings import AnswerSettings as AnswerSettings
 from .settings import ServerSettings as ServerSettings

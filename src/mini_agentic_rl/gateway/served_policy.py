@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..http import is_loopback, own_address
 from ..policy import (
+    ADAPTER_CONFIG,
     DEFAULT_ADAPTER,
     EngineSettings,
     ModelNotFoundError,
@@ -28,6 +29,7 @@ from ..types import LLM, NamedResources
 from .http.server import MiniLLMServer
 from .limits import GatewayLimits
 from .proxy import LLMProxy
+from .render import keep_tool_format, kept_tool_format
 from .render.thinking import ThinkingName
 from .resources import with_policy
 from .tool_formats import ToolFormatName
@@ -45,8 +47,11 @@ _FIRST_PROMPTS: Final = (
 """Texts that a sampler is tried with before any agent has asked it."""
 
 
-def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that was given (an object, a folder or a hub id), or the one beside the model.
+def load_tokenizer(
+    model: str | PreTrainedModel, tokenizer: Any | None = None, adapter: str | Path | None = None
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer that was given (an object, a folder or a hub id), or the one beside the adapter, or the one
+    beside the model.
 
     Raises:
         ModelNotFoundError: there is none.
@@ -54,7 +59,8 @@ def load_tokenizer(model: str | PreTrainedModel, tokenizer: Any | None = None) -
     if tokenizer is not None and not isinstance(tokenizer, str):
         given: PreTrainedTokenizerBase = tokenizer
         return given
-    source = tokenizer or (_tokenizer_beside(model) if isinstance(model, str) else model.name_or_path)
+    beside = None if adapter is None else _tokenizer_of_adapter(adapter)
+    source = tokenizer or beside or (_tokenizer_beside(model) if isinstance(model, str) else model.name_or_path)
     if not source:
         raise ModelNotFoundError("a loaded model needs its tokenizer: MiniGRPO(model, tokenizer)")
     try:
@@ -76,10 +82,21 @@ def _usual_name(source: str) -> str:
 
 def _tokenizer_beside(model: str) -> str:
     """Return where a model's tokenizer is: an adapter's own where it has one, else that of its base."""
-    adapter = adapter_folder(model)
-    if adapter is not None and (adapter / "tokenizer_config.json").is_file():
-        return str(adapter)
-    return resolve_model(model)
+    return _tokenizer_of_adapter(model) or resolve_model(model)
+
+
+def _tokenizer_of_adapter(folder: str | Path) -> str | None:
+    adapter = adapter_folder(folder)
+    return str(adapter) if adapter is not None and (adapter / "tokenizer_config.json").is_file() else None
+
+
+def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer beside the weights in a folder, each adapter's or the whole model's, where it says how calls are
+    written: that of the base does not."""
+    if kept_tool_format(tokenizer) != "auto":
+        for name in (ADAPTER_CONFIG, "config.json"):
+            for found in folder.rglob(name):
+                tokenizer.save_pretrained(found.parent)
 
 
 class ServedPolicy:
@@ -162,7 +179,7 @@ class ServedPolicy:
         name = name or _usual_name(source) or type(model).__name__
         policy = make(model, engine=engine, **options)
         try:
-            loaded = load_tokenizer(model, tokenizer)
+            loaded = load_tokenizer(model, tokenizer, options.get("adapter"))
             samples = make_sampler(
                 sampler or SamplerSettings(),
                 policy,
@@ -200,6 +217,8 @@ class ServedPolicy:
                 loopback.
             public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
         """
+        if tool_format != "auto":
+            keep_tool_format(self.tokenizer, tool_format)
         host = own_address() if host is None else host
         if not api_keys and not is_loopback(host):
             api_keys = (secrets.token_urlsafe(32),)

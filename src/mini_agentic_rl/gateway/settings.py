@@ -15,8 +15,8 @@ class AnswerSettings(Settings):
     """Formats in which a model's replies are read and its history is written."""
 
     tool_format: ToolFormatName = "auto"
-    """Form in which tool calls are written; auto takes what the chat template writes, Hermes where that cannot be read
-    back."""
+    """Form in which tool calls are written; auto takes what an adapter was trained with, else what the chat template
+    writes, and Hermes where that cannot be read back; compact is then the form with the fewest tokens."""
     thinking: ThinkingName = "auto"
     """Earlier thoughts that the model is shown: `keep` all, `drop` all, `fork` (as the chat template does
     it); `off`: think tags are ordinary text; auto is fork for models that know think tags, off for others."""

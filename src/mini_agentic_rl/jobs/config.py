@@ -106,7 +106,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "warm_start.examples",
             "warm_start.learning_rate",
             "warm_start.batch_size",
-            "warm_start.endings",
             "warm_start.schedule",
         ),
         "Reinforcement learning": (

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..algorithm import EndedSessions, UseLearner, use_loop
 from ..files import one_writer
+from ..gateway import load_tokenizer
 from ..metrics import JsonlLogger
 from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ..rewards import RelativeJudge
@@ -58,6 +59,7 @@ async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, 
             loop=use_loop(**settings.loop.model_dump(exclude_unset=True)),
             learner=settings.learner,
             metrics=metrics,
+            tokenizer=load_tokenizer(serving["model"], adapter=serving["adapter"]),
         )
         try:
             await learner.resume()

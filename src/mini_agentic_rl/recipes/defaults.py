@@ -12,8 +12,10 @@ from ..datasets.episodes import EPISODES, REASONING_GYM, is_episodes, tokens_of_
 
 _SHORT_IMITATION: Final[Mapping[str, Any]] = {
     "loop.total_steps": 12,
+    "loop.tool_format": "auto",
     "lora.r": 8,
     "learner.learning_rate": 8e-4,
+    "learner.max_batch_tokens": 450,
     "warm_start.examples": 32,
     "warm_start.learning_rate": 1e-3,
     "warm_start.batch_size": 4,
@@ -23,9 +25,11 @@ _SHORT_IMITATION: Final[Mapping[str, Any]] = {
 
 _ARITHMETIC: Final[Mapping[str, Any]] = {
     "loop.total_steps": 6,
+    "loop.tool_format": "compact",
     "lora.r": 16,
     "learner.learning_rate": 2e-4,
-    "warm_start.examples": 1536,
+    "learner.max_batch_tokens": 650,
+    "warm_start.examples": 2048,
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 8,
     "warm_start.schedule": "linear",
@@ -33,10 +37,12 @@ _ARITHMETIC: Final[Mapping[str, Any]] = {
 """The math agent on generated arithmetic, the main job. To read stories that it has never seen, the model imitates many
 different ones first, where a few would teach the form of a call only; from there it is reinforced at a low rate that
 falls (a higher one, which suits a model that has just learnt the form, destroys what it has read), and shortly: of
-the two, a minute of imitation adds more here."""
+the two, a minute of imitation adds more here. Calls are written in few tokens, so that a minute holds half as many
+examples again."""
 
 _SQL: Final[Mapping[str, Any]] = {
     **_SHORT_IMITATION,
+    "loop.tool_format": "compact",
     "warm_start.examples": 192,
     "learner.max_batch_tokens": 1200,
 }
@@ -45,6 +51,7 @@ their prompt are about 1,000 tokens."""
 
 _EPISODES: Final[Mapping[str, Any]] = {
     **_SHORT_IMITATION,
+    "loop.tool_format": "compact",
     "learner.learning_rate": 4e-4,
     "warm_start.examples": 96,
     "warm_start.learning_rate": 2e-3,

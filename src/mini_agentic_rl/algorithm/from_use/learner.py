@@ -15,8 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from transformers import PreTrainedTokenizerBase
+
 from ...adapter import TrainedCalls
 from ...files import read_json
+from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...sessions import SessionRecord, UseFolder, metadata_with, read_record
@@ -57,6 +60,7 @@ class UseLearner:
         learner: the optimizer.
         learn: runs a job that learns; None takes the policy's own way.
         metrics: told of each step.
+        tokenizer: that of the model, written beside what is learnt where it says how calls are written.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class UseLearner:
         learner: LearnerSettings | None = None,
         learn: Learn | None = None,
         metrics: MetricsLogger | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.policy = policy
         self.store = store
@@ -83,6 +88,7 @@ class UseLearner:
         self._learner = policy.run(lambda: policy.learner(learner or LearnerSettings(), self._adapter))
         self._learn: Learn = learn or policy.learn_async
         self._metrics = metrics or MetricsLogger()
+        self._tokenizer = tokenizer
         self._waiting = WaitingSessions(self.baselines)
         self._seen_until = 0.0
 
@@ -214,6 +220,8 @@ class UseLearner:
 
     def _write(self, folder: Path, taken: Sequence[JudgedSession]) -> None:
         save_weights(self.policy.model, folder / "adapter", self._adapter)
+        if self._tokenizer is not None:
+            save_kept_tokenizer(self._tokenizer, folder)
         self._learner.save_state(folder / "optimizer.pt")
         waiting_since = self._waiting.since()
         state: dict[str, Any] = {

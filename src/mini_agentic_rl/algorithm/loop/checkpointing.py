@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ...gateway import save_kept_tokenizer
 from ...policy import Learner
 from ..base import ResultKind
 from .objective import Objective
@@ -99,6 +100,7 @@ class Checkpointing:
             save_adapters(folder, policy)
         else:
             policy.save(folder, first)
+        save_kept_tokenizer(self._run.served.tokenizer, folder)
 
     def _write_if_whole(self) -> bool:
         if self._run.policy.is_whole:
@@ -109,10 +111,11 @@ class Checkpointing:
 
     def _write(self) -> None:
         run = self._run
+
+        def write(folder: Path) -> None:
+            write_checkpoint(folder, run.policy, self._objective, run.progress, self._warm_up)
+            save_kept_tokenizer(run.served.tokenizer, folder)
+
         if self._kept is not None:
             best = best_of(run.progress.validation)
-            self._kept.save_checkpoint(
-                run.progress.step,
-                lambda folder: write_checkpoint(folder, run.policy, self._objective, run.progress, self._warm_up),
-                () if best is None else (best["step"],),
-            )
+            self._kept.save_checkpoint(run.progress.step, write, () if best is None else (best["step"],))

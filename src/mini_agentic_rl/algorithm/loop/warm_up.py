@@ -6,7 +6,6 @@ trains, so a system prompt that all examples share is computed once per batch.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -53,7 +52,7 @@ async def _warm_up_adapter(
     # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
     rows = tasks_of_step(run.settings.seed, size, 0, size)[-settings.examples :]
     conversations = warm_start.conversations([dataset[row] for row in rows])
-    trees = demonstration_trees(server.renderer, conversations, warm_start.tools, settings)
+    trees = _trees(server.renderer, conversations, warm_start.tools, settings.batch_size)
     taken = imitated.get(adapter, 0)
     if taken == len(trees):
         return
@@ -81,23 +80,15 @@ async def _warm_up_adapter(
     checkpointing.end_warm_up()
 
 
-def demonstration_trees(
-    renderer: ChatRenderer,
-    conversations: Sequence[Messages],
-    tools: Sequence[dict[str, Any]],
-    settings: WarmStartSettings,
+def _trees(
+    renderer: ChatRenderer, conversations: Sequence[Messages], tools: Sequence[dict[str, Any]], batch_size: int
 ) -> list[TokenTree]:
-    """Return one tree for each optimizer step, with `settings.batch_size` conversations in it, of which the share
-    `settings.endings` is whole."""
+    """Return one tree for each optimizer step, with `batch_size` conversations in it."""
     trees = []
-    for start in range(0, len(conversations), settings.batch_size):
+    for start in range(0, len(conversations), batch_size):
         tree = TokenTree()
-        for index, messages in enumerate(conversations[start : start + settings.batch_size]):
-            records = renderer.conversation_to_records(messages, tools)
-            # Drawn by place and not dealt out in turn: levels of difficulty take turns as well.
-            if len(records) > 1 and random.Random(start + index).random() >= settings.endings:
-                records = records[:-1]
-            for record in records:
+        for index, messages in enumerate(conversations[start : start + batch_size]):
+            for record in renderer.conversation_to_records(messages, tools):
                 tree.insert(record, index)
         trees.append(tree)
     return trees

@@ -43,8 +43,7 @@ class MiniLLMServer(AdmittingServer):
         api_keys: further bearer tokens that are accepted.
         limits: what is let in, and how much each rollout may use.
         default_adapter: adapter that `model_name` stands for; None is the base model alone.
-        tool_format: how tool calls are written; "auto" takes what the chat template writes, Hermes where that cannot be
-            read back.
+        tool_format: how tool calls are written; see `ChatRenderer`.
         thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
         sessions: keep sessions of agents in use in the store, under these settings; None keeps none.

@@ -14,3 +14,5 @@ from .thinking import ThoughtScanner as ThoughtScanner
 from .tokenizer import Decoder as Decoder
 from .tokenizer import Detokenizer as Detokenizer
 from .tokenizer import Tokenizer as Tokenizer
+from .tokenizer import keep_tool_format as keep_tool_format
+from .tokenizer import kept_tool_format as kept_tool_format

@@ -31,7 +31,7 @@ from .messages import (
 )
 from .template import ChatTemplate
 from .thinking import AnswerReader, ThinkingName, ThoughtScanner, all_tags
-from .tokenizer import Decoder, Tokenizer
+from .tokenizer import Decoder, Tokenizer, kept_tool_format
 
 
 class ChatRenderer:
@@ -39,8 +39,9 @@ class ChatRenderer:
 
     Args:
         tokenizer: a Hugging Face tokenizer. Without a chat template it gets ChatML.
-        tool_format: how tool calls are written; "auto" takes what the chat template writes, and Hermes where it writes
-            nothing that can be read back.
+        tool_format: how tool calls are written; "auto" takes what the tokenizer was saved with, else what the chat
+            template writes, and Hermes where it writes nothing that can be read back; with "compact" that is the format
+            with the fewest tokens.
         thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
         extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
     """
@@ -56,7 +57,8 @@ class ChatRenderer:
         _check("tool_format", tool_format, get_args(ToolFormatName))
         _check("thinking", thinking, get_args(ThinkingName))
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(tokenizer, tool_format, thinking)
+        chosen = kept_tool_format(tokenizer) if tool_format == "auto" else tool_format
+        self.template = ChatTemplate(tokenizer, chosen, thinking)
         self._content = Content(tokenizer, self.template.turns, all_tags())
         self.tool_format = self.template.tool_format
         """Writes and reads tool calls."""

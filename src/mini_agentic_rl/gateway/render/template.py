@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..tool_formats import FORMATS, Tool, ToolFormat, ToolFormatName, split_tool_calls
+from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, split_tool_calls
 from .messages import squashed, without_thought
 from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
 from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens
@@ -45,7 +45,7 @@ class ChatTemplate:
     Args:
         tokenizer: the tokenizer.
         tool_format: how tool calls are written; "auto" takes what the template itself writes, Hermes where it writes
-            nothing that can be read back.
+            nothing that can be read back; with "compact" that is the format with the fewest tokens.
         thinking: the policy asked for; "off" knows no think tags.
     """
 
@@ -155,14 +155,14 @@ class ChatTemplate:
         return _MARK in as_tool and as_tool != as_assistant
 
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool]:
-        wanted = [one for one in FORMATS if name in ("auto", one.name)]
+        wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
         shown = _MARK in self.try_([_USER], [_PROBE_TOOL])
         if shown and _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
             text = self._answer_text(_calling(_call()))
             written = [one for one in wanted if self._writes(one, text)]
             if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
                 return max(written, key=lambda one: len(one.forced_prefix("probe"))), True
-        return wanted[0], False
+        return next(one for one in wanted if name != "compact" or one.name == COMPACT), False
 
     def _writes(self, tool_format: ToolFormat, text: str) -> bool:
         """Return True if a text is the probe's call in this format: begun as it begins, and read by its scanner."""

