@@ -45,6 +45,20 @@ def test_while_learning_no_key_is_held_and_sequences_under_way_go_on_as_if_nothi
         torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=1e-5, rtol=0)
 
 
+def test_free_pages_go_back_between_sampling_and_learning_and_seldom_from_update_to_update(monkeypatch):
+    released = []
+    for module in ("policy", "kv_cache"):
+        monkeypatch.setattr(
+            f"mini_agentic_rl.policy.{module}.release_free_memory", lambda of=module: released.append(of)
+        )
+    with tiny_policy() as policy:
+        for _ in range(2):
+            sample_all(policy, [[1, 2, 3]], [SamplingParams(max_tokens=2)])
+            for _ in range(20):
+                policy.learn(lambda: None)
+    assert released == ["kv_cache", "policy", "policy"] * 2
+
+
 def _with_a_full_queue(policy, do):
     """Call `do` while the torch thread is busy and two requests wait."""
     busy, go_on = threading.Event(), threading.Event()

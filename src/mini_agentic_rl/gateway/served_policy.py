@@ -91,8 +91,8 @@ def _tokenizer_of_adapter(folder: str | Path) -> str | None:
 
 
 def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer beside the weights in a folder, each adapter's or the whole model's, where it says how calls are
-    written: that of the base does not."""
+    """Write a tokenizer beside the weights in a folder, each adapter's or the whole model's, where it says how calls
+    are written: that of the base does not."""
     if kept_tool_format(tokenizer) != "auto":
         for name in (ADAPTER_CONFIG, "config.json"):
             for found in folder.rglob(name):

@@ -36,8 +36,9 @@ With several ranks, ranks/ spreads both over processes that launch.py tells apar
 network_interface.py, rank_group.py adds up gradients, and shards.py keeps a part of the base on each.
 
 Both stand on attention.py, the seam to transformers, and compute with the threads that thread_count.py leaves them and
-the prepared products that product_caches.py lets a CPU keep; device_copies.py brings their numbers to a GPU. Attention,
-and what stands between products, runs in the C++ of kernels/ where that can be compiled.
+the prepared products that product_caches.py lets a CPU keep. free_memory.py hands back what is free between sampling
+and learning, and device_copies.py brings their numbers to a GPU. Attention, and what stands between products, runs in
+the C++ of kernels/ where that can be compiled.
 load.py and model_files.py turn a name into a `PolicyModel`, adapters.py adds and removes adapters of one,
 parameter_count.py counts its parameters, state_files.py writes the optimizer's state, and errors.py names what can go
 wrong on the way. memory_plan.py predicts what a run will hold in memory, rank_plan.py the same of

@@ -185,6 +185,11 @@ class Engine:
             self._pool.release()
 
     @property
+    def holds_cache(self) -> bool:
+        """True from the first forward pass on until the cache's memory is given back."""
+        return self._pool.allocated
+
+    @property
     def sampled_tokens(self) -> int:
         """Tokens sampled so far, wherever its requests are sampled."""
         return self.counters.sampled_tokens

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .free_memory import release_free_memory
+
 Root = tuple[str, int]
 Key = tuple[int, tuple[int, ...]]
 
@@ -53,8 +55,9 @@ class KVPool:
         return self.keys.numel() > 0
 
     def allocate(self) -> None:
-        """Take the memory, unless it is there."""
+        """Take the memory, unless it is there; what learning has left free goes back before."""
         if not self.allocated:
+            release_free_memory()
             self.keys = _zeros(self._shape, self._dtype, self.device)
             self.values = _zeros(self._shape, self._dtype, self.device)
 

@@ -7,19 +7,18 @@ afterwards invalidates what was cached with older ones: that turn-taking happens
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
-import platform
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from .engine import Engine, EngineCounters
+from .free_memory import release_free_memory
 from .learner import Learner
 from .load import load_model, load_weights, save_weights
 from .model import DEFAULT_ADAPTER, PolicyModel
@@ -31,6 +30,9 @@ from .torch_thread import TorchThread
 from .value_learner import ValueLearner
 
 T = TypeVar("T")
+
+_RELEASE_EVERY: Final = 16
+"""Learning turns in a row from one release of the heap's free pages to the next."""
 
 
 class Policy:
@@ -57,6 +59,8 @@ class Policy:
         self._turns = SharedTurns(model, self.engine, self._see_weights, self._thread)
         self._seen = dict(model.versions)
         """Version of each adapter that the engine knows of."""
+        self._learnt_in_a_row = 0
+        """Learning turns since the last one before which anything was sampled."""
         self.is_whole = True
         """False once a learning turn has failed: its steps may be half done, and its weights belong to no step."""
 
@@ -203,9 +207,12 @@ class Policy:
                     return job()
                 finally:
                     self._see_weights()
+                    release_free_memory()
+        self._learnt_in_a_row = 0 if self.engine.holds_cache else self._learnt_in_a_row + 1
         self.engine.release_cache()
         self.model.unpack()
-        release_free_memory()
+        if self._learnt_in_a_row % _RELEASE_EVERY == 0:
+            release_free_memory()
         return self._turn(job)
 
     def _turn(self, job: Callable[[], T]) -> T:
@@ -222,14 +229,3 @@ class Policy:
         changed = [adapter for adapter, version in self.model.versions.items() if self._seen.get(adapter) != version]
         for adapter in changed:
             self.weights_changed(adapter)
-        if changed:
-            release_free_memory()
-
-
-def release_free_memory() -> None:
-    """Hand the heap's free pages back to the system; without glibc do nothing.
-
-    glibc keeps them otherwise, and buffers of ever different sizes make the heap grow by gigabytes over a run.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
