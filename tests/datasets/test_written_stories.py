@@ -40,6 +40,16 @@ def test_prices_have_two_decimal_places_and_steps_are_kept() -> None:
     assert {count for _, count in drawn} == {20, 30, 40, 50, 60}
 
 
+def test_what_is_counted_comes_out_whole_beside_prices() -> None:
+    (story,) = parse(
+        "== a/b*c | a 40-99, b 3-9, c 1.05-4.95 | Fill boxes.\n{a} eggs, {b} to a box, {c} a box?\n", "x.txt"
+    )
+    drawn = [story.draw(random.Random(seed)) for seed in range(100)]
+    assert all(eggs % size == 0 for eggs, size, _ in drawn)
+    (story,) = parse("== a/b | a 4.00-99.00, b 1.05-4.95 | Divide.\n{a} dollars at {b} each: how many?\n", "x.txt")
+    assert all(paid % price == 0 for paid, price in (story.draw(random.Random(seed)) for seed in range(20)))
+
+
 def test_a_number_that_the_answer_does_not_need_is_told_and_is_no_operand() -> None:
     (story,) = parse(
         "== a+b | a 11-98, b 11-98, c 3-9 | Add.\nAt {c}, {name} had {a}, then {b} more. How many?\n", "x.txt"

@@ -7,8 +7,8 @@ and its wordings follow, one a line. Lines that begin with "#" are comments:
     {name} buys {a} pens for {b} dollars each and a bag for {c} dollars. What is to be paid?
 
 Numbers are drawn between their bounds, both included, in steps of 1, of 0.01 for a price, or of what stands behind
-"by", until each operation gives a number above 1 that can be written: a whole one, or where a price is in it one of at
-most two decimal places.
+"by", until each operation gives a number above 1 that can be written: a whole one, or of money one of at most two
+decimal places.
 """
 
 from __future__ import annotations
@@ -90,15 +90,31 @@ class FittingNumbers:
 
     def _fit(self, drawn: Sequence[Operand]) -> bool:
         given = {one.letter: Fraction(number) for one, number in zip(self.ranges, drawn, strict=True)}
-        places = 100 if any(one.is_price for one in self.ranges) else 1
         try:
-            return all(value > 1 and (value * places).denominator == 1 for value in results(self._steps, named=given))
+            found = results(self._steps, named=given)
         except ZeroDivisionError:
             return False
+        return all(
+            value > 1 and (value * (100 if amount else 1)).denominator == 1
+            for value, amount in zip(found, self._amounts, strict=True)
+        )
 
     @cached_property
     def _steps(self) -> list[Operation]:
         return operations(self.expression)
+
+    @cached_property
+    def _amounts(self) -> list[bool]:
+        """For each operation True if it gives an amount of money, in which there may be cents."""
+        prices = {one.letter: one.is_price for one in self.ranges}
+        found: list[bool] = []
+        for step in self._steps:
+            left, right = (
+                found[side] if isinstance(side, int) else prices.get(str(side), False)
+                for side in (step.left, step.right)
+            )
+            found.append(left and not right if step.symbol == "/" else left or right)
+        return found
 
 
 def read_written() -> tuple[Story, ...]:
