@@ -99,3 +99,11 @@ def test_every_written_kind_gives_an_answer_that_the_calculator_gives() -> None:
     for story in read_written():
         problem = story.tell(random.Random(5), random.Random(7))
         assert re.fullmatch(r"\d+(\.\d{1,2})?", calculate(problem.expression)), problem.question
+
+
+def test_one_of_the_things_of_a_kind_is_told() -> None:
+    (story,) = parse("== a+b | a 11-98, b 11-98 | Add. | things: pens, tin soldiers\n{a} {item} and {b}?\n", "x.txt")
+    told = {story.tell(random.Random(seed), random.Random(seed)).question.split(" ", 1)[1][:4] for seed in range(30)}
+    assert told == {"pens", "tin "}
+    with pytest.raises(ValueError, match="wording"):
+        list(parse("== a+b | a 11-98, b 11-98 | Add.\n{a} {item} and {b}?\n", "x.txt"))

@@ -66,7 +66,7 @@ def test_what_is_printed_is_what_would_be_trained_with(arguments, tmp_path):
 
 def test_each_recipe_has_its_own_defaults():
     math, guess, sql = (yaml.safe_load(_printed("--agent", agent)) for agent in ("math", "guess", "sql"))
-    assert [one["sft_examples"] for one in (math, guess, sql)] == [1536, 96, 192]
+    assert [one["sft_examples"] for one in (math, guess, sql)] == [2048, 96, 192]
     assert [one["max_batch_tokens"] for one in (math, guess)] != [sql["max_batch_tokens"]] * 2
     assert guess["output_dir"] == "outputs/guess-agent"
 

@@ -37,8 +37,8 @@ _ARITHMETIC: Final[Mapping[str, Any]] = {
 """The math agent on generated arithmetic, the main job. To read stories that it has never seen, the model imitates many
 different ones first, where a few would teach the form of a call only; from there it is reinforced at a low rate that
 falls (a higher one, which suits a model that has just learnt the form, destroys what it has read), and shortly: of
-the two, a minute of imitation adds more here. Calls are written in few tokens, so that a minute holds half as many
-examples again."""
+the two, a minute of imitation adds more here. Calls are written in few tokens, so that a minute holds a third more
+examples."""
 
 _SQL: Final[Mapping[str, Any]] = {
     **_SHORT_IMITATION,

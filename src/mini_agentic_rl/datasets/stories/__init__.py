@@ -1,15 +1,13 @@
 """The stories of the arithmetic problems, made by a grammar and written as a whole, and those that measure transfer.
 
-A problem is told by a `compose`d story (`grammar`, set in the `scenes`), or by a `Story` that was written as a whole
-(`counting`, `comparing`, and thousands as text in `written/`). Those of `transfer` are never trained on.
+A problem is told by a `compose`d story (`grammar`, set in the `scenes`), or by a `Story` that was written as a whole:
+thousands stand as text in `texts/`. Those of `transfer` are never trained on.
 """
 
 from __future__ import annotations
 
 import random
 
-from .comparing import COMPARING
-from .counting import COUNTING
 from .grammar import compose
 from .problem import Operand, Problem
 from .templates import Story
@@ -20,7 +18,7 @@ __all__ = ["LEVELS", "STORIES", "TRANSFER", "Operand", "Problem", "Story", "draw
 
 LEVELS: tuple[int, ...] = (1, 2, 3, 4)
 """Numbers of operations."""
-STORIES: tuple[Story, ...] = COUNTING + COMPARING + read_written()
+STORIES: tuple[Story, ...] = read_written()
 _WRITTEN = {level: [story for story in STORIES for _ in story.phrasings if story.level == level] for level in LEVELS}
 """A level's written stories, each as often as it has phrasings, so that all phrasings are told equally often."""
 _UNSEEN = {level: [story for story in TRANSFER if story.level == level] for level in LEVELS}

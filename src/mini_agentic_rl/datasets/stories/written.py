@@ -1,10 +1,10 @@
-"""Stories that are kept as text, in the files of `written/`: to add some, add lines there.
+"""Stories that are kept as text, in the files of `texts/`: to add some, add lines there.
 
-A file holds kinds of problems. Each begins with a line of what is computed, from which numbers, and the plan in words,
-and its wordings follow, one a line. Lines that begin with "#" are comments:
+A file holds kinds of problems. Each begins with a line of what is computed, from which numbers, the plan in words, and
+perhaps things of which one is told, and its wordings follow, one a line. Lines that begin with "#" are comments:
 
-    == a*b+c | a 12-98, b 1.05-9.95, c 120-960 by 10 | Multiply, then add the rest.
-    {name} buys {a} pens for {b} dollars each and a bag for {c} dollars. What is to be paid?
+    == a*b+c | a 12-98, b 1.05-9.95, c 120-960 by 10 | Multiply, then add the rest. | things: pens, brushes
+    {name} buys {a} {item} for {b} dollars each and a bag for {c} dollars. What is to be paid?
 
 Numbers are drawn between their bounds, both included, in steps of 1, of 0.01 for a price, or of what stands behind
 "by", until each operation gives a number above 1 that can be written: a whole one, or of money one of at most two
@@ -24,9 +24,9 @@ from importlib.resources import files
 
 from ..worked import Operation, operations, results
 from .problem import Operand
-from .templates import Story, told
+from .templates import Story
 
-_KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+)")
+_KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+?)(?: *\| things: ([^|]+))?")
 _RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")
 _FIELD = re.compile(r"{([^{}]*)}")
 _LETTER = re.compile(r"[a-e]")
@@ -118,8 +118,8 @@ class FittingNumbers:
 
 
 def read_written() -> tuple[Story, ...]:
-    """Return all stories of `written/`, file after file by name."""
-    texts = sorted(files(__package__).joinpath("written").iterdir(), key=lambda one: one.name)
+    """Return all stories of `texts/`, file after file by name."""
+    texts = sorted(files(__package__).joinpath("texts").iterdir(), key=lambda one: one.name)
     return tuple(story for text in texts for story in parse(text.read_text(encoding="utf-8"), text.name))
 
 
@@ -152,19 +152,22 @@ def _checked(wording: str, kind: re.Match[str] | None) -> str:
     if kind is None:
         raise ValueError("a wording stands below the line of its kind")
     wanted = {one.letter for one in _ranges(kind[2])}
-    told = set(_FIELD.findall(wording)) - {"name", "other"}
+    told = set(_FIELD.findall(wording)) - ({"name", "other"} if kind[4] is None else {"name", "other", "item"})
     if told != wanted:
         raise ValueError(f"the wording has {sorted(told)}, its kind {sorted(wanted)}")
     return wording
 
 
 def _story(kind: re.Match[str], wordings: Sequence[str]) -> Story:
-    expression, ranges, thought = kind.groups()
+    expression, ranges, thought, things = kind.groups()
     ranges_of = _ranges(ranges)
     if not wordings or not set(_LETTER.findall(expression)) <= {one.letter for one in ranges_of}:
         raise ValueError(f"{expression!r} lacks wordings, or ranges of its numbers")
     draw = FittingNumbers(expression, ranges_of)
-    return told(draw, _LETTER.sub(lambda letter: f"{{{letter[0]}}}", expression), thought.strip(), *wordings)
+    items = tuple(one.strip() for one in (things or "").split(","))
+    return Story(
+        tuple(wordings), items, draw, _LETTER.sub(lambda letter: f"{{{letter[0]}}}", expression), thought.strip()
+    )
 
 
 def _ranges(text: str) -> tuple[NumberRange, ...]:
