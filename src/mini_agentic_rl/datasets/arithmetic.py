@@ -9,17 +9,20 @@ the beginning of a larger one.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
 from ..rewards import plain_number
 from .rows import DatasetError, Row, Split, TaskRows, check_split, digest, split_of
-from .stories import LEVELS, Operand, Problem, draw_problem
+from .stories import LEVELS, Problem, draw_problem
 from .worked import operations, results
 
 TRANSFER = "transfer"
 """The split of stories that are never trained on."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _MAX_DRAWS = 1000
 """Draws for one row before the levels asked for are taken to be used up."""
@@ -53,9 +56,9 @@ class ArithmeticDataset(TaskRows):
         super().__init__([dict(row) for row in _rows(self.split, size, seed, levels)])
 
 
-def split_of_operands(operands: Sequence[Operand]) -> Split:
-    """Return the split that problems with these operands belong to, in whatever order the operands appear."""
-    return split_of(" ".join(sorted(map(str, operands))))
+def split_of_operands(expression: str) -> Split:
+    """Return the split that problems whose expression has these numbers belong to, in whatever order they appear."""
+    return split_of(" ".join(sorted(_NUMBER.findall(expression))))
 
 
 @lru_cache(maxsize=8)
@@ -99,6 +102,6 @@ def _tell(rng: random.Random, level: int, split: str, used: set[str]) -> Problem
         if split != TRANSFER and split_of(problem.story) != split:
             return None
         numbers_of = "test" if split == TRANSFER else split
-        if split_of_operands(problem.operands) == numbers_of and problem.question not in used:
+        if split_of_operands(problem.expression) == numbers_of and problem.question not in used:
             return problem
     return None

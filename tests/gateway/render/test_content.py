@@ -26,6 +26,7 @@ class Foreign:
 
     def __init__(self, inner):
         self._inner = inner
+        self.init_kwargs = inner.init_kwargs
         self.chat_template, self.eos_token, self.eos_token_id = inner.chat_template, inner.eos_token, inner.eos_token_id
 
     @property

@@ -106,7 +106,7 @@ def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cu
 
 
 def test_every_format_can_be_chosen_by_its_name():
-    assert {tool_format.name for tool_format in FORMATS} == {*get_args(ToolFormatName)} - {"auto"}
+    assert {tool_format.name for tool_format in FORMATS} == {*get_args(ToolFormatName)} - {"auto", "compact"}
 
 
 @pytest.mark.parametrize("text", HERMES_TEXTS)
@@ -324,3 +324,9 @@ def test_text_is_given_out_before_a_call_is_complete():
 def test_an_object_that_cannot_be_a_call_is_given_out_at_once(tool_format):
     scanner = tool_format.scanner()
     assert "".join(scanner.feed('{"answer": ')) == '{"answer":'
+
+
+def test_an_argument_that_python_would_read_under_another_name_is_quoted():
+    written = PythonicFormat().format_call("f", {"ª": 1, "b": 2})
+    assert written == '[f(**{"ª": 1, "b": 2})]'
+    assert [call.arguments for call in split_tool_calls(PythonicFormat(), written)[1]] == ['{"ª": 1, "b": 2}']

@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 
 from .grammar import compose
-from .problem import Operand, Problem
+from .problem import Problem
 from .templates import Story
 from .transfer import TRANSFER
 from .written import read_written
 
-__all__ = ["LEVELS", "STORIES", "TRANSFER", "Operand", "Problem", "Story", "draw_problem"]
+__all__ = ["LEVELS", "STORIES", "TRANSFER", "Problem", "Story", "draw_problem"]
 
 LEVELS: tuple[int, ...] = (1, 2, 3, 4)
 """Numbers of operations."""

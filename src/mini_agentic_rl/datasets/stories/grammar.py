@@ -71,7 +71,6 @@ class _Draft:
         self.name, self.other = words.sample(NAMES, 2)
         self.story: list[str] = []
         self.clauses: list[str] = []
-        self.operands: list[int] = []
         self.plan: list[str] = []
         self.amount = 0
         self.expression = ""
@@ -84,7 +83,6 @@ class _Draft:
     def say(self, clause: str, **numbers: int) -> str:
         """Return a clause with its words and numbers."""
         self.story.append(clause)
-        self.operands += numbers.values()
         return clause.format(n=self.name, o=self.other, i=self.item, **numbers)
 
     def tell(self, clause: str, **numbers: int) -> None:
@@ -155,7 +153,6 @@ def compose(words: random.Random, numbers: random.Random, level: int) -> Problem
         story=" | ".join((*draft.story, shape.ending)),
         question=text,
         expression=draft.expression,
-        operands=tuple(draft.operands),
         level=level,
         thought=_plan(draft.plan),
     )

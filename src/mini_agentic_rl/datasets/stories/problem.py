@@ -32,8 +32,6 @@ class Problem:
     question: str
     expression: str
     """Expression whose value is the answer, as a calculator takes it."""
-    operands: tuple[Operand, ...]
-    """The numbers of the expression that the question states in digits."""
     level: int
     """The number of operations."""
     thought: str

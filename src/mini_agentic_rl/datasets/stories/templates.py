@@ -43,11 +43,9 @@ class Story:
         """Return the story with a phrasing, names and things drawn from `words`, and with numbers."""
         phrasing, item = words.choice(self.phrasings), words.choice(self.items)
         name, other = words.sample(NAMES, 2)
-        operands = self.draw(numbers)
-        values = dict(zip("abcde", operands, strict=False))
+        values = dict(zip("abcde", self.draw(numbers), strict=False))
         question = phrasing.format(name=name, other=other, item=item, **values)
-        used = tuple(number for letter, number in values.items() if f"{{{letter}}}" in self.expression)
-        return Problem(phrasing, question, self.expression.format(**values), used, self.level, self.thought)
+        return Problem(phrasing, question, self.expression.format(**values), self.level, self.thought)
 
 
 def told(draw: Draw, expression: str, thought: str, *phrasings: str) -> Story:

@@ -11,6 +11,7 @@ import ast
 import json
 import keyword
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,9 +57,14 @@ class PythonicFormat:
 def _arguments(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         return str(arguments)
-    if all(name.isidentifier() and not keyword.iskeyword(name) for name in arguments):
+    if all(map(_stands_alone, arguments)):
         return ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
     return f"**{_literal(arguments)}"
+
+
+def _stands_alone(name: str) -> bool:
+    """Return True if an argument's name can be written without quotes: Python reads names in their compatible form."""
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _literal(value: Any) -> str:
