@@ -6,15 +6,19 @@ it, also one that was started later, and nothing is left behind by a process tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 WORKER = "mini_agentic_rl.rl_training_tool.worker"
+_NAMED_SECONDS: Final = 5.0
 
 
 def start_worker(folder: Path, job: bytes, log: Path) -> subprocess.Popen[bytes]:
@@ -38,7 +42,17 @@ def start_worker(folder: Path, job: bytes, log: Path) -> subprocess.Popen[bytes]
             pipe.write(job)
     except BrokenPipeError:  # it has ended already: its log says why
         pass
+    _wait_for_command_line(process.pid)
     return process
+
+
+def _wait_for_command_line(pid: int) -> None:
+    """Wait until the system shows by what a training is known: for a moment after its start it may show nothing, and
+    whoever looked then would take the training for failed."""
+    end = time.monotonic() + _NAMED_SECONDS
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        while WORKER not in psutil.Process(pid).cmdline() and time.monotonic() < end:
+            time.sleep(0.005)
 
 
 def running(root: Path) -> dict[Path, psutil.Process]:
