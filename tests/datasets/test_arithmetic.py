@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.calculator import calculate
 from mini_agentic_rl.datasets import ArithmeticDataset, DatasetError, split_overlap
-from mini_agentic_rl.datasets.arithmetic import split_of_operands
+from mini_agentic_rl.datasets.arithmetic import split_of_calculation
 from mini_agentic_rl.datasets.stories import LEVELS, STORIES, TRANSFER, Story
 from mini_agentic_rl.datasets.stories.grammar import shapes_of
 from mini_agentic_rl.datasets.stories.scenes import ASIDES, SCENES
@@ -57,7 +57,7 @@ def test_a_written_story_has_an_answer_that_can_be_written_whatever_its_numbers(
 
 
 def test_the_order_of_the_operands_does_not_decide_the_split() -> None:
-    assert split_of_operands("12*345") == split_of_operands("345/12")
+    assert split_of_calculation("12*345") == split_of_calculation("345/12")
 
 
 def test_equal_arguments_give_equal_rows_and_smaller_sets_begin_larger_ones() -> None:

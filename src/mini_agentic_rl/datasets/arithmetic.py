@@ -1,15 +1,14 @@
 """Arithmetic word problems, generated: too large for a small model's head, easy with a calculator.
 
-A problem is in a split where a hash of its operands and a hash of its story both name it, whatever the seed and the
-size: no two splits share a calculation, nor a story with other numbers. The split `transfer` has stories, wordings and
-operations that no other split has. The same arguments give the same rows on every machine, and a smaller data set is
-the beginning of a larger one.
+A problem is in a split where a hash of its expression's numbers and a hash of its story both name it, whatever the seed
+and the size: no two splits share a calculation, nor a story with other numbers. The split `transfer` has stories,
+wordings and operations that no other split has. The same arguments give the same rows on every machine, and a smaller
+data set is the beginning of a larger one.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -17,12 +16,10 @@ from typing import Literal
 from ..rewards import plain_number
 from .rows import DatasetError, Row, Split, TaskRows, check_split, digest, split_of
 from .stories import LEVELS, Problem, draw_problem
-from .worked import operations, results
+from .worked import NUMBER, operations, results
 
 TRANSFER = "transfer"
 """The split of stories that are never trained on."""
-
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _MAX_DRAWS = 1000
 """Draws for one row before the levels asked for are taken to be used up."""
@@ -56,9 +53,9 @@ class ArithmeticDataset(TaskRows):
         super().__init__([dict(row) for row in _rows(self.split, size, seed, levels)])
 
 
-def split_of_operands(expression: str) -> Split:
+def split_of_calculation(expression: str) -> Split:
     """Return the split that problems whose expression has these numbers belong to, in whatever order they appear."""
-    return split_of(" ".join(sorted(_NUMBER.findall(expression))))
+    return split_of(" ".join(sorted(NUMBER.findall(expression))))
 
 
 @lru_cache(maxsize=8)
@@ -102,6 +99,6 @@ def _tell(rng: random.Random, level: int, split: str, used: set[str]) -> Problem
         if split != TRANSFER and split_of(problem.story) != split:
             return None
         numbers_of = "test" if split == TRANSFER else split
-        if split_of_operands(problem.expression) == numbers_of and problem.question not in used:
+        if split_of_calculation(problem.expression) == numbers_of and problem.question not in used:
             return problem
     return None

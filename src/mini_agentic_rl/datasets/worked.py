@@ -21,7 +21,7 @@ _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "/": operator.truediv,
 }
 _MARK = re.compile(r"<<[^<>]*>>")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ def as_told(steps: Sequence[Operation], question: str) -> list[Operation]:
 
     Which side comes first changes no result, and is nothing that a model could learn where it is chosen freely.
     """
+    # From the back, so that of a number that is told twice the first place stays.
     place: dict[Fraction | str, int] = {
-        Fraction(found[0]): found.start() for found in reversed(list(_NUMBER.finditer(question)))
+        Fraction(found[0]): found.start() for found in reversed(list(NUMBER.finditer(question)))
     }
 
     def order(side: Fraction | int | str) -> int:
