@@ -56,3 +56,14 @@ def test_what_a_run_has_trained_is_served_in_its_form(tiny_folder, tmp_path, cho
 )
 def test_agents_of_ours_are_trained_in_the_shortest_form_and_others_in_what_they_know(given, form: str) -> None:
     assert TrainConfig(**given).completed().loop.tool_format == form
+
+
+@pytest.mark.parametrize("agent", ["math", "sql", "units"])
+def test_an_adapter_that_is_trained_on_goes_on_in_the_form_it_was_taught(agent: str, tmp_path) -> None:
+    """An agent that writes Hermes is not made to begin anew with compact calls because these are the default."""
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    for model in (tmp_path, tmp_path / "adapter"):
+        assert TrainConfig(agent=agent, model=str(model)).completed().loop.tool_format == "auto"
+        given = TrainConfig(agent=agent, model=str(model), tool_format="compact")
+        assert given.completed().loop.tool_format == "compact"

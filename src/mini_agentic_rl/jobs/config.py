@@ -14,7 +14,7 @@ from ..config import JsonSettings
 from ..execution import RaySettings
 from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
-from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings, adapter_folder
 from ..recipes import ENV, tokens_of_call, training_defaults
 from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
@@ -309,14 +309,18 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     """Return the configuration with what the agent or the data set decides where nothing was given.
 
     `agent=sql` has the configuration of `train-sql`. An agent with tasks of its own has these, and the other way round.
+    An adapter that is trained on goes on writing its calls as it was taught to.
 
     Raises:
         UserError: agent and data set do not belong together.
     """
+    if config.tasks.agent == "sql" and not isinstance(config, SqlTrainConfig):
+        config = SqlTrainConfig(**config.model_dump(exclude_unset=True))
+    own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
+    if own_form and config.loop.tool_format != "auto":
+        config = config.changed(loop={"tool_format": "auto"})
     if isinstance(config, SqlTrainConfig):
         return config
-    if config.tasks.agent == "sql":
-        return SqlTrainConfig(**config.model_dump(exclude_unset=True))
     tasks = matching_tasks(config.tasks)
     changes: dict[str, Any] = {}
     if tasks != config.tasks:
