@@ -149,6 +149,15 @@ def test_a_question_that_comes_twice_is_two_problems(tmp_path):
     assert (found["comparisons"][0]["problems"], found["comparisons"][0]["better"]) == (2, 1)
 
 
+def test_a_run_is_compared_by_its_own_held_out_tasks_where_transfer_was_measured_beside(tmp_path):
+    """The measurement of strange stories comes last in a run, and one of the run before it has no task of them."""
+    both = [_row("q", True), _row("strange", False, evaluation="after RL, transfer")]
+    run = _folder(tmp_path / "run", [_row("q", False, evaluation="after SFT"), *both])
+    assert load_run(run).evaluation == "after RL"
+    assert load_run(f"{run}:after RL, transfer").evaluation == "after RL, transfer"
+    assert load_run(_folder(tmp_path / "transfer alone", both[1:])).evaluation == "after RL, transfer"
+
+
 def test_the_command_compares_a_run_with_itself_before_and_a_file_of_eval(tmp_path):
     rows = [_row(f"q{n}", False, evaluation="before") for n in range(12)] + [_row(f"q{n}", n > 1) for n in range(12)]
     folder = _folder(tmp_path / "run", rows)

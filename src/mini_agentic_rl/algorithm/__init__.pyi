@@ -1,3 +1,4 @@
+from .answers import OF_TRANSFER as OF_TRANSFER
 from .answers import answer_rows as answer_rows
 from .apo import APO as APO
 from .apo import APOSettings as APOSettings

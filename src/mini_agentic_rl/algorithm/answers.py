@@ -26,6 +26,8 @@ from .rollouts import Evaluation, FinishedRollout
 
 LENIENT: Final = "lenient"
 """Name of the component of a reward that is the lenient check, where an agent gives one."""
+OF_TRANSFER: Final = ", transfer"
+"""Ending of the name of a measurement on the split `transfer`, made beside one on the held-out tasks."""
 MAX_ANSWER: Final = 4000
 """Characters of an answer that are kept, from its end."""
 

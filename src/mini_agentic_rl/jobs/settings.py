@@ -145,7 +145,8 @@ class CompareSettings(JsonSettings):
     """Folders of runs, or files that `eval --output` wrote, the one to compare with first. FOLDER:NAME takes the
     measurement NAME of a run, as "outputs/mine:before"."""
     evaluation: str | None = None
-    """Measurement to take of every run, as "after RL"; by default the last of each."""
+    """Measurement to take of every run, as "after RL"; by default the last of each on its own held-out tasks, not on
+    those of `transfer`."""
 
 
 class ChatSettings(AdaptedModelSettings):

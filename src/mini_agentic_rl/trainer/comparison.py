@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..algorithm import OF_TRANSFER
 from ..errors import UserError
 from ..files import read_json
 from .evaluations import CHECKS, AnswerRows, Check, by_evaluation, is_checked, read_answers, shares
@@ -32,7 +33,8 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
 
     Args:
         spec: the path; with ":NAME" behind it, that measurement.
-        evaluation: the measurement where the path names none; None takes the last.
+        evaluation: the measurement where the path names none; None takes the last, not counting those of the
+            split `transfer` where there are others.
 
     Raises:
         UserError: there is no such path or measurement, or it kept no answers.
@@ -46,10 +48,16 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
     found = by_evaluation(_answers(path))
     if not found:
         raise UserError(f"{path} kept no answers: measure it again, by `eval --output FILE`")
-    name = next(reversed(found)) if wanted is None else wanted
+    name = _last(found) if wanted is None else wanted
     if name not in found:
         raise UserError(f"{path} has no measurement {name!r}: it has {', '.join(map(repr, found))}")
     return MeasuredRun(spec, name, found[name])
+
+
+def _last(evaluations: Collection[str]) -> str:
+    """Return the name of the last measurement: of those made together the one on the run's own held-out tasks."""
+    own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
+    return (own or list(evaluations))[-1]
 
 
 def _answers(path: Path) -> AnswerRows:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ...types import Dataset
-from ..answers import answer_rows
+from ..answers import OF_TRANSFER, answer_rows
 from ..measure import evaluate
 from ..rollouts import Evaluation
 from .checkpointing import Checkpointing
@@ -34,7 +34,7 @@ class Measuring:
             found = await self._measure_tasks(name, run.val_dataset, run.settings.eval_size)
             run.log({"accuracy": found.accuracy})
         if run.algorithm.transfer is not None and name in (FIRST, LAST):
-            found = await self._measure_tasks(f"{name}, transfer", run.algorithm.transfer, None)
+            found = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.algorithm.transfer, None)
             run.log({"transfer/accuracy": found.accuracy})
 
     async def measure_between(self) -> None:
