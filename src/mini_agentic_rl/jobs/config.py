@@ -316,6 +316,7 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     """
     if config.tasks.agent == "sql" and not isinstance(config, SqlTrainConfig):
         config = SqlTrainConfig(**config.model_dump(exclude_unset=True))
+    # The tokenizer beside an adapter says its form, and `auto` asks it: a default of the agent is for a new adapter.
     own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
     if own_form and config.loop.tool_format != "auto":
         config = config.changed(loop={"tool_format": "auto"})

@@ -55,7 +55,7 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
 
 
 def _last(evaluations: Collection[str]) -> str:
-    """Return the name of the last measurement: of those made together the one on the run's own held-out tasks."""
+    """Return the last measurement on the run's own held-out tasks, or the last of all where there is none on them."""
     own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
     return (own or list(evaluations))[-1]
 
