@@ -156,6 +156,21 @@ def test_countdown_rewards_the_target_and_a_little_a_valid_try() -> None:
         assert score("countdown", task, says(bad))["reward"] == 0.0
 
 
+def test_countdown_takes_an_expression_in_any_form_leniently_and_never_the_target_alone() -> None:
+    task = {"numbers": [3, 7, 12], "target": 33}
+    for text in ("It is 3*7+12 = 33.", "Answer: 3*7+12\nDone.", "Answer: 3\nAnswer: (3*7) + 12"):
+        assert score("countdown", task, says(text))["lenient"] == 1.0
+    for text in ("The answer is 33.", "Answer: 33", "3*7+12 = 33, or 12+7", ""):
+        assert score("countdown", task, says(text))["lenient"] == 0.0
+
+
+def test_wordle_takes_the_word_in_any_form_leniently() -> None:
+    task = {"answer": "crane", "words": ["crane", "grape"], "tries": 1}
+    for text, strict, lenient in (("Guess: crane", 1, 1), ("It must be Crane.", 0, 1), ("crane or grape", 0, 0)):
+        scores = score("wordle", task, says(text))
+        assert (scores["reward"], scores["lenient"]) == (strict, lenient)
+
+
 def test_guessing_narrows_the_range_and_costs_a_guess_where_it_is_none() -> None:
     task = {"answer": "6", "low": 1, "high": 7, "tries": 3}
     game = find_episodes("guess").start(task)

@@ -7,7 +7,8 @@ Two runs are compared problem by problem by these rows (`trainer.comparison`), s
     sample            number of the try at the problem, from 0
     reward            the final reward; 0 of a rollout that failed or had none
     correct           the strict check: the reward is 1 or more, whatever form of answer it asks for
-    lenient           the answer is right in whatever form: see `lenient_check`; null where the task says none
+    lenient           the answer is right in whatever form: by the strict check or `lenient_check`; null where the
+                      task says none
     components        the final reward by its names, where it has several
     answer            the text of the last message; null where there is none
     failed            why there was nothing to measure; null where there was
@@ -76,6 +77,10 @@ def _row(evaluation: Evaluation, step: int, index: int, finished: FinishedRollou
     number, sample = divmod(index, evaluation.samples)
     components = dict(finished.dimensions) if finished.unscored is None else {}
     answer = last_text(finished)
+    correct = reward >= 1.0
+    lenient = lenient_check(task, answer, components)
+    if correct and lenient is not None:
+        lenient = True  # a scorer may take other answers than the one that the task knows
     return {
         "evaluation": evaluation.name,
         "step": step,
@@ -83,8 +88,8 @@ def _row(evaluation: Evaluation, step: int, index: int, finished: FinishedRollou
         "hash": question_hash(task),
         "sample": sample,
         "reward": reward,
-        "correct": reward >= 1.0,
-        "lenient": lenient_check(task, answer, components),
+        "correct": correct,
+        "lenient": lenient,
         "components": components if len(components) > 1 else {},
         "answer": None if answer is None else answer[-MAX_ANSWER:],
         "failed": finished.unscored,

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import operator
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final
 
+from ...rewards import message_text
 from ..messages import Message, assistant
 from ..rows import Row
 from .episode import TRANSFER, Episode, Episodes, belongs, field_of
@@ -38,7 +40,8 @@ _OPERATIONS: Final[Mapping[str, Callable[[Fraction, Fraction], Fraction]]] = {
     "/": operator.truediv,
 }
 _SYMBOLS: Final[Mapping[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-_CHARACTERS: Final = frozenset("0123456789+-*/() ")
+_CHARACTERS: Final = "0123456789+-*/() "
+_EXPRESSION: Final = re.compile(f"[{re.escape(_CHARACTERS)}]+")
 _MAX_LENGTH: Final = 100
 
 
@@ -47,7 +50,7 @@ def value_of(expression: str, numbers: Sequence[int]) -> Fraction | None:
 
     None where it is no such expression, divides by zero, or is longer than 100 characters.
     """
-    if len(expression) > _MAX_LENGTH or not set(expression) <= _CHARACTERS:
+    if len(expression) > _MAX_LENGTH or _EXPRESSION.fullmatch(expression) is None:
         return None
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
@@ -111,18 +114,23 @@ class _CountdownAttempt(Episode):
         self._numbers = [int(number) for number in field_of(task, "numbers", Countdown.name)]
         self._target = int(field_of(task, "target", Countdown.name))
         self._expression: str | None = None
+        self._text = ""
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
         """Take the one answer."""
-        self._expression = last_line(message)
+        self._expression, self._text = last_line(message), message_text(message)
         return []
 
     def scores(self) -> dict[str, float]:
-        """Return 1 for the target, `VALID` for an expression by the rules, and whether it keeps to them."""
+        """Return 1 for the target, `VALID` for an expression by the rules, whether it keeps to them, and whether the
+        last expression of the whole text that does so reaches the target."""
         value = None if self._expression is None else value_of(self._expression, self._numbers)
+        values = (value_of(found, self._numbers) for found in reversed(_EXPRESSION.findall(self._text)))
+        last = next((one for one in values if one is not None), None)
         return {
             "reward": 1.0 if value == self._target else VALID if value is not None else 0.0,
             "valid": float(value is not None),
+            "lenient": float(last == self._target),
         }
 
     def expert(self) -> Message:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import operator
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, Final, TypeAlias
 
+from ...rewards import message_text
 from ..messages import Message, assistant, user
 from ..rows import Row, digest
 from .episode import TRANSFER, Episode, Episodes, field_of
 from .replies import last_line
 
 LETTERS: Final = 5
+_WORD: Final = re.compile(rf"\b[a-z]{{{LETTERS}}}\b")
 NEARLY: Final = 0.4
 """Reward of a word not found whose best guess had every letter right; less in proportion."""
 
@@ -123,10 +126,13 @@ class _WordleGame(Episode):
         self._told: list[tuple[str, tuple[str, ...]]] = []
         self._guesses = 0
         self._invalid = 0
+        self._named: str | None = None
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
         """Tell the marks of a guess; nothing where it was the word, or there are no guesses left."""
         self._guesses += 1
+        named = [word for word in _WORD.findall(message_text(message).casefold()) if word in self._words]
+        self._named = named[-1] if named else None
         said = last_line(message, "Guess")
         guess = None if said is None else said.casefold()
         if guess is None or guess not in self._words:
@@ -140,7 +146,8 @@ class _WordleGame(Episode):
         return [user(told)] if self._guesses < self._tries else []
 
     def scores(self) -> dict[str, float]:
-        """Return 1 for the word, else up to `NEARLY` by the best guess; guesses, and those that were no word."""
+        """Return 1 for the word, else up to `NEARLY` by the best guess; guesses, those that were no word, the share of
+        those that agree with what was told, and whether the last word named, in whatever form, is the one."""
         found = any(guess == self._word for guess, _ in self._told)
         best = max((told.count("correct") for _, told in self._told), default=0)
         agreed = sum(_agrees(guess, self._told[:at]) for at, (guess, _) in enumerate(self._told))
@@ -149,6 +156,7 @@ class _WordleGame(Episode):
             "guesses": float(self._guesses),
             "invalid": float(self._invalid),
             "consistent": agreed / max(1, self._guesses),
+            "lenient": float(found or self._named == self._word),
         }
 
     def expert(self) -> Message:
