@@ -50,6 +50,7 @@ def main() -> None:
         "tasks_per_step": 3,
         "samples_per_prompt": 4,
         "max_new_tokens": 8,
+        "max_update_kl": 1e-3,  # so that steps are shortened
         "eval_size": 4,
         "checkpoint_every": 1,
         "deterministic": True,

@@ -161,6 +161,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.importance_correction",
             "loop.importance_cap",
             "loop.importance_floor",
+            "loop.max_update_kl",
             "loop.kl_coef",
             "loop.kl_estimator",
             "loop.kl_in_reward",

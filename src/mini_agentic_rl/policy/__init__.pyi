@@ -3,6 +3,7 @@ from .adapters import add_adapter as add_adapter
 from .adapters import linear_layers as linear_layers
 from .adapters import remove_adapter as remove_adapter
 from .attention import ATTENTION_NAME as ATTENTION_NAME
+from .bounded_step import bounded_step as bounded_step
 from .engine import Engine as Engine
 from .errors import AdapterMismatchError as AdapterMismatchError
 from .errors import CacheFullError as CacheFullError

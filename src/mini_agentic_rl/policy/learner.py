@@ -56,6 +56,7 @@ class Learner:
             raise PolicyError(f"{settings.schedule!r} needs `total_steps`", setting="schedule")
         if settings.checkpointing:
             model.enable_checkpointing()
+        self._kept: list[Tensor] = []
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
 
     def forward_backward(
@@ -119,6 +120,30 @@ class Learner:
             `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
         """
         return self.step_with(self.learning_rate(self.steps), self.settings.max_grad_norm)
+
+    @contextmanager
+    def reconsidering(self) -> Iterator[None]:
+        """Keep a copy of what is trained, for `shorten_step`, for the duration of a block in which nobody samples."""
+        self.keep_weights()
+        try:
+            with self._model.without_pauses():
+                yield
+        finally:
+            self.forget_weights()
+
+    def shorten_step(self, factor: float) -> None:
+        """Go back towards the weights that were kept, so that `factor` of the way from them is left."""
+        with torch.no_grad():
+            for parameter, kept in zip(self.parameters, self._kept, strict=True):
+                parameter.lerp_(kept, 1 - factor)
+
+    def keep_weights(self) -> None:
+        """Keep a copy of what is trained as it is now."""
+        self._kept = [parameter.detach().clone() for parameter in self.parameters]
+
+    def forget_weights(self) -> None:
+        """Free the copy that was kept."""
+        self._kept = []
 
     def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
         """Do what `optim_step` does, with a learning rate and a bound of the norm that somebody else has chosen."""

@@ -179,6 +179,17 @@ class PolicyModel:
             self.on_pause()
 
     @contextmanager
+    def without_pauses(self) -> Iterator[None]:
+        """Let nobody else compute for the duration of a block, in which weights are tried that may not stay."""
+        asked = self.on_pause
+        if asked is not None:
+            self.on_pause = lambda: None
+        try:
+            yield
+        finally:
+            self.on_pause = asked
+
+    @contextmanager
     def lent_to_sampling(self) -> Iterator[None]:
         """Let the engine compute for the duration of a block amid a pass that learns, and leave everything as it was:
         the adapter, what is in training mode, and the layers in the layout that has gradients."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...policy import Learner, SeenTerms, TermStreams
+from ...policy import Learner, SeenTerms, TermStreams, bounded_step
 from ...tokens import PackedTrees
 from ..loop.groups import Group, group_metrics, has_signal
 from ..loop.objective import Learners, current_terms, loss_of
@@ -166,14 +166,11 @@ def take_steps(
             streams = replace(streams, correction_S=_tensor(correction_S))
         if over_rollouts is not None:
             streams = replace(streams, rollout_S=_tensor(over_rollouts(current_S, old_S, packed.trajectory_S)))
+        found = SeenTerms(packed.term_count) if seen is None or epoch > 0 else seen
         metrics = learner.forward_backward(
-            packed,
-            loss,
-            streams,
-            entropy_gradient="entropy_gradient" in loss.needs,
-            seen=seen if epoch == 0 else None,
+            packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs, seen=found
         )
-        metrics = means(metrics) | learner.optim_step()
+        metrics = means(metrics) | bounded_step(learner, packed, batch.sampled_terms, settings.max_update_kl, found)
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch

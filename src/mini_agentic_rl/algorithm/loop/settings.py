@@ -119,6 +119,9 @@ class LoopSettings(RolloutSettings):
     """The most that such a weight can be; beyond it `icepop` and `geometric` mask."""
     importance_floor: float = Field(default=0.5, ge=0)
     """The least that it can be under `icepop` and `geometric`, which mask below it."""
+    max_update_kl: float = Field(default=0.1, ge=0)
+    """KL divergence, in nats a sampled token, by which an optimizer step may move the policy; a longer step is
+    shortened until it does no more (the line search of TRPO; Schulman et al. 2015). 0 bounds nothing."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference policy: the model with the adapter off."""
     kl_estimator: KLEstimator = "k3"

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...policy import Loss, SeenTerms, TermStreams, ValueLearner
+from ...policy import Loss, SeenTerms, TermStreams, ValueLearner, bounded_step
 from ..loop.groups import Group, group_metrics
 from ..loop.objective import current_terms, loss_of
 from ..loop.seen_tokens import SeenCall
@@ -111,12 +111,17 @@ def _learn(
                 [episodes.lengths[n] for n in chosen], settings.loss_aggregation, settings.max_trajectory_tokens
             )
             own = replace(streams.select(terms), weights_S=torch.from_numpy(weights_N[packed.trajectory_S]))
-            part = SeenTerms(packed.term_count) if epoch == 0 else None
+            part = SeenTerms(packed.term_count)
             bonus = "entropy_gradient" in policy.needs
             found = learner.forward_backward(packed, loss, own, entropy_gradient=bonus, seen=part)
-            if part is not None:
+            if epoch == 0:
                 seen.take_part(terms, part)
-            steps.append(means(found) | (learner.value_step() if critic_alone else learner.optim_step()))
+            taken = (
+                learner.value_step()
+                if critic_alone
+                else bounded_step(learner, packed, packed.term_count, settings.max_update_kl, part)
+            )
+            steps.append(means(found) | taken)
     names = sorted({name for found in steps for name in found})
     of_all = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}
     return metrics | of_all | {name: amount for name, amount in steps[0].items() if name.startswith("mismatch/")}

@@ -54,6 +54,15 @@ class Commands:
     def optim_step(self, number: int) -> None:
         self._learners[number].optim_step()
 
+    def keep_weights(self, number: int) -> None:
+        self._learners[number].keep_weights()
+
+    def shorten_step(self, number: int, factor: float) -> None:
+        self._learners[number].shorten_step(factor)
+
+    def forget_weights(self, number: int) -> None:
+        self._learners[number].forget_weights()
+
     def value_step(self, number: int) -> None:
         self._critic(number).value_step()
 

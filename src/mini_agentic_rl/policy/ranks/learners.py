@@ -106,6 +106,18 @@ class LeadingLearner(Learner):
         with self._team.ask("optim_step", [(self._number,)] * self._team.others):
             return super().optim_step()
 
+    def keep_weights(self) -> None:
+        with self._team.ask("keep_weights", [(self._number,)] * self._team.others):
+            super().keep_weights()
+
+    def shorten_step(self, factor: float) -> None:
+        with self._team.ask("shorten_step", [(self._number, factor)] * self._team.others):
+            super().shorten_step(factor)
+
+    def forget_weights(self) -> None:
+        with self._team.ask("forget_weights", [(self._number,)] * self._team.others):
+            super().forget_weights()
+
     def take_state(self, state: Mapping[str, Any]) -> None:
         sent = on_device(state, torch.device("cpu"))
         with self._team.ask("take_state", [(self._number, sent)] * self._team.others):
