@@ -22,6 +22,7 @@ Follow a token that is sampled:
 Follow a token that is trained:
 
     learner.py             `Learner`: packed trees and a loss in, gradients and an optimizer step out
+    update_bound.py        an optimizer step that moves the policy by no more than a bound
     loss.py                `Loss`: what a loss is given of each term, and what it gives
     value_learner.py       the same with a critic
     scorer.py              numbers of terms under weights that do not learn: old ones, a reference, a teacher

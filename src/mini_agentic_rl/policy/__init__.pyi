@@ -3,7 +3,6 @@ from .adapters import add_adapter as add_adapter
 from .adapters import linear_layers as linear_layers
 from .adapters import remove_adapter as remove_adapter
 from .attention import ATTENTION_NAME as ATTENTION_NAME
-from .bounded_step import bounded_step as bounded_step
 from .engine import Engine as Engine
 from .errors import AdapterMismatchError as AdapterMismatchError
 from .errors import CacheFullError as CacheFullError
@@ -75,4 +74,5 @@ from .step_rates import StepRates as StepRates
 from .step_rates import step_seconds as step_seconds
 from .thread_count import ThreadCount as ThreadCount
 from .torch_thread import TorchThread as TorchThread
+from .update_bound import bounded_step as bounded_step
 from .value_learner import ValueLearner as ValueLearner

@@ -155,8 +155,8 @@ def accuracy_falls(view: RunView) -> Finding | None:
         "The accuracy falls",
         f"{_told(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
         "An update has destroyed more than it taught, often one whose gradient was many times as long as the others "
-        "(the curve grad_norm). Take a smaller `learning_rate`, `loss_aggregation=token`, more rollouts in a step "
-        "(`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
+        "(the curve grad_norm). Take a smaller `learning_rate` or `max_update_kl`, `loss_aggregation=token`, more "
+        "rollouts in a step (`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
     )
 
 

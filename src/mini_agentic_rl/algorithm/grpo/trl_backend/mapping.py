@@ -78,6 +78,7 @@ def _beyond(settings: GRPOSettings) -> dict[str, Any]:
         "importance_correction": settings.importance_correction != "none",
         "kl_estimator": settings.kl_in_loss and settings.kl_estimator != "k3",
         "policy_loss": loss is None,
+        "max_update_kl": settings.max_update_kl not in (0, GRPOSettings.model_fields["max_update_kl"].default),
     }
     if loss is not None and any(getattr(settings, name) != value for name, value in loss.only.items()):
         is_beyond |= dict.fromkeys(loss.only, True)

@@ -2,8 +2,8 @@
 
 What is different from the native backend, rewards and settings being the same: the standard deviation of a group is
 that of a sample (divided by G - 1), with 1e-4 added; rollouts that gave nothing to train on, and groups of equal
-rewards, count in the mean over rollouts; log-probabilities are computed from padded rows and not from a tree, and the
-first ratio is 1 by definition. Runs on the torch thread.
+rewards, count in the mean over rollouts; log-probabilities are computed from padded rows and not from a tree, the first
+ratio is 1 by definition, and no step is shortened (`max_update_kl`). Runs on the torch thread.
 """
 
 from __future__ import annotations
