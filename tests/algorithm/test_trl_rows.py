@@ -67,6 +67,7 @@ def test_another_temperature_than_the_settings_is_refused():
         ({"preset": "gspo"}, "importance_correction='token'"),
         ({"credit": "per_turn"}, "credit='per_turn'"),
         ({"kl_coef": 0.1, "kl_estimator": "k2"}, "kl_estimator='k2'"),
+        ({"max_update_kl": 0.01}, r"max_update_kl=0\.01"),
         ({"adapters": ("a", "b")}, "several adapters"),
         ({"fixed_adapters": {"a": "folder"}}, "fixed_adapters"),
     ],
@@ -79,5 +80,6 @@ def test_what_trl_does_not_do_is_refused_by_name(options, complaint):
 def test_presets_that_trl_knows_are_taken_and_another_backend_is_not():
     for preset in ("grpo", "dr_grpo", "cispo"):
         MiniGRPO("embedded", backend="trl", preset=preset)
+    MiniGRPO("embedded", backend="trl", max_update_kl=0)
     with pytest.raises(PolicyError, match="backend: must be 'native' or 'trl'"):
         MiniGRPO("embedded", backend="vllm")
