@@ -1,4 +1,4 @@
-"""An optimizer step that is shortened until it moves the policy by no more than a bound.
+"""Shortens an optimizer step until it moves the policy by no more than a bound.
 
 AdamW divides a gradient by its own size, so the first steps of a fresh optimizer, and those after many small gradients,
 move every weight by the whole learning rate, whatever the batch has to say. One such step can unlearn what an agent
@@ -38,6 +38,7 @@ def bounded_step(
 
     Costs a pass without a gradient over a quarter of `packed`; where that comes near the bound one over all of it, and
     another for each time that the step is shortened. With several ranks, or with dropout, one before the step as well.
+    Holds a second copy of what is trained meanwhile. A step that moves the other three quarters alone is not seen.
 
     Args:
         packed: what the gradients are of.
@@ -46,18 +47,19 @@ def bounded_step(
         seen: what the pass behind the gradients found at each term.
 
     Returns:
-        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as it is after all, and
-        `update/share`, the part of the step that was taken.
+        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as it was measured last,
+        and `update/share`, the part of the step that was taken.
     """
     if max_kl == 0:
         return learner.optim_step()
+    # A pass with dropout saw other numbers than those of the policy, and one of several ranks only its own share.
     whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
-    before_S = (seen.logprobs_S if whole else _logprobs(learner, packed)).astype(np.float64)
+    before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
     of_all = np.arange(packed.term_count)
 
     def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
         """Return the mean of k3 over the terms of some trees that were sampled; 0 where there are none."""
-        log_ratio_N = (_logprobs(learner, of) - before_S[terms_N])[terms_N < sampled]
+        log_ratio_N = (learner.logprobs(of).double().cpu().numpy() - before_S[terms_N])[terms_N < sampled]
         return float(np.mean(np.expm1(log_ratio_N) - log_ratio_N)) if log_ratio_N.size else 0.0
 
     with learner.reconsidering():
@@ -71,8 +73,3 @@ def bounded_step(
             learner.shorten_step(factor)
             share, kl = share * factor, divergence(packed, of_all)
     return metrics | {"update/kl": kl, "update/share": share}
-
-
-def _logprobs(learner: Learner, packed: PackedTrees) -> np.ndarray:
-    found_S: np.ndarray = learner.logprobs(packed).double().cpu().numpy()
-    return found_S

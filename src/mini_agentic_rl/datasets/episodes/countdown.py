@@ -40,8 +40,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Fraction, Fraction], Fraction]]] = {
     "/": operator.truediv,
 }
 _SYMBOLS: Final[Mapping[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-_CHARACTERS: Final = "0123456789+-*/() "
-_EXPRESSION: Final = re.compile(f"[{re.escape(_CHARACTERS)}]+")
+_EXPRESSION: Final = re.compile(r"[0-9+\-*/() ]+")
 _MAX_LENGTH: Final = 100
 
 
