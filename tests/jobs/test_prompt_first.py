@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import TrainConfig, train_job
+from mini_agentic_rl.jobs import EvalSettings, TrainConfig, eval_job, train_job
 from mini_agentic_rl.store import open_store
 
 sys.path.append(str(Path(__file__).parent.parent / "algorithm"))
@@ -51,6 +51,9 @@ def test_the_weights_are_trained_under_the_prompt_that_was_found(tiny_folder, tm
     said = {messages[0]["content"] for messages in _messages(folder) if messages[0]["role"] == "system"}
     assert said == {best}
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    measure = {"model": tiny_folder, "device": "cpu", "size": 1, "max_new_tokens": 4, "output": tmp_path / "eval.json"}
+    eval_job(EvalSettings(adapter=folder / "adapter", **measure))
+    assert json.dumps(best)[1:-1] in (tmp_path / "eval.json").read_text()
 
 
 def test_an_agent_without_a_prompt_is_told_so(tiny_folder, tmp_path):

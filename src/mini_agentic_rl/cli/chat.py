@@ -6,6 +6,7 @@ happen, and goes on until the model answers without a call.
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from ..processes import terminated
 from ..recipes.math import MAX_TURNS, SYSTEM_PROMPT, TOOLS, use_tool
 from ..visible_text import VisibleConsole
 from .reply_text import ReplyText, Said, words_of_reply
+
+logger = logging.getLogger(__name__)
 
 _HELP = (
     "Type a message. /new starts over, /help shows this, /quit, exit or Ctrl-D ends. Ctrl-C stops a reply, and ends "
@@ -150,16 +153,26 @@ def chat(settings: ChatSettings) -> None:
     Raises:
         UserError: the model or the adapter cannot be loaded.
     """
-    from ..jobs import open_server
+    from ..jobs import open_server, trained_as
 
     console = VisibleConsole()
-    load = settings.model_dump(include=set(AdaptedModelSettings.model_fields))
-    with open_server(ServeSettings(load=AdaptedModelSettings(**load), server=ServerSettings(port=0))) as server:
+    load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
+    trained = trained_as(load)
+    is_math = trained is None or (trained.agent == "math" and not trained.agent_command)
+    prompt_of_run = trained.prompt if trained is not None and is_math else None
+    if settings.tools and trained is not None and not is_math:
+        logger.warning(
+            "%s was trained as %s, whose tools and prompt are not here: this is the math agent's. "
+            "`eval --output FILE` keeps conversations of its own",
+            trained.adapter,
+            trained.agent_command or trained.agent,
+        )
+    with open_server(ServeSettings(load=load, server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
             model=server.model_name,
             console=console,
-            system_prompt=SYSTEM_PROMPT if settings.tools else None,
+            system_prompt=(prompt_of_run or SYSTEM_PROMPT) if settings.tools else None,
             tools=TOOLS if settings.tools else [],
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},

@@ -16,6 +16,8 @@ from .parity import parity_job as parity_job
 from .plan import plan_job as plan_job
 from .plugins import PluginSettings as PluginSettings
 from .plugins import plugins_job as plugins_job
+from .run_of_adapter import TrainedAs as TrainedAs
+from .run_of_adapter import trained_as as trained_as
 from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
 from .serve import score_job as score_job

@@ -18,6 +18,7 @@ from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .agents import load_agent, matching_tasks
 from .config import SqlTrainConfig
+from .run_of_adapter import trained_as
 from .settings import EvalSettings
 
 
@@ -27,6 +28,10 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work.
     """
+    trained = trained_as(settings.load)
+    if trained is not None:
+        tasks_of_run = trained.tasks_for(settings.tasks, settings.harness)
+        settings = settings.changed(tasks=tasks_of_run.model_dump(exclude_unset=True))
     settings = _with_defaults_of_agent(settings)
     recipe = load_agent(settings.tasks, settings.harness)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
@@ -51,6 +56,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
             n_runners=min(_runners(settings), max(1, len(tasks) * settings.samples)),
             logger=logger,
             otlp=settings.export,
+            initial_resources=None if trained is None else trained.resources_for(asked),
         )
         trainer.fit(recipe.agent, None, val_dataset=tasks)
     if algorithm.evaluation is None:

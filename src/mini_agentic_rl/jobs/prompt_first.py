@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from openai import AsyncOpenAI
@@ -30,6 +31,11 @@ PROMPT_RESOURCE: Final = "prompt"
 _FOLDER: Final = "prompt_search"
 
 
+def prompt_file(run: Path) -> Path:
+    """Return where the prompt is that the search of a run has found, once it has ended."""
+    return run / _FOLDER / "prompt" / "best_prompt.txt"
+
+
 class PromptFirst:
     """The search for a prompt of a run.
 
@@ -46,6 +52,7 @@ class PromptFirst:
         self._recipe = recipe
         self._first = PromptTemplate(template=_first_prompt(config), engine="f-string")
         self._folder = config.run.output_dir / _FOLDER
+        self._found = prompt_file(config.run.output_dir)
 
     def optimised(self, train: TaskRows, *, resumed: bool) -> PromptTemplate:
         """Return the best prompt; where the search of a resumed run has ended, the one that it found.
@@ -53,9 +60,9 @@ class PromptFirst:
         Raises:
             UserError: the endpoint of the model that reflects refuses every call.
         """
-        config, best = self._config, self._folder / "prompt" / "best_prompt.txt"
-        if resumed and best.is_file():
-            return self._first.model_copy(update={"template": best.read_text(encoding="utf-8")})
+        config = self._config
+        if resumed and self._found.is_file():
+            return self._first.model_copy(update={"template": self._found.read_text(encoding="utf-8")})
         tasks, loop = config.tasks, config.loop
         validation = load_tasks(tasks.dataset, "val", loop.eval_size, loop.seed, tasks.difficulty)
         client = AsyncOpenAI(base_url=config.reflection_base_url, api_key=os.environ.get("OPENAI_API_KEY") or "none")

@@ -1,0 +1,102 @@
+"""What an adapter was trained as, which the folder of its run says: whoever measures or asks it begins with that."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..datasets.episodes import EPISODES
+from ..errors import UserError
+from ..files import read_json
+from ..policy import AdaptedModelSettings, adapter_folder
+from ..recipes.harness import HarnessSettings
+from ..trainer import RunFolder
+from ..types import NamedResources, PromptTemplate
+from .agents import TaskSettings
+from .prompt_first import PROMPT_RESOURCE, prompt_file
+
+logger = logging.getLogger(__name__)
+
+_CHOICES: Final = ("env", "agent", "dataset")
+_OWN_AGENTS: Final = ("math", "sql", *EPISODES)
+_DEPTH: Final = 3
+"""Folders between a run and its deepest adapter, `checkpoints/step_N/adapter`."""
+
+
+@dataclass(frozen=True)
+class TrainedAs:
+    """The agent that a run trained, by its settings, and the prompt that it was trained under."""
+
+    adapter: Path
+    """Folder of the adapter."""
+    agent: str
+    dataset: str
+    difficulty: tuple[int, ...]
+    agent_command: str
+    prompt: str | None
+    """What `optimize_prompt` found; None where the agent has its own."""
+
+    def tasks_for(self, asked: TaskSettings, harness: HarnessSettings) -> TaskSettings:
+        """Return the settings with the agent and the tasks of the run, where nothing else is asked for.
+
+        Only agents of this package are taken at the run's word: a file beside weights starts no program and imports
+        no module.
+
+        Raises:
+            UserError: the agent is none of this package, and has to be named.
+        """
+        given = asked.model_fields_set
+        if harness.agent_command or not given.isdisjoint(_CHOICES):
+            return asked
+        if self.agent_command or self.agent not in _OWN_AGENTS:
+            setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
+            value = self.agent_command or self.agent.removeprefix("env:")
+            raise UserError(
+                f"{self.adapter} was trained as {value!r}: give that, or the tasks to measure it on", setting=setting
+            )
+        tasks: dict[str, Any] = {"agent": self.agent, "dataset": self.dataset}
+        if "difficulty" not in given:
+            tasks["difficulty"] = list(self.difficulty)
+        changed = asked.changed(**tasks)
+        if changed != asked:
+            levels = ", ".join(map(str, changed.difficulty))
+            logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
+        return changed
+
+    def resources_for(self, asked: TaskSettings) -> NamedResources:
+        """Return what the agent gets beside the model: the prompt that it was trained under, where it is that agent."""
+        if self.prompt is None or asked.agent != self.agent:
+            return {}
+        return {PROMPT_RESOURCE: PromptTemplate(template=self.prompt, engine="f-string")}
+
+
+def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
+    """Return what the adapter among these settings was trained as; None without an adapter, and of one that is not in
+    the folder of a run."""
+    adapter = adapter_folder(load.model if load.adapter is None else load.adapter)
+    if adapter is None:
+        return None
+    for folder in list(adapter.resolve().parents)[:_DEPTH]:
+        run = RunFolder(folder)
+        try:
+            config = read_json(run.config_path)
+            return TrainedAs(
+                adapter=adapter,
+                agent=str(config["agent"]),
+                dataset=str(config["dataset"]),
+                difficulty=tuple(int(level) for level in config["difficulty"]),
+                agent_command=str(config.get("agent_command") or ""),
+                prompt=_prompt(folder),
+            )
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            continue  # no run, or one of another kind
+    return None
+
+
+def _prompt(folder: Path) -> str | None:
+    try:
+        return prompt_file(folder).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
