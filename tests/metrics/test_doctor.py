@@ -60,6 +60,7 @@ FAULTS = {
     "reward_not_accuracy": rows(reward__mean=lambda over: 0.3 + 0.5 * over) + measured(0.5, 0.55, 0.4),
     "accuracy_falls": rows(reward__mean=lambda over: 0.55 - 0.1 * over) + measured(0.88, 0.46),
     "mismatch_rises": rows(**{"mismatch/mean_abs": lambda over: 0.008 + 0.03 * over}),
+    "steps_shortened": rows(**{"update/share": lambda over: 0.5 if over < 0.9 else 1.0}),
     "entropy_gone": rows(entropy=lambda over: 0.6 * (1 - over) + 0.01),
     "slow_tail": rows(seconds__tail=20.0),
     "shared_machine": rows(machine__cores_free=0.9),
@@ -121,6 +122,15 @@ def test_rounding_of_a_policy_that_is_sure_of_nothing_is_no_mismatch():
     unsure = rows(**{"mismatch/mean_abs": 0.055, "entropy": 3.3})
     assert diagnose(RunView.of_rows(unsure)) == []
     assert named(diagnose(RunView.of_rows(rows(**{"mismatch/mean_abs": 0.12, "entropy": 3.3})))) == {"mismatch_rises"}
+
+
+def test_steps_that_are_short_only_while_the_optimizer_is_fresh_are_as_they_should_be():
+    run = rows(**{"update/share": lambda over: 0.2 if over < 0.1 else 1.0})
+    assert diagnose(RunView.of_rows(run)) == []
+    first = diagnose(RunView.of_rows(run[:3]))
+    assert named(first) == {"steps_shortened"}
+    assert "2 of the last 3 steps" in first[0].seen
+    assert "20 %" in first[0].seen
 
 
 def test_the_accuracy_before_an_imitation_is_not_what_training_started_from():

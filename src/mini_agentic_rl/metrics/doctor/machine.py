@@ -1,4 +1,4 @@
-"""Rules about where the time goes, and whether sampler and learner compute the same."""
+"""Rules about where the time goes, and whether what is computed is what was meant."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _TAIL: Final = 0.4
 _SHORT: Final = 2.0
 """Seconds of a step's tail that matter to nobody."""
 _FREE: Final = 0.75
+_SHORTENED: Final = 0.6
+"""Share of steps. The first one or two of a run are shortened as a rule, while the optimizer is fresh."""
 
 
 def mismatch_rises(view: RunView) -> Finding | None:
@@ -40,6 +42,22 @@ def mismatch_rises(view: RunView) -> Finding | None:
         "so that the update corrects for what never happened",
         "Set `importance_correction=token`, which weighs it, or `dtype=float32`, which removes it; with servers as the "
         "sampler, `mini-agentic-rl parity` compares them token by token",
+    )
+
+
+def steps_shortened(view: RunView) -> Finding | None:
+    """Find that most optimizer steps are longer than their bound allows."""
+    shares = [row[0] for row in view.last("update/share")]
+    shortened = [share for share in shares if share < 1]
+    if len(shares) < 3 or len(shortened) < _SHORTENED * len(shares):
+        return None
+    return Finding(
+        "steps_shortened",
+        "watch",
+        "The learning rate is higher than the bound of a step allows",
+        f"{len(shortened)} of {latest(len(shares), 'step')} would have moved the policy too far; "
+        f"{percent(mean(shortened), 0)} of such a step was taken, after several passes that measured it",
+        "Lower `learning_rate`, which costs no passes; or raise `max_update_kl`, if such steps do no harm",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from .answers import cut_answers, entropy_gone, no_tool_calls
 from .finding import Finding
-from .machine import mismatch_rises, shared_machine, slow_tail
+from .machine import mismatch_rises, shared_machine, slow_tail, steps_shortened
 from .rewards import accuracy_falls, equal_rewards, failed_rollouts, no_reward, reward_not_accuracy
 from .view import RunView
 
@@ -21,6 +21,7 @@ RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
     reward_not_accuracy,
     accuracy_falls,
     mismatch_rises,
+    steps_shortened,
     entropy_gone,
     slow_tail,
     shared_machine,
