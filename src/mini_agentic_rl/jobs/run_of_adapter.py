@@ -1,4 +1,4 @@
-"""What an adapter was trained as, which the folder of its run says: whoever measures or asks it begins with that."""
+"""The agent, tasks and prompt that an adapter was trained with, from its run's folder: `eval` and `chat` begin there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainedAs:
     difficulty: tuple[int, ...]
     agent_command: str
     prompt: str | None
-    """What `optimize_prompt` found; None where the agent has its own."""
+    """The prompt that `optimize_prompt` found; None where the agent has its own."""
 
     def tasks_for(self, asked: TaskSettings, harness: HarnessSettings) -> TaskSettings:
         """Return the settings with the agent and the tasks of the run, where nothing else is asked for.
