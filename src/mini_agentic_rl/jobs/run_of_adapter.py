@@ -1,4 +1,4 @@
-"""The agent, tasks and prompt that an adapter was trained with, from its run's folder: `eval` and `chat` begin there."""
+"""The agent, tasks and prompt of the run that an adapter comes from: `eval` and `chat` begin with them."""
 
 from __future__ import annotations
 
