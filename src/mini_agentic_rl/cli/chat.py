@@ -158,27 +158,26 @@ def chat(settings: ChatSettings) -> None:
     console = VisibleConsole()
     load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
     trained = trained_as(load)
-    is_math = trained is None or (trained.agent == "math" and not trained.agent_command)
-    prompt_of_run = trained.prompt if trained is not None and is_math else None
-    if settings.tools and trained is not None and not is_math:
+    prompt = SYSTEM_PROMPT if trained is None else trained.prompt_for("math") or SYSTEM_PROMPT
+    if settings.tools and trained is not None and trained.name != "math":
         logger.warning(
             "%s was trained as %s, whose tools and prompt are not here: this is the math agent's. "
             "`eval --output FILE` keeps conversations of its own",
             trained.adapter,
-            trained.agent_command or trained.agent,
+            trained.name,
         )
     with open_server(ServeSettings(load=load, server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
             model=server.model_name,
             console=console,
-            system_prompt=(prompt_of_run or SYSTEM_PROMPT) if settings.tools else None,
+            system_prompt=prompt if settings.tools else None,
             tools=TOOLS if settings.tools else [],
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
         )
-        prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
-        talk(conversation, lambda: console.input(prompt))
+        mark = "[bold]> [/bold]" if sys.stdin.isatty() else ""
+        talk(conversation, lambda: console.input(mark))
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:

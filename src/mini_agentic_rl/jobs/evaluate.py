@@ -18,6 +18,7 @@ from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .agents import load_agent, matching_tasks
 from .config import SqlTrainConfig
+from .prompt_first import prompt_resources
 from .run_of_adapter import trained_as
 from .settings import EvalSettings
 
@@ -29,16 +30,20 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         UserError: a setting cannot work.
     """
     trained = trained_as(settings.load)
+    given = settings.tasks
     if trained is not None:
-        tasks_of_run = trained.tasks_for(settings.tasks, settings.harness)
-        settings = settings.changed(tasks=tasks_of_run.model_dump(exclude_unset=True))
+        tasks_of_run = trained.tasks_for(given, settings.harness).model_dump(exclude_unset=True)
+        settings = settings.changed(tasks=tasks_of_run)
     settings = _with_defaults_of_agent(settings)
     recipe = load_agent(settings.tasks, settings.harness)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
-    split = "all" if is_data_file(Path(asked.dataset)) and settings.split == "test" else settings.split
+    # A file that somebody names is measured whole; one that the run was trained on only where it was held out.
+    is_whole = "dataset" in given.model_fields_set and is_data_file(Path(asked.dataset)) and settings.split == "test"
+    split = "all" if is_whole else settings.split
     tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
     if len(tasks) == 0:
         raise UserError(f"{asked.dataset} has no tasks in the split {settings.split}", setting="dataset")
+    prompt = None if trained is None else trained.prompt_for(settings.harness.agent_command or asked.agent)
     temperature = settings.temperature
     if temperature is None:
         temperature = 0.0 if settings.samples == 1 else 1.0
@@ -56,7 +61,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
             n_runners=min(_runners(settings), max(1, len(tasks) * settings.samples)),
             logger=logger,
             otlp=settings.export,
-            initial_resources=None if trained is None else trained.resources_for(asked),
+            initial_resources=None if prompt is None else prompt_resources(prompt),
         )
         trainer.fit(recipe.agent, None, val_dataset=tasks)
     if algorithm.evaluation is None:

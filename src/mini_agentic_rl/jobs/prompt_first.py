@@ -23,7 +23,7 @@ from ..recipes import Recipe, load_tasks
 from ..recipes.math import SYSTEM_PROMPT
 from ..store import InMemoryLightningStore
 from ..trainer import Trainer
-from ..types import PromptTemplate
+from ..types import NamedResources, PromptTemplate
 from .config import TrainConfig
 
 PROMPT_RESOURCE: Final = "prompt"
@@ -34,6 +34,11 @@ _FOLDER: Final = "prompt_search"
 def prompt_file(run: Path) -> Path:
     """Return where the prompt is that the search of a run has found, once it has ended."""
     return run / _FOLDER / "prompt" / "best_prompt.txt"
+
+
+def prompt_resources(text: str) -> NamedResources:
+    """Return a prompt as the resource that an agent looks for."""
+    return {PROMPT_RESOURCE: PromptTemplate(template=text, engine="f-string")}
 
 
 class PromptFirst:

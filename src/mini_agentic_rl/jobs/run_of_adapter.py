@@ -13,9 +13,8 @@ from ..files import read_json
 from ..policy import AdaptedModelSettings, adapter_folder
 from ..recipes.harness import HarnessSettings
 from ..trainer import RunFolder
-from ..types import NamedResources, PromptTemplate
 from .agents import TaskSettings
-from .prompt_first import PROMPT_RESOURCE, prompt_file
+from .prompt_first import prompt_file
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,11 @@ class TrainedAs:
     prompt: str | None
     """The prompt that `optimize_prompt` found; None where the agent has its own."""
 
+    @property
+    def name(self) -> str:
+        """The agent's command where it is one, else its name."""
+        return self.agent_command or self.agent
+
     def tasks_for(self, asked: TaskSettings, harness: HarnessSettings) -> TaskSettings:
         """Return the settings with the agent and the tasks of the run, where nothing else is asked for.
 
@@ -52,7 +56,7 @@ class TrainedAs:
             return asked
         if self.agent_command or self.agent not in _OWN_AGENTS:
             setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
-            value = self.agent_command or self.agent.removeprefix("env:")
+            value = self.name.removeprefix("env:")
             raise UserError(
                 f"{self.adapter} was trained as {value!r}: give that, or the tasks to measure it on", setting=setting
             )
@@ -65,38 +69,36 @@ class TrainedAs:
             logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
         return changed
 
-    def resources_for(self, asked: TaskSettings) -> NamedResources:
-        """Return what the agent gets beside the model: the prompt that it was trained under, where it is that agent."""
-        if self.prompt is None or asked.agent != self.agent:
-            return {}
-        return {PROMPT_RESOURCE: PromptTemplate(template=self.prompt, engine="f-string")}
+    def prompt_for(self, name: str) -> str | None:
+        """Return the prompt that was found, where `name` is that of the trained agent, or its command; else None."""
+        return self.prompt if name == self.name else None
 
 
 def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
     """Return what the adapter among these settings was trained as; None without an adapter, and of one that is not in
-    the folder of a run."""
+    the folder of a run.
+
+    Raises:
+        UserError: the prompt that it was trained under cannot be read.
+    """
     adapter = adapter_folder(load.model if load.adapter is None else load.adapter)
     if adapter is None:
         return None
     for folder in list(adapter.resolve().parents)[:_DEPTH]:
-        run = RunFolder(folder)
         try:
-            config = read_json(run.config_path)
-            return TrainedAs(
-                adapter=adapter,
-                agent=str(config["agent"]),
-                dataset=str(config["dataset"]),
-                difficulty=tuple(int(level) for level in config["difficulty"]),
-                agent_command=str(config.get("agent_command") or ""),
-                prompt=_prompt(folder),
-            )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            config = read_json(RunFolder(folder).config_path)
+            tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
+        except (OSError, ValueError, TypeError, KeyError):
             continue  # no run, or one of another kind
+        return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""), _prompt(folder))
     return None
 
 
 def _prompt(folder: Path) -> str | None:
+    path = prompt_file(folder)
     try:
-        return prompt_file(folder).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}, the prompt of this run, cannot be read: {error}", setting="adapter") from error
