@@ -214,7 +214,8 @@ class _Server(uvicorn.Server):
     def _ended_unasked(self, listener: socket.socket) -> bool:
         """Serve until asked to stop; return True if something else ended it once it had begun."""
         try:
-            asyncio.run(self.serve(sockets=[listener.dup()]))  # it closes what it is given
+            with listener.dup() as accepting:
+                asyncio.run(self._serve_or_cut_off(accepting))
         except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
             self.failure = error
             if not self.ready.is_set():
@@ -222,6 +223,16 @@ class _Server(uvicorn.Server):
             logger.exception("the %s stopped unexpectedly", self._name)
             return not self.should_exit
         return False
+
+    async def _serve_or_cut_off(self, accepting: socket.socket) -> None:
+        """Serve; if that ends unasked, end the connections too, so that who waits for an answer asks anew at once."""
+        try:
+            await self.serve(sockets=[accepting])
+        except asyncio.CancelledError:  # by `asyncio.run`, whose loop was stopped
+            asyncio.get_running_loop().remove_reader(accepting)
+            for connection in self.server_state.connections:
+                connection.transport.abort()
+            raise
 
 
 def _listen(host: str, port: int) -> socket.socket:
