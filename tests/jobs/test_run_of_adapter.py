@@ -69,14 +69,24 @@ def test_a_file_beside_weights_starts_nothing(settings, named, tmp_path):
     assert error.value.setting == named
 
 
-def test_an_adapter_that_is_in_no_run_says_nothing(tmp_path):
+def test_damaged_settings_of_a_run_are_told(tmp_path, caplog):
+    adapter = _run(tmp_path / "run")
+    for text in ("[]", '{"agent": "uni'):
+        caplog.clear()
+        (tmp_path / "run" / "config.json").write_text(text)
+        assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
+        assert f"{tmp_path}/run/config.json does not say what" in caplog.text
+
+
+def test_an_adapter_that_is_in_no_run_says_nothing(tmp_path, caplog):
     assert trained_as(AdaptedModelSettings()) is None
     adapter = _run(tmp_path / "run")
-    for text in ('{"agent": "units"}', "[]", "no JSON", '{"agent": "units", "dataset": "units", "difficulty": 3}'):
+    for text in ('{"agent": "units"}', '{"agent": "units", "dataset": "units", "difficulty": 3}'):
         (tmp_path / "run" / "config.json").write_text(text)
         assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
     (tmp_path / "run" / "config.json").unlink()
     assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
+    assert not caplog.text
 
 
 def test_a_prompt_goes_to_the_agent_that_was_trained_under_it(tmp_path):

@@ -75,8 +75,8 @@ class TrainedAs:
 
 
 def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
-    """Return what the adapter among these settings was trained as; None without an adapter, and of one that is not in
-    the folder of a run.
+    """Return what the adapter among these settings was trained as; None without an adapter, of one that is not in the
+    folder of a run, and with a warning where the run's settings are damaged.
 
     Raises:
         UserError: the prompt that it was trained under cannot be read.
@@ -85,10 +85,15 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
     if adapter is None:
         return None
     for folder in list(adapter.resolve().parents)[:_DEPTH]:
+        path = RunFolder(folder).config_path
         try:
-            config = read_json(RunFolder(folder).config_path)
+            config = read_json(path)
+        except (OSError, ValueError) as error:
+            logger.warning("%s does not say what %s was trained as: it cannot be read (%s)", path, adapter, error)
+            continue
+        try:
             tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError):
             continue  # no run, or one of another kind
         return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""), _prompt(folder))
     return None
