@@ -43,7 +43,7 @@ def test_sessions_are_recorded_learnt_from_published_and_served_again(tiny_folde
             _talk(server.endpoint, name)
             sessions.reward(name, float(name in "ac"))
         told = _learn(folder, "--once", "--min-sessions", 4)
-        assert told.output.endswith("1 steps on 4 sessions; version 1\n"), told.output
+        assert told.output.endswith("1 step on 4 sessions; version 1\n"), told.output
         assert {sessions.show(name)["learnt_in"] for name in names} == {1}
         end = time.monotonic() + 30
         while True:  # the server has taken the version when it records it
@@ -54,7 +54,20 @@ def test_sessions_are_recorded_learnt_from_published_and_served_again(tiny_folde
     with open_server(settings) as server:
         _talk(server.endpoint, "f")
     assert _version(folder, "f") == 1
-    assert _learn(folder, "--once").output.splitlines()[-1] + "\n" == "0 steps on 0 sessions; version 1\n"
+    assert _learn(folder, "--once").output.splitlines()[-1] + "\n" == "no step was taken; version 1\n"
+
+
+def test_sessions_that_were_worth_the_same_are_no_step(tiny_folder, tmp_path, caplog):
+    folder = tmp_path / "use"
+    with open_server(_serving(tiny_folder, folder, served_model_name="tiny")) as server:
+        with Sessions(server.endpoint) as sessions:
+            for name in "ab":
+                _talk(server.endpoint, name)
+                sessions.reward(name, 0.5)
+        with caplog.at_level("INFO"):
+            told = _learn(folder, "--once", "--min-sessions", 2)
+    assert told.output.endswith("no step was taken; version 0\n"), told.output
+    assert "2 sessions taught nothing" in caplog.text + told.output
 
 
 def _version(folder, name):

@@ -20,6 +20,7 @@ from ..jobs import (
     TrainConfig,
     with_agent_defaults,
 )
+from ..metrics import counted
 from .comparisons import show_comparison
 from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
@@ -80,7 +81,9 @@ def learn(settings: LearnSettings) -> None:
     from ..jobs import learn_job
 
     done = learn_job(settings)
-    typer.echo(f"{done['steps']} steps on {done['sessions']} sessions; version {done['version']}")
+    steps, sessions = counted(done["steps"], "step"), counted(done["sessions"], "session")
+    taken = f"{steps} on {sessions}" if done["steps"] else "no step was taken"
+    typer.echo(f"{taken}; version {done['version']}")
 
 
 @settings_command(app, "eval", EvalSettings, panel=MEASURE)

@@ -10,7 +10,7 @@ from typing import Any
 from ..algorithm import EndedSessions, UseLearner, use_loop
 from ..files import one_writer
 from ..gateway import load_tokenizer
-from ..metrics import JsonlLogger
+from ..metrics import JsonlLogger, counted
 from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ..rewards import RelativeJudge
 from ..sessions import SessionBook, UseFolder
@@ -69,8 +69,12 @@ async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, 
                     logger.info("%d sessions were judged", count)
                 found = await learner.turn()
                 if found is not None:
+                    taken = counted(int(found["sessions"]), "session")
+                    if found["lessons/with_signal"] == 0:
+                        logger.info("%s taught nothing: each was worth what was expected of it", taken)
+                        continue
                     steps, sessions = steps + 1, sessions + int(found["sessions"])
-                    logger.info("step %d: %d sessions, now version %d", steps, found["sessions"], found["version"])
+                    logger.info("step %d: %s, now version %d", steps, taken, found["version"])
                 elif settings.once:
                     if all_seen:
                         break
