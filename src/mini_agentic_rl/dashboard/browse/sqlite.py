@@ -45,7 +45,8 @@ class SqliteBrowser:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._folder = tempfile.TemporaryDirectory(prefix="mini-agentic-rl-dashboard-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        """Made when somebody looks: a training that is killed before leaves nothing behind."""
         self._pool = ThreadPoolExecutor(_THREADS, "dashboard")
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -145,7 +146,8 @@ class SqliteBrowser:
             connection.close()
         if self._facts is not None:
             self._facts[1].close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _spans_read(self) -> int:
         return 0 if self._facts is None else self._facts[1].spans
@@ -191,10 +193,10 @@ class SqliteBrowser:
             if self._facts is None or self._facts[0] != inode:
                 if self._facts is not None:
                     self._facts[1].close()
-                self._facts = (
-                    inode,
-                    StoreFacts(Path(self._folder.name) / f"{inode}-{time.monotonic_ns()}.db", self._open),
-                )
+                if self._folder is None:
+                    self._folder = tempfile.TemporaryDirectory(prefix="mini-agentic-rl-dashboard-")
+                path = Path(self._folder.name) / f"{inode}-{time.monotonic_ns()}.db"
+                self._facts = (inode, StoreFacts(path, self._open))
             return self._facts[1]
 
     def _open(self) -> sqlite3.Connection:
