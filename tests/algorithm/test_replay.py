@@ -84,6 +84,8 @@ def test_right_rollouts_are_replayed_as_they_were_sampled_and_after_an_interrupt
     assert [rows[step]["groups/count"] for step in (1, 3)] == [2, 2], "what is replayed is not sampled"
     assert "groups/replayed" not in rows[1]
     assert rows[3]["groups/replayed"] == 1
+    assert max(rows[step]["mismatch/mean_abs"] for step in (1, 3)) < 1e-4, "what older weights sampled is no mismatch"
+    assert rows[3]["staleness/kl"] > 0
 
 
 def _entry(step, right, uses=0, adapter="default"):

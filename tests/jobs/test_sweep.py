@@ -9,9 +9,11 @@ import threading
 import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.cli.sweep import show_sweep
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import SweepSettings, sweep_job, train_job
 from mini_agentic_rl.jobs.sweep import train_in_process
@@ -197,6 +199,24 @@ def test_a_table_has_intervals_over_seeds_or_problems():
     assert rows[0]["against_first"] is None
     assert rows[1]["against_first"]["difference"] == pytest.approx(0.3)
     assert rows[1]["against_first"]["low"] is None
+
+
+def test_settings_can_be_told_apart_in_a_narrow_terminal(capsys):
+    measured = {
+        "after SFT, lenient": {"mean": 0.5, "low": 0.4, "high": 0.6},
+        "after RL": {"mean": 0.5, "low": 0, "high": 1},
+    }
+    against = {"difference": -1e-9, "low": -0.05, "high": 0.05}
+    rows = [
+        {"settings": {"learning_rate": rate}, "seeds": [0, 1, 2], "measurements": measured, "against_first": against}
+        for rate in ("2e-4", "4e-4")
+    ]
+    show_sweep(Console(width=80), {"rows": rows, "runs": []})
+    shown = capsys.readouterr().out
+    first_column = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
+    assert first_column == "learning_rate=2e-4learning_rate=4e-4"
+    assert "+0.0" in shown
+    assert "-0.0" not in shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..jobs import SweepSettings
@@ -31,7 +31,8 @@ def add_sweep_command(app: typer.Typer) -> None:
 
 def show_sweep(console: Console, found: Mapping[str, Any]) -> None:
     """Print the table of a sweep, and the runs that failed."""
-    table = Table("setting", "seeds", "measurement", "mean", "95 % interval", "to the first", title="Sweep")
+    setting_column = Column("setting", overflow="fold")  # cut off, two settings could look alike
+    table = Table(setting_column, "seeds", "measurement", "mean", "95 % interval", "to the first", title="Sweep")
     for row in found["rows"]:
         setting = ", ".join(f"{name}={value}" for name, value in row["settings"].items()) or "as given"
         begins = (Text(visible_line(setting)), ", ".join(map(str, row["seeds"])))
@@ -51,5 +52,10 @@ def show_sweep(console: Console, found: Mapping[str, Any]) -> None:
 def _difference(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
-    interval = "" if found["low"] is None else f" ({100 * found['low']:+.1f} – {100 * found['high']:+.1f})"
-    return f"{100 * found['difference']:+.1f}{interval}"
+    interval = "" if found["low"] is None else f" ({_points(found['low'])} – {_points(found['high'])})"
+    return f"{_points(found['difference'])}{interval}"
+
+
+def _points(share: float) -> str:
+    """Return percentage points with their sign; none at all has a plus."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}"

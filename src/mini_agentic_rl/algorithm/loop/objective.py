@@ -52,8 +52,8 @@ class Objective(Protocol):
 
 def current_terms(packed: PackedTrees, learner: Learner, settings: LoopSettings) -> torch.Tensor | None:
     """Return 1 for each term [S] that the learner's weights sampled as they are, 0 for the others; None where sampling
-    does not run ahead, and all are."""
-    if settings.max_staleness == 0:
+    does not run ahead and nothing is replayed, so that all are."""
+    if settings.max_staleness == 0 and settings.replay_groups == 0:
         return None
     return torch.from_numpy((packed.version_S == learner.version).astype(np.float32))
 

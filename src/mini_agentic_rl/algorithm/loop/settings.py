@@ -67,7 +67,7 @@ class LoopSettings(RolloutSettings):
     ones: what is always or never solved is still tried now and then."""
     replay_groups: int = Field(default=0, ge=0)
     """Groups of earlier steps that join each step: those with the fewest right rollouts, of which only these are
-    trained, weighed by how likely they are today (`replay.py`). The metrics of mismatch then hold what the policy has
+    trained, weighed by how likely they are today (`replay.py`); the metric `staleness/kl` says how far the policy has
     moved since."""
     replay_steps: int = Field(default=4, ge=1)
     """Steps for which a group can be replayed."""
