@@ -20,4 +20,4 @@ def test_a_session_is_opened_and_judged_later_and_the_learner_finds_it(here):
     assert found["told"].split() == ["judged"]
     # a session alone with a new key waits
     told = shell_line(PAGE, "learn runs/use").run("--once", "--min-sessions", "1")
-    assert told.split("; ") == ["0 steps on 0 sessions", "version 0\n"]
+    assert told.split("; ") == ["no step was taken", "version 0\n"]
