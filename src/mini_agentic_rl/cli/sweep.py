@@ -57,5 +57,5 @@ def _difference(found: Mapping[str, Any] | None) -> str:
 
 
 def _points(share: float) -> str:
-    """Return percentage points with their sign; none at all has a plus."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}"
+    """Return a difference of shares as percentage points with their sign."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}"  # the sum makes 0.0 of -0.0

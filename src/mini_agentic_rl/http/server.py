@@ -225,11 +225,11 @@ class _Server(uvicorn.Server):
         return False
 
     async def _serve_or_cut_off(self, accepting: socket.socket) -> None:
-        """Serve; if that ends unasked, end the connections too, so that who waits for an answer asks anew at once."""
+        """Serve; if that ends unasked, end the connections as well, so that no client waits for its own timeout."""
         try:
             await self.serve(sockets=[accepting])
         except asyncio.CancelledError:  # by `asyncio.run`, whose loop was stopped
-            asyncio.get_running_loop().remove_reader(accepting)
+            asyncio.get_running_loop().remove_reader(accepting)  # newcomers wait for the next loop
             for connection in self.server_state.connections:
                 connection.transport.abort()
             raise

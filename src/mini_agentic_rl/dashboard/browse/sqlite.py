@@ -46,7 +46,7 @@ class SqliteBrowser:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        """Made when somebody looks: a training that is killed before leaves nothing behind."""
+        """Of what is looked up; made when somebody looks, so that a process killed before leaves nothing behind."""
         self._pool = ThreadPoolExecutor(_THREADS, "dashboard")
         self._local = threading.local()
         self._lock = threading.Lock()
