@@ -27,3 +27,6 @@ from .summary import versions as versions
 from .summary import what_next as what_next
 from .sweep_table import sweep_rows as sweep_rows
 from .trainer import Trainer as Trainer
+from .verdict import Verdict as Verdict
+from .verdict import verdict_lines as verdict_lines
+from .verdict import verdict_of as verdict_of

@@ -3,9 +3,9 @@
 It reads what the run folder keeps, and leaves out what is not there, so that it can be written at any time, also for
 a run that was stopped early.
 
-What it knows of a summary: `accuracy` (list of `AccuracyRow`), `checks` (`evaluations.check_rows`), `seconds` (phase →
-seconds), `peak_memory_bytes`, `versions` (package → version), `seed`, `kernels`, and `untrained` (reason → number of
-rollouts that gave nothing to train on).
+What it knows of a summary: `verdict` (`verdict.Verdict`), `accuracy` (list of `AccuracyRow`), `checks`
+(`evaluations.check_rows`), `seconds` (phase → seconds), `peak_memory_bytes`, `versions` (package → version), `seed`,
+`kernels`, and `untrained` (reason → number of rollouts that gave nothing to train on).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def write_report(
         OSError: the file cannot be written; an earlier report is then untouched.
     """
     sections = [
+        _verdict(summary.get("verdict")),
         _accuracy(summary.get("accuracy") or []),
         _checks(summary.get("checks") or []),
         _doctor(metrics_rows, folder.read_config().get("eval_size")),
@@ -69,6 +70,15 @@ def write_report(
     target = path or folder.report_path
     write_text(target, page, private=True)
     return target
+
+
+def _verdict(verdict: Mapping[str, Any] | None) -> str:
+    """The gain from reinforcement learning in one line, and what to try where there is none."""
+    if not verdict:
+        return ""
+    advice = "".join(f"<li>{_code(text)}</li>" for text in verdict["advice"])
+    tried = f'<p>What to try:</p><ul class="doctor">{advice}</ul>' if advice else ""
+    return f'<section><h2>Verdict</h2><p class="verdict">{escape(verdict["line"])}</p>{tried}</section>\n'
 
 
 def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -295,6 +305,7 @@ summary { cursor: pointer; font-weight: 500; }
 .message.user { background: var(--user); }
 .message.assistant { background: var(--assistant); margin-left: auto; }
 .message.tool { background: var(--tool); }
+.verdict { font-size: 17px; font-weight: 500; margin: 0; }
 .doctor { margin: 0; padding-left: 20px; }
 .doctor li { margin: 6px 0; }
 .doctor .fault strong { color: var(--fault); }

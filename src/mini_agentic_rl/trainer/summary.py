@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..adapter import TraceToMessages
 from ..algorithm import Algorithm, answer_rows
-from ..metrics import read_metrics
+from ..metrics import RunView, diagnose, read_metrics
 from ..processes import peak_memory_bytes
 from .evaluations import by_evaluation, check_rows, read_answers
 from .report import write_report
 from .run_folder import RunFolder
 from .statistics import accuracy_row
+from .verdict import verdict_lines, verdict_of
 
 if TYPE_CHECKING:
     from ..algorithm import Evaluation
@@ -27,8 +28,9 @@ _TRANSCRIPTS = 6
 
 
 def what_next(folder: RunFolder) -> list[str]:
-    """Return what to do after a run, a line each: where it is, and the commands that use what it trained."""
-    lines = [f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts"]
+    """Return the last lines of a run: the verdict, its folder, and the commands that use what it trained."""
+    lines = verdict_lines(folder.read_summary().get("verdict"))
+    lines.append(f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts")
     if folder.adapter_path.is_dir():
         adapter = shlex.quote(str(folder.adapter_path))
         lines.append(f"to use what was trained: mini-agentic-rl chat --adapter {adapter}")
@@ -49,13 +51,21 @@ def write_results(
         UserError: the report cannot be written.
     """
     _save_missing_answers(folder, algorithm)
-    checks = check_rows(read_answers(folder.evaluations_path))
+    answers, metrics = read_answers(folder.evaluations_path), read_metrics(folder.metrics_path)
+    checks = check_rows(answers)
     summary = {**run_summary(algorithm, seconds=seconds), **({"checks": checks} if checks else {}), **(about or {})}
+    settings = getattr(algorithm, "settings", None)
+    view = RunView.of_rows(metrics, eval_size=getattr(settings, "eval_size", None))
+    verdict = verdict_of(
+        answers, diagnose(view), teaches="rewards" if getattr(settings, "reward_coef", 1) else "training"
+    )
+    if verdict is not None:
+        summary["verdict"] = verdict
     with folder.writing(folder.report_path):
         write_report(
             folder,
             summary=summary,
-            metrics_rows=read_metrics(folder.metrics_path),
+            metrics_rows=metrics,
             transcripts=transcripts(algorithm.evaluations[-1] if algorithm.evaluations else None, _TRANSCRIPTS),
         )
     return summary
