@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..adapter import TraceToMessages
@@ -101,3 +102,9 @@ def last_text(finished: FinishedRollout) -> str | None:
     rows = TraceToMessages().adapt(finished.spans)
     content = rows[-1]["messages"][-1].get("content") if rows and rows[-1]["messages"] else None
     return content if isinstance(content, str) and content.strip() else None
+
+
+def same_answer_share(rollouts: Sequence[FinishedRollout]) -> float:
+    """Return the share of rollouts that ended with the most frequent last message; 0 where none ended with a text."""
+    texts = Counter(text for finished in rollouts if (text := last_text(finished)) is not None)
+    return max(texts.values(), default=0) / max(1, len(rollouts))

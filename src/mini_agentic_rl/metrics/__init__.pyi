@@ -22,6 +22,7 @@ from .doctor import RunWatch as RunWatch
 from .doctor import StepNumbers as StepNumbers
 from .doctor import diagnose as diagnose
 from .doctor import idle_cause as idle_cause
+from .doctor import nothing_to_select as nothing_to_select
 from .factory import LOGGERS as LOGGERS
 from .factory import LoggerName as LoggerName
 from .factory import check_loggers as check_loggers

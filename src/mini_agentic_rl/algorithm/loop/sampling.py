@@ -13,6 +13,7 @@ from ...adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
 from ...logging import CountedCauses
 from ...semconv import SAMPLING_SEED
 from ...types import Dataset, EnqueueRolloutRequest, Rollout
+from ..answers import same_answer_share
 from ..base import AlgorithmContext
 from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
 from ..seeds import derive_seed
@@ -126,6 +127,7 @@ async def sample_groups(
 def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     """Return metrics about what became of some rollouts."""
     return tool_metrics(finished) | {
+        "rollout/same_answer": same_answer_share(finished),
         "rollout/count": float(len(finished)),
         "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
         "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),

@@ -6,7 +6,7 @@ None; `rules.py` lists them all. The live view, the report, the dashboard and th
 """
 
 from .finding import Finding
-from .rewards import IDLE, IdleCause, idle_cause
+from .rewards import IDLE, IdleCause, idle_cause, nothing_to_select
 from .rules import RULES, diagnose
 from .view import WINDOW, Measured, RolloutFacts, RunView, StepNumbers
 from .watch import RunWatch
@@ -24,4 +24,5 @@ __all__ = [
     "StepNumbers",
     "diagnose",
     "idle_cause",
+    "nothing_to_select",
 ]

@@ -9,6 +9,10 @@ from .finding import Finding
 from .view import RunView, mean
 
 _FEW_ROLLOUTS: Final = 16
+_FEW_TASKS: Final = 4
+_SAME: Final = 0.95
+_SOLVED: Final = 0.9
+"""Mean reward above which the same answer may be the right one."""
 _CUT: Final = 0.1
 _OFTEN_CUT: Final = 0.3
 _NO_ENTROPY: Final = 0.002
@@ -56,6 +60,27 @@ def cut_answers(view: RunView) -> Finding | None:
         "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
         "`mask_truncated` does not train what was cut",
         view.examples(one for one in view.rollouts if one.cut),
+    )
+
+
+def same_answer(view: RunView) -> Finding | None:
+    """Find that the agent, which calls no tool, answers every task alike."""
+    found = view.last("rollout/same_answer", "groups/count", "reward/mean")
+    called = sum(row[0] for row in view.last("rollout/tool_calls"))
+    if len(found) < 3 or called > 0 or min(row[1] for row in found) < _FEW_TASKS:
+        return None
+    share, reward = mean(row[0] for row in found), mean(row[2] for row in found)
+    if share < _SAME or reward > _SOLVED:
+        return None
+    return Finding(
+        "same_answer",
+        "fault",
+        "Every task gets the same answer",
+        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended with the same words, and their "
+        f"mean reward is {number(reward)}",
+        "The policy has learned the answer that earns most on average instead of reading the task: put as many tasks "
+        "of each right answer into a step (tasks with a field 'kind' take turns), take a smaller `learning_rate` or "
+        "more `samples_per_prompt`, and begin anew",
     )
 
 

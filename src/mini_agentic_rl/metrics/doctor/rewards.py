@@ -49,7 +49,11 @@ _FALL: Final = 0.05
 """Fall of an accuracy that counts where the number of its tasks is not known."""
 _DEVIATIONS: Final = 1.64
 """Standard errors by which an accuracy has to fall: one chance in twenty that it is nothing."""
+_SELECTION: Final = 0.25
+"""Least by which pass@8 should be above pass@1."""
 _RISE: Final = 0.02
+_CLEAR_RISE: Final = 0.1
+"""Rise of the reward that should show in the accuracy."""
 
 
 def idle_cause(reward: float, spread: float) -> IdleCause:
@@ -83,7 +87,51 @@ def equal_rewards(view: RunView) -> Finding | None:
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
     )
     level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
+    if cause == "constant":  # `partial_reward` says more about it
+        return None
     return Finding("equal_rewards", level, "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
+
+
+def partial_reward(view: RunView) -> Finding | None:
+    """Find that all rollouts earn the same part of the reward: an answer that earns it whatever the task."""
+    found = view.last("reward/mean", "reward/std", "groups/count")
+    if sum(row[2] for row in found) < _FEW_GROUPS:
+        return None
+    reward, spread = mean(row[0] for row in found), mean(row[1] for row in found)
+    if idle_cause(reward, spread) != "constant" or any(abs(row[0] - reward) > _EXACT for row in found):
+        return None
+    return Finding(
+        "partial_reward",
+        "fault",
+        "Every rollout earns the same partial reward",
+        f"all rewards of {latest(len(found), 'step')} are {number(reward)}",
+        "Read a rollout: an answer that always earns this part hides the whole reward, so let wrong answers earn "
+        "nothing and begin anew; if it is the least that can be earned, take easier tasks, or raise `temperature` or "
+        "`samples_per_prompt`",
+    )
+
+
+def nothing_to_select(view: RunView) -> Finding | None:
+    """Find that several tries at a task succeeded no more often than one after the warm-up, and that the reward has not
+    risen since."""
+    rewards = _rewards(view)
+    if not view.probes or (rewards is not None and rewards[1] - rewards[0] >= _CLEAR_RISE):
+        return None
+    single, several = view.probes[-1]
+    if single >= _MOST or several - single >= _SELECTION:
+        return None
+    if several == 0:
+        seen = "no try of any task was right after the warm-up"
+        advice = (
+            "Imitate more examples (`sft_examples`), take easier tasks (`difficulty`), or reward a part of the answer"
+        )
+    else:
+        seen = (
+            f"after the warm-up {percent(single, 0)} of single tries were right, and {percent(several, 0)} of eight: "
+            "the policy is as sure of wrong answers as of right ones"
+        )
+        advice = "Imitate fewer examples (`sft_examples`), or raise `temperature` or `samples_per_prompt`"
+    return Finding("nothing_to_select", "watch", "Rewards have little to select from", seen, advice)
 
 
 def no_reward(view: RunView) -> Finding | None:
@@ -141,6 +189,27 @@ def reward_not_accuracy(view: RunView) -> Finding | None:
         "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
         "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
         "`validation_size` keeps the weights that were best",
+    )
+
+
+def reward_without_accuracy(view: RunView) -> Finding | None:
+    """Find that the reward rises while the accuracy on held-out tasks stays where it was."""
+    rewards = _rewards(view)
+    own = [one for one in view.measured if one.name == "accuracy"]
+    rows = [one for one in own if one.step == 0][-1:] + [one for one in own if one.step > 0]
+    if rewards is None or rewards[1] - rewards[0] < _CLEAR_RISE or len(rows) < 2:
+        return None
+    before, now = rows[0], rows[-1]
+    if before.step > 0 or abs(now.accuracy - before.accuracy) > _chance(before, now) or now.accuracy >= 1 - _NEAR:
+        return None
+    return Finding(
+        "reward_without_accuracy",
+        "watch",
+        "The reward rises and the accuracy does not",
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(before, now)}, which "
+        "is within chance",
+        "Read the rollouts that earn most: the reward may pay a wrong answer a part. Else measure more held-out tasks "
+        "(`eval_size`), or train on more different tasks",
     )
 
 

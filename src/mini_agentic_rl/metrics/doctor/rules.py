@@ -6,19 +6,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from .answers import cut_answers, entropy_gone, no_tool_calls
+from .answers import cut_answers, entropy_gone, no_tool_calls, same_answer
 from .finding import Finding
 from .machine import mismatch_rises, shared_machine, slow_tail, steps_shortened
-from .rewards import accuracy_falls, equal_rewards, failed_rollouts, no_reward, reward_not_accuracy
+from .rewards import (
+    accuracy_falls,
+    equal_rewards,
+    failed_rollouts,
+    no_reward,
+    nothing_to_select,
+    partial_reward,
+    reward_not_accuracy,
+    reward_without_accuracy,
+)
 from .view import RunView
 
 RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
     no_reward,
     failed_rollouts,
     equal_rewards,
+    partial_reward,
+    nothing_to_select,
     no_tool_calls,
+    same_answer,
     cut_answers,
     reward_not_accuracy,
+    reward_without_accuracy,
     accuracy_falls,
     mismatch_rises,
     steps_shortened,

@@ -12,6 +12,7 @@ WINDOW: Final = 5
 
 _STEP_SIGN: Final = "rollout/failed"
 _GROUPS: Final = "groups/count"
+_PROBE: Final = {"sft/pass_1", "sft/pass_8"}
 _MEASUREMENTS: Final = ("accuracy", "validation/accuracy")
 
 
@@ -66,6 +67,8 @@ class RunView:
     rollouts: Sequence[RolloutFacts] = ()
     adapter: str = ""
     """The adapter that the steps are about, where several are trained."""
+    probes: Sequence[tuple[float, float]] = ()
+    """pass@1 and pass@8 of the probes of the warm-up, in order."""
 
     @classmethod
     def of_rows(
@@ -82,15 +85,18 @@ class RunView:
         """
         steps: list[StepNumbers] = []
         measured: list[Measured] = []
+        probes: list[tuple[float, float]] = []
         for row in rows:
             numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
             step = int(numbers.pop("step", 0))
             if _STEP_SIGN in numbers or any(name.endswith(_GROUPS) for name in numbers):
                 steps.append(StepNumbers(step, numbers))
+            elif numbers.keys() >= _PROBE:
+                probes.append((numbers["sft/pass_1"], numbers["sft/pass_8"]))
             elif "phase" not in row or str(row["phase"]).startswith(("evaluation", "reinforcement")):
                 size = eval_size or None
                 measured += [Measured(step, name, numbers[name], size) for name in _MEASUREMENTS if name in numbers]
-        return cls(steps, measured, rollouts)
+        return cls(steps, measured, rollouts, probes=probes)
 
     def parts(self) -> list[RunView]:
         """Return the view itself and, where several adapters are trained, one for each, in which its metrics have their

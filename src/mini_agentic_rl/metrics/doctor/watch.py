@@ -21,12 +21,14 @@ class RunWatch:
         self._first: list[StepNumbers] = []
         self._last: deque[StepNumbers] = deque(maxlen=_KEPT)
         self._measured: list[Measured] = []
+        self._probes: list[tuple[float, float]] = []
 
     def add(self, row: Mapping[str, Any]) -> list[Finding] | None:
         """Take a row of metrics, with its phase and step; return what the rules find now, None where it is no step of
         reinforcement learning and no measurement."""
         added = RunView.of_rows([row])
         self._measured += added.measured
+        self._probes += added.probes
         for step in added.steps:
             if len(self._first) < _KEPT:
                 self._first.append(step)
@@ -39,4 +41,4 @@ class RunWatch:
     @property
     def view(self) -> RunView:
         """The part of the run that is kept."""
-        return RunView([*self._first, *self._last], list(self._measured))
+        return RunView([*self._first, *self._last], list(self._measured), probes=list(self._probes))
