@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
+
+from ..types import Dataset
 
 
 def derive_seed(seed: int, *parts: int | str) -> int:
@@ -13,23 +18,43 @@ def derive_seed(seed: int, *parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def task_order(seed: int, size: int, epoch: int) -> list[int]:
-    """Return the order of a data set's rows in one epoch."""
-    return [int(index) for index in np.random.default_rng([seed, epoch]).permutation(size)]
+def task_order(seed: int, size: int, epoch: int, kinds: Sequence[str] | None = None) -> list[int]:
+    """Return the order of a data set's rows in one epoch.
+
+    Args:
+        kinds: kind of each row. Kinds then take turns while each has rows left, so that a few rows in a row hold as
+            many of each: a step whose tasks are mostly of one kind teaches the answer of that kind to all.
+    """
+    order = [int(index) for index in np.random.default_rng([seed, epoch]).permutation(size)]
+    if kinds is None:
+        return order
+    waiting: dict[str, list[int]] = {}
+    for row in order:
+        waiting.setdefault(kinds[row], []).append(row)
+    rounds = zip_longest(*waiting.values())
+    return [row for one_of_each in rounds for row in one_of_each if row is not None]
 
 
-def tasks_of_step(seed: int, size: int, step: int, per_step: int) -> list[int]:
+def tasks_of_step(seed: int, size: int, step: int, per_step: int, kinds: Sequence[str] | None = None) -> list[int]:
     """Return the rows that step number `step` (from 0) draws, going through all rows before any comes again."""
-    return tasks_from(seed, size, step * per_step, per_step)
+    return tasks_from(seed, size, step * per_step, per_step, kinds)
 
 
-def tasks_from(seed: int, size: int, first: int, count: int) -> list[int]:
+def tasks_from(seed: int, size: int, first: int, count: int, kinds: Sequence[str] | None = None) -> list[int]:
     """Return `count` rows after the first `first` ones of a run, going through all rows before any comes again."""
     orders: dict[int, list[int]] = {}
     rows = []
     for position in range(first, first + count):
         epoch, index = divmod(position, size)
         if epoch not in orders:
-            orders[epoch] = task_order(seed, size, epoch)
+            orders[epoch] = task_order(seed, size, epoch, kinds)
         rows.append(orders[epoch][index])
     return rows
+
+
+def kinds_of(dataset: Dataset[Any]) -> list[str] | None:
+    """Return the `kind` of each task; None where a task says none."""
+    tasks = [dataset[row] for row in range(len(dataset))]
+    if not tasks or not all(isinstance(task, Mapping) and "kind" in task for task in tasks):
+        return None
+    return [str(task["kind"]) for task in tasks]

@@ -12,7 +12,7 @@ with p a running mean over the groups that were sampled of it; a task that was n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,13 +58,15 @@ class TaskSource:
     """By row; None draws in the order of the epochs."""
     floor: float = 0.1
     """The least weight of a task."""
+    kinds: Sequence[str] | None = None
+    """Kind of each task: in the order of the epochs, kinds take turns."""
     drawn: list[int] = field(default_factory=list)
     """Rows so far."""
 
     def draw(self, count: int) -> list[int]:
         """Draw the next `count` rows. None comes twice in a step while there are others."""
         if self.pass_rates is None:
-            rows = tasks_from(self.seed, self.size, self.first + len(self.drawn), count)
+            rows = tasks_from(self.seed, self.size, self.first + len(self.drawn), count, self.kinds)
         else:
             rng = np.random.default_rng(derive_seed(self.seed, "curriculum", self.step, len(self.drawn)))
             rows = []

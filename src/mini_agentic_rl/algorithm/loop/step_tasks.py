@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...types import Dataset
+from ..seeds import kinds_of
 from .curriculum import TaskSource, updated_pass_rates
 from .level_curriculum import LevelSource, level_means, levels_of
 from .progress import RunProgress
@@ -18,6 +19,8 @@ class StepTasks:
     def __init__(self, settings: LoopSettings) -> None:
         self._settings = settings
         self._levels: list[str] | None = None
+        self._kinds: list[str] | None = None
+        self._read = False
 
     def of_step(self, dataset: Dataset[Any], progress: RunProgress) -> TaskSource:
         """Return what the next step draws from."""
@@ -36,6 +39,8 @@ class StepTasks:
 
     def _source(self, dataset: Dataset[Any], progress: RunProgress, step: int, first: int) -> TaskSource:
         settings = self._settings
+        if not self._read:
+            self._kinds, self._read = kinds_of(dataset), True
         source = TaskSource(
             size=len(dataset),
             seed=settings.seed,
@@ -43,6 +48,7 @@ class StepTasks:
             first=first,
             pass_rates=None if settings.curriculum == "none" else progress.pass_rates,
             floor=settings.curriculum_floor,
+            kinds=self._kinds,
         )
         if settings.curriculum != "level":
             return source
