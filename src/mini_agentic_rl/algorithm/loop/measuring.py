@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Final
 
 from ...types import Dataset
 from ..answers import OF_TRANSFER, answer_rows
@@ -17,6 +17,8 @@ from .training_run import TrainingRun
 from .validation import best_of, is_due, is_stalled, outcome
 
 FIRST, LAST = "before", "after RL"
+_TASKS_BEFORE: Final = 50
+"""Most tasks of the measurement before a warm-up."""
 
 
 class Measuring:
@@ -31,10 +33,16 @@ class Measuring:
         """Measure the accuracy on the held-out tasks; at the beginning and at the end on those of the transfer too."""
         run = self._run
         if run.val_dataset is not None and len(run.val_dataset) > 0:
-            found = await self._measure_tasks(name, run.val_dataset, run.settings.eval_size)
+            size, resources_id = run.settings.eval_size, run.val_resources
+            if name == FIRST and run.warms_up:
+                # Rewards are judged from the measurement after the warm-up. This one asks whether the model can do the
+                # task at all, so its answers get room to end, and fewer tasks keep the time alike.
+                size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
+                resources_id = run.roomy_resources
+            found = await self._measure_tasks(name, run.val_dataset, size, resources_id)
             run.log({"accuracy": found.accuracy})
         if run.algorithm.transfer is not None and name in (FIRST, LAST):
-            found = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.algorithm.transfer, None)
+            found = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.algorithm.transfer, None, run.val_resources)
             run.log({"transfer/accuracy": found.accuracy})
 
     async def measure_between(self) -> None:
@@ -65,7 +73,9 @@ class Measuring:
         if tasks is None or not is_due(progress.step, run.total_steps, settings.validation_every, progress.validation):
             return
         started = time.perf_counter()
-        found = await self._evaluated(f"validation, step {progress.step}", tasks, settings.validation_size or None)
+        found = await self._evaluated(
+            f"validation, step {progress.step}", tasks, settings.validation_size or None, run.val_resources
+        )
         progress.validation.append({"step": progress.step, "correct": sum(found.correct), "count": len(found.rollouts)})
         progress.spend("validation", time.perf_counter() - started)
         run.log({"validation/accuracy": found.accuracy})
@@ -96,10 +106,10 @@ class Measuring:
         await self.measure(name)
         return True
 
-    async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
+    async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run
         started = time.perf_counter()
-        found = await self._evaluated(name, tasks, size)
+        found = await self._evaluated(name, tasks, size, resources_id)
         run.algorithm.evaluations.append(found)
         if run.context.checkpoints is not None:
             rows = await asyncio.to_thread(answer_rows, found, run.progress.step)
@@ -108,14 +118,14 @@ class Measuring:
         run.progress.spend("evaluation", time.perf_counter() - started)
         return found
 
-    async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None) -> Evaluation:
+    async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run
         await run.served.publish()
         return await evaluate(
             run.store,
             tasks,
             name=name,
-            resources_id=run.val_resources,
+            resources_id=resources_id,
             logger_=run.logger,
             size=size,
             seed=run.settings.seed,

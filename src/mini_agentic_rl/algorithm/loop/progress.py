@@ -52,6 +52,12 @@ class RunProgress:
     """True once the supervised warm-up is done."""
     imitated: dict[str, int] = field(default_factory=dict)
     """Optimizer steps of the supervised warm-up so far, by adapter."""
+    readiness: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Result of the latest probe of the warm-up, by adapter: the fields of `Readiness`, and `ready`."""
+    solved: dict[str, str] = field(default_factory=dict)
+    """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
+    prefix_calls: dict[str, int] = field(default_factory=dict)
+    """Calls that a task is given at its next such try, by its row."""
     level_draws: dict[str, int] = field(default_factory=dict)
     """Tasks of each level drawn so far, where a curriculum asks for it."""
     replay: list[Replayable] = field(default_factory=list)

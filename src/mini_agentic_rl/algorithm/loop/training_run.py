@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ...gateway import ServedPolicy
 from ...logging import CountedCauses
@@ -15,6 +15,9 @@ from .objective import Objective
 from .progress import RunProgress
 from .settings import LoopSettings
 from .warm_start import WarmStart
+
+ROOM: Final = 4
+"""Times `max_new_tokens` that an answer may have before a warm-up."""
 
 
 class LoopedAlgorithm(Protocol):
@@ -63,6 +66,8 @@ class TrainingRun:
         """Id of what the rollouts of the training find."""
         self.val_resources = ""
         """Id of what the rollouts of a measurement find: the same model, greedy."""
+        self.roomy_resources = ""
+        """Id of the same with room for longer answers: a model that was not warmed up uses many words."""
 
     @property
     def progress(self) -> RunProgress:
@@ -94,13 +99,21 @@ class TrainingRun:
         steps = self.total_steps * self.settings.epochs_per_batch
         return settings.model_copy(update={"total_steps": max(1, steps)})
 
+    @property
+    def warms_up(self) -> bool:
+        """True if the run imitates before its first step."""
+        starts = self.algorithm.warm_starts.values()
+        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
+
     async def add_resources(self, resources: NamedResources) -> None:
         """Put what agents find into the store: `resources` beside the model that is trained."""
         self.train_resources = await self._added(resources, self.settings.temperature)
         self.val_resources = await self._added(resources, 0.0)
+        if self.warms_up:
+            self.roomy_resources = await self._added(resources, 0.0, ROOM)
 
-    async def _added(self, resources: NamedResources, temperature: float) -> str:
-        sampling = {"temperature": temperature, "max_tokens": self.settings.max_new_tokens}
+    async def _added(self, resources: NamedResources, temperature: float, room: int = 1) -> str:
+        sampling = {"temperature": temperature, "max_tokens": room * self.settings.max_new_tokens}
         named = self.served.resources(resources, sampling)
         return (await self.store.add_resources(named)).resources_id
 

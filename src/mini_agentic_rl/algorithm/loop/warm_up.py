@@ -6,8 +6,10 @@ trains, so a system prompt that all examples share is computed once per batch.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -18,12 +20,25 @@ from ...metrics import SFT
 from ...policy import Learner, LearnerSettings, LossInputs, LossOutputs, TermStreams
 from ...tokens import TokenTree, pack
 from ...types import Dataset
-from ..seeds import tasks_of_step
+from ..measure import evaluate
+from ..seeds import derive_seed, kinds_of, tasks_of_step
 from ..settings import WarmStartSettings
 from .checkpointing import Checkpointing
-from .training_run import TrainingRun
+from .readiness import TRIES, Readiness, readiness_of
+from .training_run import ROOM, TrainingRun
 from .warm_start import Messages, WarmStart
 
+logger = logging.getLogger(__name__)
+
+_PROBE_TASKS: Final = 4
+_PROBE_EVERY: Final = 4
+"""Least number of optimizer steps between two probes."""
+_PROBE_SHARE: Final = 0.1
+"""Largest share of the warm-up's time that probes take."""
+_FINAL_SHARE: Final = 0.5
+"""The same of a first probe after the last step of a short warm-up."""
+_RATHER_MUCH: Final = 0.5
+"""Seconds of a try, until one was measured."""
 _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
@@ -50,15 +65,16 @@ async def _warm_up_adapter(
         raise RuntimeError("the policy is not served")
     size = len(dataset)
     # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
-    rows = tasks_of_step(run.settings.seed, size, 0, size)[-settings.examples :]
-    conversations = warm_start.conversations([dataset[row] for row in rows])
+    order = tasks_of_step(run.settings.seed, size, 0, size, kinds_of(dataset))
+    conversations = warm_start.conversations([dataset[row] for row in order[-settings.examples :]])
     trees = _trees(server.renderer, conversations, warm_start.tools, settings.batch_size)
     taken = imitated.get(adapter, 0)
-    if taken == len(trees):
+    if taken == len(trees) or run.progress.readiness.get(adapter, {}).get("ready"):
         return
     options = _learner_settings(settings, run.learner_settings, len(trees))
     learner = await run.policy.run_async(lambda: run.policy.learner(options, adapter))
     await checkpointing.begin_warm_up(learner, taken)
+    probe = _ReadinessProbe(run, adapter, [dataset[row] for row in order]) if settings.until == "ready" else None
     run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
     run.logger.advance(taken)
 
@@ -75,9 +91,85 @@ async def _warm_up_adapter(
         now = time.perf_counter()
         run.progress.spend("sft", now - started)
         started = now
+        if probe is not None and await probe.after_step(step, is_last=step == len(trees)):
+            if probe.is_ready:
+                break
+            run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
+            run.logger.advance(step)
+        started = time.perf_counter()  # the probe counts its own time
         if step % _CHECKPOINT_EVERY == 0:
             await checkpointing.write()
+    if probe is not None:
+        probe.conclude()
     checkpointing.end_warm_up()
+
+
+class _ReadinessProbe:
+    """Tries some tasks several times now and then, in at most a tenth of the warm-up's time, or once at its end."""
+
+    def __init__(self, run: TrainingRun, adapter: str, tasks: Sequence[Any]) -> None:
+        """`tasks` begin with those that are not imitated."""
+        self._run = run
+        self._adapter = adapter
+        self._tasks = tasks
+        self._found: Readiness | None = None
+        self._step = 0
+        measured = sum(row["count"] for row in run.progress.accuracy)
+        seconds = run.progress.seconds.get("evaluation", 0.0) / ROOM / measured if measured else _RATHER_MUCH
+        self._cost = _PROBE_TASKS * TRIES * seconds
+
+    async def after_step(self, step: int, *, is_last: bool) -> bool:
+        """Probe where that is due after a step of the warm-up; return whether it was."""
+        spent = self._run.progress.seconds
+        probed, trained = spent.get("probes", 0.0), spent.get("sft", 0.0)
+        is_final = is_last and self._found is None
+        share = _FINAL_SHARE if is_final else _PROBE_SHARE
+        if (step - self._step < _PROBE_EVERY and not is_final) or probed + self._cost > share * trained:
+            return False
+        self._step = step
+        self._found = await self._probe(step)
+        self._run.progress.readiness[self._adapter] = asdict(self._found) | {"ready": self._found.is_ready}
+        return True
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the latest probe found the policy ready for rewards."""
+        return self._found is not None and self._found.is_ready
+
+    def conclude(self) -> None:
+        """Say whether the policy is ready for rewards, and what helps where it is not."""
+        found = self._found
+        if found is None:
+            return
+        state = "ready for rewards" if found.is_ready else f"step {self._step} of the warm-up"
+        self._run.tell(f"{state}: {found.line}")
+        if found.warning is not None:
+            logger.warning("%s", found.warning)
+
+    async def _probe(self, step: int) -> Readiness:
+        run, started = self._run, time.perf_counter()
+        first = step * _PROBE_TASKS
+        tasks = [self._tasks[(first + index) % len(self._tasks)] for index in range(_PROBE_TASKS)]
+        await run.served.publish()
+        evaluation = await evaluate(
+            run.store,
+            tasks,
+            name=f"probe, step {step} of the warm-up",
+            resources_id=run.train_resources,
+            logger_=run.logger,
+            samples=TRIES,
+            seed=derive_seed(run.settings.seed, "probe", step),
+            rollout_timeout=run.settings.rollout_timeout,
+            causes=run.causes,
+        )
+        found = readiness_of(evaluation)
+        metrics = {"pass_1": found.pass_1, f"pass_{TRIES}": found.pass_n}
+        if found.entropy is not None:
+            metrics["choice_entropy"] = found.entropy
+        run.log({run.named(self._adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
+        self._cost = time.perf_counter() - started
+        run.progress.spend("probes", self._cost)
+        return found
 
 
 def _trees(

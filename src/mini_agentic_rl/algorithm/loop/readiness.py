@@ -1,0 +1,91 @@
+"""Readiness of a policy for rewards: single tries often fail, and one of several tries succeeds.
+
+Reinforcement learning selects among rollouts. Where pass@8 equals pass@1, the rollouts of a task agree and there is
+nothing to select; where pass@1 is high, there is little left to learn. A warm-up that goes on beyond that point raises
+pass@1 and lowers what rewards reach from there (arXiv:2606.18487; arXiv:2602.01058).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ...metrics import RunView, nothing_to_select, percent
+from ..rollouts import Evaluation, FinishedRollout
+
+TRIES: Final = 8
+"""Tries at each task."""
+LEAST, MOST, GAP = 0.15, 0.5, 0.25
+"""Bounds of pass@1, and the least by which pass@8 is above it."""
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Success of a policy at some tasks, each tried several times at temperature 1."""
+
+    pass_1: float
+    """Share of all tries that are right."""
+    pass_n: float
+    """Share of the tasks that at least one try solves."""
+    tries: int
+    """Tries at each task."""
+    tasks: int
+    """Number of tasks."""
+    entropy: float | None
+    """Mean entropy in nats at the tokens where tries of a task diverge; None where none do."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if rewards can select: pass@1 from 15 to 50 %, and pass@8 at least 25 points above it."""
+        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + GAP
+
+    @property
+    def line(self) -> str:
+        """Return the figures in words."""
+        text = f"{percent(self.pass_1, 0)} of single tries, {percent(self.pass_n, 0)} of {self.tries}"
+        spread = "" if self.entropy is None else f"; entropy {self.entropy:.2f} nats where tries diverge"
+        return f"{text} ({self.tasks} tasks{spread})"
+
+    @property
+    def warning(self) -> str | None:
+        """Return why rewards have little to select from, and what helps; None where they have enough."""
+        finding = nothing_to_select(RunView((), probes=[(self.pass_1, self.pass_n)]))
+        return None if finding is None else f"{finding.head}: {finding.body}"
+
+
+def readiness_of(evaluation: Evaluation) -> Readiness:
+    """Return what a measurement with several samples of each task says."""
+    tries, count = evaluation.samples, len(evaluation.rollouts)
+    groups = [evaluation.rollouts[first : first + tries] for first in range(0, count, tries)]
+    solved = evaluation.correct
+    return Readiness(
+        pass_1=sum(solved) / max(1, count),
+        pass_n=sum(right > 0 for right in solved) / max(1, len(solved)),
+        tries=tries,
+        tasks=len(solved),
+        entropy=entropy_where_tries_diverge(groups),
+    )
+
+
+def entropy_where_tries_diverge(groups: Sequence[Sequence[FinishedRollout]]) -> float | None:
+    """Return the mean entropy, in nats, at contexts after which the tries of a task sampled different tokens; None
+    where they never did.
+
+    The mean of -log p over the tokens that were sampled after a context is an unbiased estimate of the entropy there.
+    """
+    found: list[float] = []
+    for group in groups:
+        after: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
+        for record in (record for finished in group for record in finished.records):
+            tokens = np.concatenate([record.prompt_ids, record.output_ids])
+            for index, logprob in enumerate(record.logprobs):
+                end = record.prompt_ids.size + index
+                after[tokens[:end].tobytes()].append((int(tokens[end]), float(logprob)))
+        for sampled in after.values():
+            if len({token for token, _ in sampled}) > 1:
+                found.append(-sum(logprob for _, logprob in sampled) / len(sampled))
+    return sum(found) / len(found) if found else None

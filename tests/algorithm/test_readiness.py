@@ -1,0 +1,115 @@
+"""When a warm-up has made a policy ready for rewards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from letters import CountLetters, Letters, algorithm
+
+from mini_agentic_rl import Trainer
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm.grpo.batch import choice_entropy
+from mini_agentic_rl.algorithm.loop import warm_up
+from mini_agentic_rl.algorithm.loop.readiness import Readiness, entropy_where_tries_diverge, readiness_of
+from mini_agentic_rl.algorithm.rollouts import Evaluation, FinishedRollout
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.types import Rollout
+
+
+def finished(reward, outputs=(5,), logprobs=(-1.0,)):
+    record = CompletionRecord(np.array([1, 2], np.int64), np.array(outputs, np.int64), np.array(logprobs, np.float32))
+    rollout = Rollout(rollout_id="ro", input={}, start_time=0.0, status="succeeded")
+    return FinishedRollout(rollout, (), (record,), reward, None)
+
+
+def probed(*right, tries=8):
+    rollouts = [finished(float(index < count)) for count in right for index in range(tries)]
+    return readiness_of(Evaluation("probe", rollouts, tries))
+
+
+def test_some_tries_right_and_most_tasks_solved_once_is_ready():
+    found = probed(2, 3, 1, 4)
+    assert (found.pass_1, found.pass_n, found.tasks) == (10 / 32, 1.0, 4)
+    assert found.is_ready
+    assert found.warning is None
+    assert found.line.startswith("31 % of single tries, 100 % of 8")
+
+
+@pytest.mark.parametrize(
+    ("right", "says"),
+    [
+        ((0, 0, 0, 0), "no try of any task was right"),
+        ((8, 0, 0, 0), "as sure of wrong answers"),
+    ],
+)
+def test_a_policy_with_little_to_select_from_gets_the_reason(right, says):
+    found = probed(*right)
+    assert not found.is_ready
+    assert says in found.warning
+
+
+def test_a_policy_that_solves_its_tasks_needs_no_warning():
+    found = probed(8, 8, 7, 8)
+    assert not found.is_ready
+    assert found.warning is None
+
+
+def test_entropy_is_that_of_the_tokens_where_tries_of_a_task_diverge():
+    same = [finished(1.0, (5, 6, 9), (-0.1, -0.7, -0.3)), finished(1.0, (5, 7, 9), (-0.1, -0.9, -0.2))]
+    assert entropy_where_tries_diverge([same]) == pytest.approx(0.8)
+    assert entropy_where_tries_diverge([[same[0], same[0]]]) is None
+    assert entropy_where_tries_diverge([[same[0]], [same[1]]]) is None  # other tasks are no tries of this one
+
+
+def test_choices_of_a_batch_are_the_tokens_where_its_rollouts_diverge():
+    tree = TokenTree()
+    for number, rollout in enumerate(
+        [finished(1.0, (5, 6, 9), (-0.1, -0.7, -0.3)), finished(0.0, (5, 7, 9), (-0.1, -0.9, -0.2))]
+    ):
+        tree.insert(rollout.records[0], number)
+    packed = pack([tree])
+    assert choice_entropy(packed, packed.term_count) == pytest.approx(0.8)
+    assert choice_entropy(packed, 3) == 0.0
+
+
+def _warmed_up(folder, monkeypatch, *, ready, **settings):
+    """Warm up with 12 examples, whose probes cost nothing; return the algorithm."""
+    found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, None)
+    monkeypatch.setattr(warm_up, "readiness_of", lambda evaluation: found)
+    monkeypatch.setattr(warm_up, "_PROBE_SHARE", 1e9)
+    start = WarmStart(
+        lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "a"}],
+        (),
+        WarmStartSettings(examples=12, batch_size=1, **settings),
+    )
+    trained = algorithm(total_steps=0, warm_start=start)
+    trainer = Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, output_dir=folder, logger=Notes())
+    tasks = [{"word": f"{word}{number}"} for number in range(3) for word in ("hi", "go", "yo", "me")]
+    trainer.fit(Letters(), tasks)
+    return trained, trainer.logger.notes
+
+
+class Notes(MetricsLogger):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def test_the_warm_up_ends_when_the_policy_is_ready(tmp_path, monkeypatch):
+    trained, notes = _warmed_up(tmp_path, monkeypatch, ready=True)
+    assert trained.progress.imitated == {"default": 4}
+    assert trained.progress.readiness["default"]["ready"]
+    assert any(note.startswith("ready for rewards: 30 % of single tries, 90 % of 8") for note in notes)
+
+
+def test_the_warm_up_takes_all_examples_where_it_is_not_ready_or_not_asked(tmp_path, monkeypatch, caplog):
+    trained, notes = _warmed_up(tmp_path / "unready", monkeypatch, ready=False)
+    assert trained.progress.imitated == {"default": 12}
+    assert any(note.startswith("step 12 of the warm-up: 40 % of single tries, 40 % of 8") for note in notes)
+    assert "as sure of wrong answers" in caplog.text
+    trained, notes = _warmed_up(tmp_path / "examples", monkeypatch, ready=True, until="examples")
+    assert trained.progress.imitated == {"default": 12}
+    assert trained.progress.readiness == {}
