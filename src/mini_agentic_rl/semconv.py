@@ -30,6 +30,10 @@ SAMPLING_SEED: Final = "sampling_seed"
 """Key in a rollout's metadata: the seed from which the gateway derives one for each of its calls that names none."""
 
 
+EXPERT_PREFIX: Final = "expert_prefix"
+"""Key in a rollout's metadata: name of the recorded calls with which the gateway answers its first calls."""
+
+
 class LightningResourceAttributes(Enum):
     """Attributes of the OpenTelemetry resource of a span."""
 

@@ -59,6 +59,8 @@ class Group:
 
     task_id: str
     trajectories: Sequence[Trajectory]
+    is_prefixed: bool = False
+    """True if its rollouts began with the calls of an expert, so that their rewards are not the policy's alone."""
 
     @property
     def rewards(self) -> Floats:
@@ -79,7 +81,8 @@ def has_signal(rewards: Floats) -> bool:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return metrics about what was sampled."""
+    """Return metrics about what was sampled, without rollouts that began with the calls of an expert."""
+    groups = [group for group in groups if not group.is_prefixed]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     metrics = {
         "groups/count": float(len(groups)),

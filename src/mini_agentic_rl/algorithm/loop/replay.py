@@ -75,7 +75,7 @@ def remember(progress: RunProgress, groups: Mapping[str, Sequence[Group]], setti
     for adapter, own in groups.items():
         for group in own:
             right = int((group.rewards >= _RIGHT).sum())
-            if 0 < right < len(group.trajectories):
+            if 0 < right < len(group.trajectories) and not group.is_prefixed:
                 ids = [trajectory.rollout_id for trajectory in group.trajectories]
                 share = right / len(ids)
                 kept.append({"step": progress.step, "adapter": adapter, "rollouts": ids, "right": share, "uses": 0})

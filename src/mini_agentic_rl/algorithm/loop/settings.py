@@ -71,6 +71,9 @@ class LoopSettings(RolloutSettings):
     moved since."""
     replay_steps: int = Field(default=4, ge=1)
     """Steps for which a group can be replayed."""
+    expert_prefix: bool = False
+    """Try a task that all rollouts failed a second time with the first calls of a right rollout of it, or of its
+    demonstration: the gateway answers these calls, and only what follows is trained."""
     epochs_per_batch: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     max_staleness: int = Field(default=0, ge=0)
@@ -199,6 +202,15 @@ class LoopSettings(RolloutSettings):
             raise ValueError(
                 "`deterministic` repeats a run exactly, but with `max_staleness` the time that sampling takes decides "
                 "which weights sample: set `max_staleness=0` with it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _knows_which_tasks_failed(self) -> Self:
+        if self.expert_prefix and self.max_staleness:
+            raise ValueError(
+                "`expert_prefix` tries the failed tasks of a step again, and with `max_staleness` there are no whole "
+                "steps: set `max_staleness=0` with it"
             )
         return self
 

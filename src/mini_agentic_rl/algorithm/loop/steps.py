@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ...processes import CoreWatch, peak_memory_bytes
+from .expert_prefix import with_prefixed_groups
 from .groups import Group, group_metrics
 from .idle_steps import LostSteps
 from .objective import Objective
@@ -59,6 +60,8 @@ class ExactSteps:
             causes=run.causes,
         )
         count_rollouts(run, found, self._lost)
+        if run.settings.expert_prefix:
+            found = await with_prefixed_groups(run, found, tasks)
         replayed = await replayed_groups(run.context, run.settings, run.served.trained_models, run.progress)
         work.sampled()
 

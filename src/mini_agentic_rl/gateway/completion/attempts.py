@@ -1,7 +1,7 @@
 """The attempts that calls are recorded under, each looked up once, before its first call; and the seeds of their calls.
 
 A rollout with a seed (`SAMPLING_SEED` in its metadata) gives one to each of its calls that names none, by the place of
-the call in the attempt.
+the call in the attempt. One with an expert prefix (`EXPERT_PREFIX`) has its first calls answered with recorded ones.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...errors import log_failure
 from ...http import BadRequestError
-from ...semconv import SAMPLING_SEED
+from ...semconv import EXPERT_PREFIX, SAMPLING_SEED
 from ...store import LightningStore
+from ...tokens import CompletionRecord
 from ...types import Attempt, Rollout
 from ..dialects import CallScope
 from ..errors import NotFoundError, RecordingError
+from .expert_prefix import ExpertPrefixes, take_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class _Known:
     seed: int | None
     """Of the attempt; None where its rollout has none."""
     calls: int = 0
+    prefix: list[CompletionRecord] = field(default_factory=list)
+    """Recorded calls that its next calls are answered with."""
 
 
 @dataclass
@@ -49,6 +54,7 @@ class KnownAttempts:
     event loop."""
 
     store: LightningStore
+    prefixes: ExpertPrefixes = field(default_factory=ExpertPrefixes)
     _known: OrderedDict[tuple[str, str], _Known] = field(default_factory=OrderedDict)
 
     async def check(self, scope: CallScope) -> None:
@@ -73,7 +79,9 @@ class KnownAttempts:
         found = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
         if found is None:
             raise unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
-        self._known[scope] = _Known(_seed_of(rollout, found))
+        name = rollout.metadata.get(EXPERT_PREFIX)
+        prefix = [] if name is None else self.prefixes.begin(name)
+        self._known[scope] = _Known(_seed_of(rollout, found), prefix=prefix)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
@@ -85,6 +93,11 @@ class KnownAttempts:
         text = f"{known.seed}/{known.calls}"
         known.calls += 1
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    def next_recorded(self, scope: CallScope, prompt_ids: Sequence[int]) -> CompletionRecord | None:
+        """Return the recorded call that answers the next call under `scope`; None where it is to be sampled."""
+        known = None if scope is None else self._known.get(scope)
+        return None if known is None or not known.prefix else take_recorded(known.prefix, prompt_ids)
 
 
 def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from ...http import LARGE, BadRequestError, off_loop
 from ...samplers import ContextLengthError, Sampler
 from ...store import LightningStore
-from ...tokens import Delivery, SamplingParams, TokenRequest
+from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
 from ..caller import Caller
 from ..constraints import ConstraintCompiler, answer_rule
 from ..dialects import CallScope, ChatRequest
@@ -18,6 +18,7 @@ from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .attempts import KnownAttempts
+from .expert_prefix import ExpertPrefixes
 from .read import Choice
 from .remember import ConversationMemory, Prompt
 
@@ -44,6 +45,8 @@ class PreparedChat:
     response_id: str
     start_time: float
     tools: list[dict[str, Any]]
+    recorded: CompletionRecord | None = None
+    """The recorded call that answers it; None samples."""
 
     @property
     def scope(self) -> CallScope:
@@ -82,7 +85,8 @@ class Preparation:
         self._model_name = model_name
         self._default_adapter = default_adapter
         self._records = store is not None
-        self._attempts = None if store is None else KnownAttempts(store)
+        self.prefixes = ExpertPrefixes()
+        self._attempts = None if store is None else KnownAttempts(store, self.prefixes)
         self._budgets = budgets
         self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
 
@@ -139,6 +143,9 @@ class Preparation:
         seed = request.seed
         if seed is None and self._attempts is not None:
             seed = self._attempts.next_seed(scope)
+        recorded = None
+        if self._attempts is not None and request.choices == 1 and not request.top_logprobs:
+            recorded = self._attempts.next_recorded(scope, prompt_ids)
         # What an answer says may end it: then nothing should be sampled after that.
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
@@ -177,6 +184,7 @@ class Preparation:
             response_id=response_id,
             start_time=time.time(),
             tools=tools,
+            recorded=recorded,
         )
 
     async def count(self, request: ChatRequest) -> int:

@@ -15,6 +15,7 @@ from ...tokens import TokenDelta, TokenRequest
 from ..errors import RecordingError, UnavailableError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
+from .expert_prefix import replay
 from .prepare import Preparation, PreparedChat
 from .read import Choice
 from .record import CallContext, RecordedAnswer, asked_for, record_answer
@@ -118,7 +119,8 @@ class ChatService:
     async def _run_choice(
         self, prepared: PreparedChat, choice: Choice, request: TokenRequest, emit: Emit | None
     ) -> None:
-        stream = self.sampler.complete(request)
+        recorded = prepared.recorded
+        stream = self.sampler.complete(request) if recorded is None else replay(recorded, recorded.version)
         try:
             await _sample(stream, choice, emit)
         except asyncio.CancelledError:

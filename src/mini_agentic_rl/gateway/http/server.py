@@ -15,7 +15,7 @@ from ...samplers import Sampler
 from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...types import ProxyLLM
-from ..completion import ChatService
+from ..completion import ChatService, ExpertPrefixes
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
 from ..sessions import SessionGate
@@ -86,6 +86,11 @@ class MiniLLMServer(AdmittingServer):
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         gate = None if sessions is None or store is None else SessionGate(SessionBook(store, sessions))
         super().__init__(create_app(self.service, admission, gate), admission, host, port, "gateway server")
+
+    @property
+    def expert_prefixes(self) -> ExpertPrefixes:
+        """Recorded calls by which rollouts can begin."""
+        return self.service.preparation.prefixes
 
     @property
     def endpoint(self) -> str:

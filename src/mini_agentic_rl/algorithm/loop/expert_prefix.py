@@ -1,0 +1,118 @@
+"""A second try at the tasks of a step that every rollout failed, begun with the first calls of an expert.
+
+The expert is an earlier rollout of the same task that was right, or else the task's demonstration. All but its last
+call are given at first; a task that is then mostly solved gets one call less when it comes again (BREAD;
+arXiv:2506.17211; AdaBack; arXiv:2506.18110). The gateway answers the given calls, so that any agent can be helped, and
+marks their tokens as forced: they are context and never trained (`gateway.completion.expert_prefix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from ...semconv import EXPERT_PREFIX, SAMPLING_SEED
+from ...tokens import CompletionRecord
+from ...types import EnqueueRolloutRequest
+from ..rollouts import read_rollouts, rollout_config, run_rollouts
+from ..seeds import derive_seed
+from .adapters import by_adapter
+from .curriculum import TaskSource
+from .groups import Group
+from .sampling import SampledStep, trained_calls
+from .training_run import TrainingRun
+
+_RIGHT: Final = 1.0
+_MOSTLY: Final = 0.5
+"""Share of right rollouts above which a task gets one call less."""
+
+
+async def with_prefixed_groups(run: TrainingRun, found: SampledStep, tasks: TaskSource) -> SampledStep:
+    """Return a step with further groups: of each task that all rollouts failed, rollouts that begin as an expert did.
+
+    The failed groups stay, for the metrics; they have no signal.
+    """
+    adapter = next(iter(found.groups))
+    groups = list(zip(tasks.drawn, found.groups[adapter], strict=True))
+    for row, group in groups:
+        right = [one for one in group.trajectories if one.reward >= _RIGHT]
+        if right:
+            run.progress.solved[str(row)] = right[0].rollout_id
+    failed = [(row, group) for row, group in groups if group.trajectories and group.rewards.max() < _RIGHT]
+    given = {row: calls for row, _ in failed if (calls := await _expert_calls(run, adapter, row))}
+    if not given:
+        return found
+    again = await _sample(run, tasks.step, given)
+    metrics = {"prefix/groups": float(len(again))}
+    for (row, calls), group in zip(given.items(), again, strict=True):
+        _shorten(run, row, len(calls), group)
+    rewards = np.concatenate([group.rewards for group in again])
+    if rewards.size:
+        metrics["prefix/reward"] = float(rewards.mean())
+    return replace(
+        found,
+        groups={**found.groups, adapter: [*found.groups[adapter], *again]},
+        metrics={**found.metrics, **metrics},
+    )
+
+
+async def _expert_calls(run: TrainingRun, adapter: str, row: int) -> list[CompletionRecord]:
+    """Return the calls that rollouts of a task begin with; none where no expert is known, or it makes a single call."""
+    known = run.progress.solved.get(str(row))
+    records: Sequence[CompletionRecord] = ()
+    if known is not None:
+        rollouts = await read_rollouts(run.store, [known], trained_calls(run.context, run.served.trained_models))
+        records = rollouts[0].records if rollouts else ()
+    start, server = run.algorithm.warm_starts.get(adapter), run.served.server
+    if not records and start is not None and server is not None:
+        records = server.renderer.conversation_to_records(start.demonstration(run.dataset[row]), start.tools)
+    most = len(records) - 1
+    return list(records[: min(most, run.progress.prefix_calls.get(str(row), most))]) if most > 0 else []
+
+
+async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionRecord]]) -> list[Group]:
+    settings, server = run.settings, run.served.server
+    if server is None:
+        raise RuntimeError("the policy is not served")
+    names = {row: f"{run.progress.run}{step}/{row}" for row in given}
+    for row, name in names.items():
+        server.expert_prefixes.put(name, given[row])
+    requests = [
+        EnqueueRolloutRequest(
+            input=run.dataset[row],
+            mode="train",
+            resources_id=run.train_resources,
+            config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
+            metadata={
+                "step": step,
+                "group": f"{step}/prefix/{index}",
+                EXPERT_PREFIX: name,
+                SAMPLING_SEED: derive_seed(settings.seed, "prefix", step, index, sample),
+            },
+        )
+        for index, (row, name) in enumerate(names.items())
+        for sample in range(settings.samples_per_prompt)
+    ]
+    models = run.served.trained_models
+    try:
+        finished = await run_rollouts(run.store, requests, _ignore, trained_calls(run.context, models))
+    finally:
+        for name in names.values():
+            server.expert_prefixes.remove(name)
+    groups, _, _ = by_adapter(finished, step, models, settings, run.causes)
+    return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
+
+
+def _shorten(run: TrainingRun, row: int, calls: int, group: Group) -> None:
+    """Give a task one call less when it comes again if it was mostly solved, one more if it was not solved at all."""
+    if not group.trajectories:
+        return
+    right = float((group.rewards >= _RIGHT).mean())
+    run.progress.prefix_calls[str(row)] = max(1, calls - 1) if right > _MOSTLY else calls + 1 if right == 0 else calls
+
+
+def _ignore(_: Any) -> None:
+    """Report no progress: the step's own rollouts have."""

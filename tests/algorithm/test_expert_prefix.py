@@ -1,0 +1,107 @@
+"""Tasks that every rollout failed are tried again, begun with the first calls of an expert."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from letters import TASKS, algorithm
+from openai import AsyncOpenAI
+
+from mini_agentic_rl import Hook, LitAgent, Trainer
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.metrics import read_metrics
+
+FIRST = "first things first"
+
+
+class TwoCalls(LitAgent[Any]):
+    """Asks twice, and keeps what it heard."""
+
+    async def rollout_async(self, task, resources, rollout):
+        llm = resources["llm"]
+        base_url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        async with AsyncOpenAI(api_key="none", base_url=base_url) as client:
+            messages = [{"role": "user", "content": task["word"]}]
+            for _ in range(2):
+                reply = await client.chat.completions.create(
+                    model=llm.model, messages=messages, **llm.sampling_parameters
+                )
+                messages.append({"role": "assistant", "content": reply.choices[0].message.content or ""})
+                messages.append({"role": "user", "content": "and then?"})
+        rollout.metadata["heard"] = messages[1]["content"]
+
+
+class OnlyAfterTheExpert(Hook):
+    """A rollout is right, by its seed, only where it began as the expert did."""
+
+    async def on_rollout_end(self, *, rollout):
+        return float(rollout.metadata["heard"] == FIRST and int(rollout.metadata["sampling_seed"]) % 2 == 0)
+
+
+def demonstration(task):
+    return [
+        {"role": "user", "content": task["word"]},
+        {"role": "assistant", "content": FIRST},
+        {"role": "user", "content": "and then?"},
+        {"role": "assistant", "content": "the rest"},
+    ]
+
+
+def fit(folder, monkeypatch, *, warm_start=True, **settings):
+    """Train two steps; return the groups of each update."""
+    seen, update = [], GRPOObjective.update
+
+    def watched(self, adapter, groups):
+        seen.append(list(groups))
+        return update(self, adapter, groups)
+
+    start = WarmStart(demonstration, (), WarmStartSettings(examples=0)) if warm_start else None
+    with monkeypatch.context() as patch:
+        patch.setattr(GRPOObjective, "update", watched)
+        Trainer(
+            algorithm=algorithm(
+                total_steps=2, tasks_per_step=2, samples_per_prompt=6, warm_start=start, max_new_tokens=40, **settings
+            ),
+            hooks=[OnlyAfterTheExpert()],
+            n_runners=6,
+            output_dir=folder,
+        ).fit(TwoCalls(), TASKS[:2])
+    return seen
+
+
+def test_rollouts_begin_as_the_demonstration_and_train_only_what_they_sampled(tmp_path, monkeypatch):
+    seen = fit(tmp_path, monkeypatch, expert_prefix=True)
+    for groups in seen:
+        plain, prefixed = groups[:2], groups[2:]
+        assert [group.is_prefixed for group in groups] == [False, False, True, True]
+        assert all(group.rewards.max() == 0 for group in plain)
+        for trajectory in (one for group in prefixed for one in group.trajectories):
+            given, sampled = trajectory.records
+            assert given.forced.all()
+            assert given.trained_tokens == 0
+            assert sampled.trained_tokens == sampled.output_ids.size > 0
+            assert sampled.prompt_ids[: given.prompt_ids.size].tolist() == given.prompt_ids.tolist()
+            after = given.prompt_ids.size + given.output_ids.size
+            assert sampled.prompt_ids[given.prompt_ids.size : after].tolist() == given.output_ids.tolist()
+        assert any(0 < group.rewards.mean() < 1 for group in prefixed)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "prefix/groups" in row]
+    assert [row["prefix/groups"] for row in rows] == [2, 2]
+    assert [row["groups/count"] for row in rows] == [2, 2]
+    assert [row["reward/mean"] for row in rows] == [0, 0]
+    assert all(row["prefix/reward"] > 0 for row in rows)
+    state = json.loads(max((tmp_path / "checkpoints").glob("step_*/state.json")).read_text())
+    assert state["prefix_calls"] == {"0": 1, "1": 1}
+
+
+def test_without_an_expert_or_the_setting_nothing_is_tried_again(tmp_path, monkeypatch):
+    for name, settings in (("off", {}), ("alone", {"expert_prefix": True, "warm_start": False})):
+        seen = fit(tmp_path / name, monkeypatch, **settings)
+        assert not any(group.is_prefixed for groups in seen for group in groups)
+
+
+def test_it_needs_steps_that_are_sampled_as_a_whole():
+    with pytest.raises(ValueError, match="max_staleness=0"):
+        algorithm(expert_prefix=True, max_staleness=1)
