@@ -1,27 +1,25 @@
-"""Draw the pictures of the README out of a run of the main job, and that of the page about memory out of the plan.
+"""Draw the picture of the README out of a run of the main job, and that of the page about memory out of the plan.
 
     python docs/pictures/draw.py outputs/math-agent
     python docs/pictures/draw.py
 
-`curve.svg` shows the measured accuracy and the reward of the training rollouts, `conversation.svg` a conversation of
-the last measurement in which the agent called its tool and was right. `memory.svg`, which needs no run and no model,
-shows the planned parts of three trainings, once while they sample and once while they learn.
+`curve.svg` shows the measured accuracy and the reward of the training rollouts, with the warm-up and reinforcement
+learning apart. The program prints the transcript of one held-out task in each of the three measurements. `memory.svg`,
+which needs no run and no model, shows the planned parts of three trainings, once while they sample and once while they
+learn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console, Group
-from rich.panel import Panel
-from rich.text import Text
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from mini_agentic_rl.adapter import TraceToMessages
@@ -33,11 +31,10 @@ from mini_agentic_rl.trainer.charts import line_chart
 
 HERE = Path(__file__).parent
 COLUMNS = 100
-FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""Fonts that Rich loads from a server; without them the reader's own is taken."""
-SYSTEM_CHARACTERS = 200
-COLOURS = {"system": "bright_black", "user": "cyan", "assistant": "green", "tool": "yellow"}
+PHASES = ("before", "after SFT", "after RL")
 SERIES = ("#2f6fb2", "#c2571a")
+WARM_UP_SHARE = 0.3
+"""Width of the warm-up in the picture of the curves, as a share of that of reinforcement learning."""
 CURVE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 480 262" font-family="system-ui, sans-serif">
 <style>
 text {{ font-size: 11px; fill: #68707a; }}
@@ -46,7 +43,10 @@ polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
 </style>
 <rect width="480" height="262" fill="#ffffff"/>
 <text x="62" y="18" style="fill: #2f6fb2">accuracy of {count}: {accuracy}</text>
-<text x="62" y="34" style="fill: #c2571a">mean reward of the training rollouts, by RL step</text>
+<text x="62" y="34" style="fill: #c2571a">mean reward of the training rollouts</text>
+<line x1="{border:.0f}" x2="{border:.0f}" y1="46" y2="226" stroke="#68707a" stroke-dasharray="3 3"/>
+<text x="58" y="56">warm-up</text>
+<text x="{right:.0f}" y="56">reinforcement learning</text>
 <g transform="translate(10 40)">{chart}</g>
 </svg>
 """
@@ -150,46 +150,59 @@ def draw_curve(run: Path) -> str:
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     rewards = [float(row["reward/mean"]) for row in read_metrics(run / "metrics.jsonl") if "reward/mean" in row]
     measured = [row for row in summary["accuracy"] if not row["name"].endswith(", transfer")]
-    accuracy = [(0.0 if row["name"] != "after RL" else float(len(rewards)), row["accuracy"]) for row in measured]
+    warm_up = WARM_UP_SHARE * len(rewards)
+    at = {"before": 0.0, "after SFT": warm_up, "after RL": warm_up + len(rewards)}
+    accuracy = [(at[row["name"]], row["accuracy"]) for row in measured if row["name"] in at]
     chart = line_chart(
-        [("accuracy", accuracy), ("reward", [(float(step), value) for step, value in enumerate(rewards, start=1)])]
+        [("accuracy", accuracy), ("reward", [(warm_up + step, value) for step, value in enumerate(rewards, start=1)])]
     ).replace("<svg ", '<svg width="460" height="220" ', 1)
     for series, colour in enumerate(SERIES, start=1):  # some readers of SVG know no variables
         chart = chart.replace(f"--line: var(--series-{series})", f"stroke: {colour}")
     told = ", ".join(f"{100 * row['accuracy']:.1f} % {row['name']}" for row in measured)
-    return CURVE.format(chart=chart, count=measured[-1]["count"], accuracy=told)
+    left, right = 62.0, 458.0
+    border = left + (right - left) * WARM_UP_SHARE / (1 + WARM_UP_SHARE)
+    return CURVE.format(chart=chart, count=measured[-1]["count"], accuracy=told, border=border, right=border + 6)
 
 
-async def find_conversation(run: Path) -> list[dict[str, Any]]:
-    """Return the messages of the latest rollout that called a tool and was right."""
+async def three_transcripts(run: Path) -> str:
+    """Return what was sampled for one held-out task in each measurement, a line for each call: the first task that only
+    the last measurement has right.
+
+    Raises:
+        SystemExit: there is no such task.
+    """
     store = SqlLightningStore(run / "rollouts.db")
-    rollouts = await store.query_rollouts(status_in=["succeeded"], sort_by="start_time", sort_order="desc", limit=200)
-    for rollout in rollouts:
+    found: dict[str, dict[str, tuple[float, list[str]]]] = {}
+    for rollout in await store.query_rollouts(sort_by="start_time", sort_order="asc"):
+        phase = (rollout.metadata or {}).get("evaluation")
+        if phase not in PHASES:
+            continue
         spans = await store.query_spans(rollout.rollout_id)
         rows = TraceToMessages().adapt(spans)
-        if rows and (find_final_reward(spans) or 0) >= 1 and rows[-1]["tools"]:
-            messages = rows[-1]["messages"]
-            if any(message["role"] == "tool" for message in messages):
-                return messages
-    raise SystemExit(f"{run} holds no right conversation with a tool call")
+        question = str(rollout.input["question"])
+        if rows:
+            found.setdefault(question, {})[phase] = (find_final_reward(spans) or 0.0, _lines(rows[-1]["messages"]))
+    for question, of_phase in found.items():
+        rewards = [of_phase[phase][0] for phase in PHASES if phase in of_phase]
+        if rewards == [0, 0, 1]:
+            parts = [f"{phase}:\n" + "\n".join(f"  {line}" for line in of_phase[phase][1]) for phase in PHASES]
+            return "\n".join([question, *parts])
+    raise SystemExit(f"{run} has no task that only the last measurement has right")
 
 
-def draw_conversation(messages: list[dict[str, Any]]) -> str:
-    """Return the conversation as an SVG document of a terminal."""
-    console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
+def _lines(messages: list[dict[str, Any]]) -> list[str]:
+    """Return a conversation after its question: calls with their results, and the answer."""
+    lines: list[str] = []
     for message in messages:
-        colour = COLOURS.get(message["role"], "white")
-        text = str(message.get("content") or "")
-        if message["role"] == "system" and len(text) > SYSTEM_CHARACTERS:
-            text = text[:SYSTEM_CHARACTERS].rsplit(" ", 1)[0] + " …"
-        calls = [
-            Text(f"{call['function']['name']}({call['function']['arguments']})", style="bold magenta")
-            for call in message.get("tool_calls") or []
-        ]
-        body = Group(*([Text(text)] if text else []), *calls)
-        console.print(Panel(body, title=message["role"], title_align="left", border_style=colour))
-    drawn = console.export_svg(title="after reinforcement learning")
-    return FONTS.sub("", drawn)
+        if message["role"] == "assistant":
+            for call in message.get("tool_calls") or []:
+                (argument,) = json.loads(call["function"]["arguments"]).values()
+                lines.append(f"{call['function']['name']}({argument!r})")
+            if message.get("content"):
+                lines += textwrap.wrap(" ".join(str(message["content"]).split()), COLUMNS)
+        elif message["role"] == "tool":
+            lines[-1] += f" = {message['content']}"
+    return lines
 
 
 def main() -> None:
@@ -201,7 +214,7 @@ def main() -> None:
         return
     run = Path(sys.argv[1])
     (HERE / "curve.svg").write_text(draw_curve(run), encoding="utf-8")
-    (HERE / "conversation.svg").write_text(draw_conversation(asyncio.run(find_conversation(run))), encoding="utf-8")
+    sys.stdout.write(asyncio.run(three_transcripts(run)) + "\n")
 
 
 if __name__ == "__main__":

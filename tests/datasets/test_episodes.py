@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -14,8 +16,8 @@ from mini_agentic_rl.datasets import DatasetError, divide_examples, load_example
 from mini_agentic_rl.datasets.episodes import EPISODES, SPLITS_OF_EPISODES, find_episodes, load_episodes
 from mini_agentic_rl.datasets.episodes.bm25 import Index
 from mini_agentic_rl.datasets.episodes.countdown import value_of
-from mini_agentic_rl.datasets.episodes.unit_stories import OTHER_STORIES, STORIES
-from mini_agentic_rl.datasets.episodes.unit_table import OTHER_UNITS, UNITS
+from mini_agentic_rl.datasets.episodes.unit_stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
+from mini_agentic_rl.datasets.episodes.unit_table import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
 from mini_agentic_rl.datasets.episodes.wordle import marks, share_of, word_list
 from mini_agentic_rl.datasets.episodes.world import world
 
@@ -91,10 +93,19 @@ def test_examples_are_the_experts_conversation_and_the_prompt(name: str) -> None
 @pytest.mark.parametrize("name", FAMILIES)
 def test_whatever_a_model_says_is_answered_and_scored_between_0_and_1(name: str) -> None:
     rng = random.Random(0)
-    names = ["lookup_unit", "calculator", "search", "read", "submit", ""]
+    names = ["convert", "calculator", "search", "read", "submit", ""]
     texts = ["", "Answer: ", "Answer: 1\nAnswer: 1", "Guess: 5", "Guess: crane", "Answer: 1/0", "\x00", "Guess: -5"]
     texts += ["Guess: " + "9" * 5000, "Answer: " + "(" * 90, "Answer: 1" + "+1" * 3000, "Answer: ١٢", "Guess: 3.5"]
-    arguments = ["", "{}", "[]", "null", '{"unit": null}', '{"unit": "foot"}', '{"query": "a b"}', '{"document": -1}']
+    arguments = [
+        "",
+        "{}",
+        "[]",
+        "null",
+        '{"measure": null}',
+        '{"measure": "1 foot"}',
+        '{"query": "a b"}',
+        '{"document": -1}',
+    ]
     arguments += ['{"document": 99999999999999999999}', '{"expression": "1/0"}', '{"query": ""}', "[" * 2000]
     for row in load_episodes(name, "train", 8, 0):
         episode = find_episodes(name).start(row)
@@ -207,22 +218,56 @@ def test_the_word_list_is_of_five_letters_and_transfer_words_are_never_shown_in_
 
 
 def test_units_need_both_tools_and_a_number_alone() -> None:
-    task = {"answer": "10.9728", "expression": "12*3*0.3048", "units": ["foot"]}
-    right = [calls("lookup_unit", '{"unit": "feet"}'), calls("calculator", '{"expression": "12*3*0.3048"}')]
-    scores = score("units", task, *right, says("Answer: 10.97 metres"))
-    assert (scores["reward"], scores["lookup_unit"], scores["calculator"]) == (1.0, 1.0, 1.0)
-    for wrong in ("Answer: 11", "10.9728", "Answer: 10.9728 or 12", "Answer: about 10.9728", "Answer: 10.9728\n</end>"):
+    task = {"answer": "10.98", "expression": "3.66*3", "measures": ["12 feet"]}
+    right = [calls("convert", '{"measure": "12 feet"}'), calls("calculator", '{"expression": "3.66*3"}')]
+    scores = score("units", task, *right, says("Answer: 10.98 metres"))
+    assert (scores["reward"], scores["convert"], scores["calculator"]) == (1.0, 1.0, 1.0)
+    for wrong in ("Answer: 11", "10.98", "Answer: 10.98 or 12", "Answer: about 10.98", "Answer: 10.98\n</end>"):
         assert score("units", task, *right, says(wrong))["reward"] == 0.0
-    episode = find_episodes("units").start(task)
-    (reply,) = episode.receive(calls("lookup_unit", '{"unit": "parsec"}'))
-    assert reply["content"] == "error: no unit named parsec"
 
 
-def test_transfer_has_units_and_stories_of_its_own() -> None:
-    assert not {unit.name for unit in UNITS} & {unit.name for unit in OTHER_UNITS}
-    told = {phrasing for story in STORIES for phrasing in story.phrasings}
-    assert not told & {phrasing for story in OTHER_STORIES for phrasing in story.phrasings}
-    assert all(Fraction(unit.factor) > 0 for unit in (*UNITS, *OTHER_UNITS))
+@pytest.mark.parametrize(
+    ("measure", "result"),
+    [
+        ("12 feet", "3.66 metres"),
+        (" 1 Foot ", "0.305 metres"),
+        ("2.5 nautical miles", "4.63 kilometres"),
+        ("3 parsecs", "error: no unit named parsecs"),
+        ("feet", 'error: write a number and a unit, as "12 feet"'),
+        ("twelve feet", 'error: write a number and a unit, as "12 feet"'),
+        ("12", 'error: write a number and a unit, as "12 feet"'),
+    ],
+)
+def test_a_measure_is_converted_or_the_reason_is_given(measure: str, result: str) -> None:
+    (reply,) = find_episodes("units").start({"answer": "1"}).receive(calls("convert", json.dumps({"measure": measure})))
+    assert reply["content"] == result
+
+
+def test_held_out_units_numbers_and_wordings_are_never_trained() -> None:
+    assert not {unit.name for unit in UNITS} & {unit.name for unit in (*HELD_OUT_UNITS, *TRANSFER_UNITS)}
+    stories = (*STORIES, *TRANSFER_STORIES)
+    wordings = [wording for story in stories for wording in (*story.wordings, *story.held_out)]
+    assert len(set(wordings)) == len(wordings)
+    stuff = [one.stuff for by_base in (STUFF, HELD_OUT_STUFF) for kinds in by_base.values() for one in kinds]
+    assert len(set(stuff)) == len(stuff)
+    assert all(Fraction(unit.factor) > 0 for unit in (*UNITS, *HELD_OUT_UNITS, *TRANSFER_UNITS))
+    for split in ("test", "transfer"):
+        measured = {part.partition(" ")[2] for row in load_episodes("units", split, 200, 0) for part in row["measures"]}
+        assert not measured & {name for unit in UNITS for name in (unit.name, unit.plural)}
+    numbers = {
+        split: {
+            (row["measures"][0].split()[0], re.split(r"[*/+-]", row["expression"])[-1])
+            for row in load_episodes("units:1,2", split, 400, 0)
+        }
+        for split in ("train", "test")
+    }
+    assert not numbers["train"] & numbers["test"]
+
+
+def test_the_two_kinds_of_the_main_job_come_equally_often() -> None:
+    kinds = Counter(row["kind"] for row in load_episodes("units:1,2", "train", 400, 0))
+    assert kinds == {"{u}*{b}": 200, "{u}+{v}": 200}
+    assert len({row["kind"] for row in load_episodes("units", "train", 400, 0)}) == 6
 
 
 def test_documents_are_found_by_their_words_and_read_by_their_number() -> None:

@@ -72,9 +72,10 @@ def test_each_recipe_has_its_own_defaults():
 
 
 def test_families_that_call_tools_go_on_imitating_beside_their_rewards_where_that_can_be():
-    units = ["--agent", "units"]
-    assert yaml.safe_load(_printed(*units))["sft_coef"] > 0
+    calls_tools = ["--agent", "retrieval"]
+    assert yaml.safe_load(_printed(*calls_tools))["sft_coef"] > 0
+    assert yaml.safe_load(_printed())["sft_coef"] == 0  # its demonstrations show wrong operations too
     for refused in (["--sft-examples", "0"], ["--backend", "trl"], ["--sft-coef", "0"]):
-        assert yaml.safe_load(_printed(*units, *refused))["sft_coef"] == 0
+        assert yaml.safe_load(_printed(*calls_tools, *refused))["sft_coef"] == 0
     assert yaml.safe_load(_printed("--dataset", "reasoning_gym:countdown"))["sft_coef"] == 0
-    assert not yaml.safe_load(_printed(*units, "--algorithm", "ppo"))["sft_coef"]
+    assert not yaml.safe_load(_printed(*calls_tools, "--algorithm", "ppo"))["sft_coef"]

@@ -20,7 +20,13 @@ def _config(model, folder, **settings):
     sizes = {"eval_size": 2, "max_samples": 8, "n_runners": 2, "total_steps": 1, "tasks_per_step": 1}
     sizes |= {"samples_per_prompt": 2, "sft_examples": 2, "max_new_tokens": 8}
     return TrainConfig(
-        model=model, dtype="float32", device="cpu", output_dir=folder, optimize_prompt="gepa", **sizes, **settings
+        model=model,
+        dtype="float32",
+        device="cpu",
+        output_dir=folder,
+        optimize_prompt="gepa",
+        **sizes,
+        **{"agent": "math", **settings},
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import EvalSettings, TrainConfig, eval_job, train_job, trained_as
+from mini_agentic_rl.jobs.agents import matching_tasks
 from mini_agentic_rl.policy import AdaptedModelSettings
 
 
@@ -50,8 +51,10 @@ def test_what_is_asked_for_goes_before_what_was_trained(tmp_path):
     adapter = _run(tmp_path / "run", agent="units", dataset="units", difficulty=[2])
     assert _tasks(adapter).agent == "units"
     assert _tasks(adapter, difficulty=[1]).difficulty == [1]
-    assert _tasks(adapter, dataset="gsm_symbolic").agent == "math"
-    assert _tasks(adapter, agent_command="mine").agent == "math"
+    assert matching_tasks(_tasks(adapter, dataset="gsm_symbolic")).agent == "math"
+    asked = _tasks(adapter, agent_command="mine")
+    assert "agent" not in asked.model_fields_set
+    assert matching_tasks(asked, is_command=True).dataset == "arithmetic"
 
 
 @pytest.mark.parametrize(

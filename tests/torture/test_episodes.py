@@ -49,7 +49,7 @@ ODD = [
     *("a" * 40 + "!", "((a+)+)+$", "1," * 100, "1,000" * 40, ",".join(["999"] * 60), "1." + "0" * 190, "e\u0301" * 100),
 ]
 FRAMES = ["{}", "Answer: {}", "Guess: {}", "Answer: {}\n", "\nAnswer: {}\n</s>", "Answer: {0}\nAnswer: {0}"]
-TOOLS = ["lookup_unit", "calculator", "search", "read", "", "submit", "__class__"]
+TOOLS = ["convert", "calculator", "search", "read", "", "submit", "__class__"]
 FIELDS = ["unit", "expression", "query", "document", "x"]
 
 GENERATORS_LEFT_OUT = {"composite", "knight_swap"}

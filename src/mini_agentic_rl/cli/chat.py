@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from openai import OpenAI, OpenAIError
 from rich.console import Console
 
+from ..datasets.episodes import find_episodes, is_episodes, use_text_tool
 from ..errors import UserError
 from ..gateway import ServerSettings
 from ..jobs import ChatSettings, ServeSettings
@@ -159,7 +161,11 @@ def chat(settings: ChatSettings) -> None:
     load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
     trained = trained_as(load)
     prompt = SYSTEM_PROMPT if trained is None else trained.prompt_for("math") or SYSTEM_PROMPT
-    if settings.tools and trained is not None and trained.name != "math":
+    tools, run_tool = TOOLS, use_tool
+    family = find_episodes(trained.name) if trained is not None and is_episodes(trained.name) else None
+    if family is not None and family.shared_tools:
+        prompt, tools, run_tool = family.prompt, list(family.tools), partial(use_text_tool, family.shared_tools)
+    elif settings.tools and trained is not None and trained.name != "math":
         logger.warning(
             "%s was trained as %s, whose tools and prompt are not here: this is the math agent's. "
             "`eval --output FILE` keeps conversations of its own",
@@ -172,7 +178,8 @@ def chat(settings: ChatSettings) -> None:
             model=server.model_name,
             console=console,
             system_prompt=prompt if settings.tools else None,
-            tools=TOOLS if settings.tools else [],
+            tools=tools if settings.tools else [],
+            use_tool=run_tool,
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
         )

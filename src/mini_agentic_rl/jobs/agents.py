@@ -12,6 +12,9 @@ from ..errors import UserError
 from ..recipes import ENV, Recipe, load_recipe
 from ..recipes.harness import HarnessSettings
 
+MATH, ARITHMETIC = "math", "arithmetic"
+"""The agent of data sets that name none, and its tasks where none are named."""
+
 
 class TaskSettings(Settings):
     """An agent and its tasks."""
@@ -20,22 +23,26 @@ class TaskSettings(Settings):
     """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
     `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
     name of a plugin."""
-    agent: str = "math"
-    """Agent: `math`, `sql` (with the defaults of `train-sql`), `countdown`, `units`, `guess`, `wordle`, `retrieval` or
-    `reasoning_gym` (each for the tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of
-    yours. The defaults shown are those of `math` on `arithmetic`; others have some of their own, which `--print-config`
-    shows."""
-    dataset: str = "arithmetic"
-    """Tasks: `arithmetic` (generated), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`, those of an agent by its
-    name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or Parquet) with `question`
-    and `answer`, a folder with such files, or `owner/name` on the Hub."""
+    agent: str = "units"
+    """Agent: `units` (looks up a unit, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
+    (with the defaults of `train-sql`), `countdown`, `guess`, `wordle`, `retrieval` or `reasoning_gym` (each for the
+    tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of yours. The defaults shown are those
+    of `units`; others have some of their own, which `--print-config` shows."""
+    dataset: str = "units"
+    """Tasks: `arithmetic` (generated, for the agent `math`), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`,
+    those of an agent by its name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or
+    Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub. By default those of the
+    agent; a data set without an agent is for `math`."""
     difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
     """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
 
 
-def matching_tasks(tasks: TaskSettings) -> TaskSettings:
+def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSettings:
     """Return the settings with an agent and tasks that go together: an agent with tasks of its own brings these, such
     tasks and an environment bring their agent.
+
+    Args:
+        is_command: the agent is a command, which takes the tasks of any data set.
 
     Raises:
         UserError: agent and data set do not belong together.
@@ -43,11 +50,15 @@ def matching_tasks(tasks: TaskSettings) -> TaskSettings:
     if tasks.env is not None:
         return _tasks_of_environment(tasks, tasks.env)
     given = tasks.model_fields_set
+    if is_command:
+        return tasks if "dataset" in given else tasks.changed(dataset=ARITHMETIC)
     family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
-    if tasks.agent in EPISODES and "dataset" not in given:
-        return tasks.changed(dataset=tasks.agent)
-    if family is not None and "agent" not in given:
-        return tasks.changed(agent=family)
+    if "dataset" not in given:
+        own = tasks.agent if tasks.agent in EPISODES else ARITHMETIC
+        return tasks if tasks.dataset == own else tasks.changed(dataset=own)
+    if "agent" not in given:
+        own = MATH if family is None else family
+        return tasks if tasks.agent == own else tasks.changed(agent=own)
     if family != tasks.agent and (tasks.agent in EPISODES or (family is not None and ":" not in tasks.agent)):
         raise UserError(
             f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",

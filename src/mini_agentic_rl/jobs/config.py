@@ -19,7 +19,7 @@ from ..recipes import ENV, tokens_of_call, training_defaults
 from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings
-from .agents import TaskSettings, matching_tasks
+from .agents import MATH, TaskSettings, matching_tasks
 
 PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
@@ -46,8 +46,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        **training_defaults("math", "arithmetic"),
-        "loop.tasks_per_step": 12,
+        **training_defaults("units", "units"),
         "loop.samples_per_prompt": 8,
         "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
@@ -57,8 +56,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
     }
     """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
     constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
-    it trains the embedded model on arithmetic, on a CPU within minutes, as the math recipe says; for other tasks other
-    recipes say (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
+    it trains the embedded model on `units`, on a CPU within minutes; for other tasks other recipes say
+    (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
     different algorithms compare. None is what the algorithm or the agent decides."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -104,6 +103,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Warm-up (SFT)": (
             "warm_start.examples",
+            "warm_start.until",
             "warm_start.learning_rate",
             "warm_start.batch_size",
             "warm_start.schedule",
@@ -127,6 +127,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.curriculum",
             "loop.replay_groups",
             "loop.replay_steps",
+            "loop.expert_prefix",
             "loop.epochs_per_batch",
             "loop.max_staleness",
             "loop.sampling_share",
@@ -239,7 +240,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
             return loop
         tasks = info.data.get("tasks", TaskSettings())
         harness = info.data.get("harness", HarnessSettings())
-        tokens = TOKENS_OF_CALL if harness.agent_command else tokens_of_call(tasks.agent, tasks.env or tasks.dataset)
+        tokens = TOKENS_OF_CALL
+        if not harness.agent_command:
+            found = tasks if tasks.agent == "sql" or tasks.env else matching_tasks(tasks)
+            tokens = tokens_of_call(found.agent, found.env or found.dataset)
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them
@@ -323,12 +327,16 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         config = config.changed(loop={"tool_format": "auto"})
     if isinstance(config, SqlTrainConfig):
         return config
-    tasks = matching_tasks(config.tasks)
+    tasks = matching_tasks(config.tasks, is_command=bool(config.harness.agent_command))
     changes: dict[str, Any] = {}
     if tasks != config.tasks:
-        changes["tasks"] = tasks.model_dump(include={"agent", "dataset"})
+        changes["tasks"] = tasks.model_dump(
+            include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
+        )
         if "output_dir" not in config.run.model_fields_set:
-            name = _UNSAFE.sub("-", tasks.agent.removeprefix(ENV).partition("?")[0])
+            # outputs/math-agent is that of the main job
+            agent = tasks.dataset if tasks.agent == MATH else tasks.agent
+            name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
             changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
     if config.harness.agent_command:
         if "output_dir" not in config.run.model_fields_set:
@@ -336,7 +344,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         if "n_runners" not in config.model_fields_set:
             changes["n_runners"] = COMMANDS_AT_ONCE
     mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
-    for path, value in training_defaults(tasks.agent, tasks.dataset, mixes=mixes).items():
+    agent = "" if config.harness.agent_command else tasks.agent
+    for path, value in training_defaults(agent, tasks.dataset, mixes=mixes).items():
         group, name = path.split(".")
         settings = getattr(config, group)
         if name not in settings.model_fields_set and getattr(settings, name) != value:

@@ -100,10 +100,13 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
         UserError: agent and data set do not belong together.
     """
     if settings.tasks.agent != "sql":
-        tasks = matching_tasks(settings.tasks)
+        is_command = bool(settings.harness.agent_command)
+        tasks = matching_tasks(settings.tasks, is_command=is_command)
         if tasks == settings.tasks:
             return settings
-        changes: dict[str, Any] = {"tasks": tasks.model_dump(include={"agent", "dataset"})}
+        changes: dict[str, Any] = {
+            "tasks": tasks.model_dump(include={"dataset"} if is_command else {"agent", "dataset"})
+        }
         if "max_new_tokens" not in settings.rollouts.model_fields_set:
             changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
         return settings.changed(**changes)

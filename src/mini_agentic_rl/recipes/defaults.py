@@ -12,11 +12,15 @@ from ..datasets.episodes import EPISODES, REASONING_GYM, is_episodes, tokens_of_
 
 _SHORT_IMITATION: Final[Mapping[str, Any]] = {
     "loop.total_steps": 12,
+    "loop.tasks_per_step": 12,
     "loop.tool_format": "auto",
     "lora.r": 8,
+    "learner.warmup_steps": 0,
+    "engine.cache_mib": 768,
     "learner.learning_rate": 8e-4,
     "learner.max_batch_tokens": 450,
     "warm_start.examples": 32,
+    "warm_start.until": "ready",
     "warm_start.learning_rate": 1e-3,
     "warm_start.batch_size": 4,
     "warm_start.schedule": "constant",
@@ -25,16 +29,20 @@ _SHORT_IMITATION: Final[Mapping[str, Any]] = {
 
 _ARITHMETIC: Final[Mapping[str, Any]] = {
     "loop.total_steps": 6,
+    "loop.tasks_per_step": 12,
     "loop.tool_format": "compact",
     "lora.r": 16,
+    "learner.warmup_steps": 0,
+    "engine.cache_mib": 768,
     "learner.learning_rate": 2e-4,
     "learner.max_batch_tokens": 650,
     "warm_start.examples": 2048,
+    "warm_start.until": "examples",
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 8,
     "warm_start.schedule": "linear",
 }
-"""The math agent on generated arithmetic, the main job. To read stories that it has never seen, the model imitates many
+"""The math agent on generated arithmetic. To read stories that it has never seen, the model imitates many
 different ones first, where a few would teach the form of a call only; from there it is reinforced at a low rate that
 falls (a higher one, which suits a model that has just learnt the form, destroys what it has read), and shortly: of
 the two, a minute of imitation adds more here. Calls are written in few tokens, so that a minute holds a third more
@@ -60,6 +68,23 @@ _EPISODES: Final[Mapping[str, Any]] = {
 """Episodes of several calls need more examples until one of them succeeds, and there is nothing to reinforce before
 that. Twice the rate of reinforcement has destroyed such agents."""
 
+_UNITS: Final[Mapping[str, Any]] = {
+    **_SHORT_IMITATION,
+    "loop.total_steps": 14,
+    "loop.tasks_per_step": 8,
+    "loop.tool_format": "compact",
+    "learner.learning_rate": 5e-4,
+    "learner.warmup_steps": 2,
+    "learner.max_batch_tokens": 450,
+    "engine.cache_mib": 512,
+    "warm_start.examples": 64,
+    "warm_start.learning_rate": 2e-3,
+    "warm_start.batch_size": 4,
+}
+"""The main job: a short warm-up that ends when the policy is ready for rewards, and then rewards alone. Steps of 4
+examples learn the form of the calls from half of the examples that steps of 8 need. The two kinds of tasks take turns,
+four of each in a step."""
+
 _EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
 rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
@@ -76,6 +101,8 @@ def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mappin
     """
     if name == "sql":
         return _SQL
+    if name == "units" and dataset.partition(":")[0] == "units":
+        return _UNITS
     if name == "math" and dataset.partition(":")[0] == "arithmetic":
         return _ARITHMETIC
     if is_episodes(dataset) or name in EPISODES:

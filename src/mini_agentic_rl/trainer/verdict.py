@@ -42,7 +42,7 @@ class Verdict(TypedDict):
     line: str
     """The verdict in one line."""
     advice: list[str]
-    """What to try where nothing was learned: the findings of the doctor."""
+    """Things to try where nothing was learned: the findings of the doctor."""
 
 
 def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: str = "rewards") -> Verdict | None:

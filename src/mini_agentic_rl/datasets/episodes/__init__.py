@@ -14,6 +14,7 @@ from .families import (
     tokens_of_episodes,
 )
 from .gym import REASONING_GYM
+from .toolbox import use_text_tool
 
 __all__ = [
     "EPISODES",
@@ -27,4 +28,5 @@ __all__ = [
     "is_episodes",
     "load_episodes",
     "tokens_of_episodes",
+    "use_text_tool",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ..messages import Message, system, user
@@ -51,6 +51,8 @@ class Episodes(ABC):
     """The system prompt."""
     tools: ClassVar[Sequence[dict[str, Any]]] = ()
     """Tools to send with every call, and to render into the prompt of an example."""
+    shared_tools: ClassVar[Mapping[str, tuple[str, Callable[[str], str]]]] = {}
+    """Tools whose results depend on no task, so that a chat can offer them: `toolbox.TextTools`."""
     max_turns: ClassVar[int] = 1
     """The most model calls of a rollout."""
     max_new_tokens: ClassVar[int] = 64

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ...rewards import encodable
 from ..messages import Message
 from .episode import Episode
 from .replies import last_line
+
+TextTools: TypeAlias = Mapping[str, tuple[str, Callable[[str], str]]]
+"""Tools by name: the one argument of each, and the function that returns its result."""
 
 MAX_CALLS: Final = 8
 """Calls of one message that are run; the others are told so."""
@@ -23,12 +26,9 @@ def text_tool(name: str, description: str, argument: str, kind: str = "string") 
 
 
 class ToolEpisode(Episode):
-    """Ends with the first message that calls no tool; its "Answer: …" is the answer.
+    """Ends with the first message that calls no tool; its "Answer: …" is the answer."""
 
-    `tools` maps a tool's name to its one argument and to the function that answers a call, in words.
-    """
-
-    def __init__(self, tools: Mapping[str, tuple[str, Callable[[str], str]]]) -> None:
+    def __init__(self, tools: TextTools) -> None:
         self._tools = tools
         self.answer: str | None = None
         self.used: list[str] = []
@@ -64,18 +64,27 @@ class ToolEpisode(Episode):
             return f"error: at most {MAX_CALLS} calls at once"
         function = call.get("function") or {}
         name = str(function.get("name"))
-        if name not in self._tools:
-            return f"error: no tool named {name[:40]}; use {' or '.join(self._tools)}"
-        argument, use = self._tools[name]
-        try:
-            values = json.loads(function.get("arguments") or "{}")
-        except (TypeError, ValueError, RecursionError):
-            return "error: arguments are not valid JSON"
-        value = values.get(argument) if isinstance(values, dict) else None
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            return f'error: give {{"{argument}": "..."}}'
-        result = use(str(value))
+        result = use_text_tool(self._tools, name, function.get("arguments"))
         if not result.startswith("error: "):
             self.used.append(name)
             self.results.append(result)
         return result
+
+
+def use_text_tool(tools: TextTools, name: str, arguments: object) -> str:
+    """Return the result of a tool that takes one argument, or a line that starts with "error: ".
+
+    Args:
+        arguments: JSON, as a model writes it.
+    """
+    if name not in tools:
+        return f"error: no tool named {name[:40]}; use {' or '.join(tools)}"
+    argument, use = tools[name]
+    try:
+        values = json.loads(arguments or "{}")  # type: ignore[arg-type]  # what is no text raises TypeError
+    except (TypeError, ValueError, RecursionError):
+        return "error: arguments are not valid JSON"
+    value = values.get(argument) if isinstance(values, dict) else None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return f'error: give {{"{argument}": "..."}}'
+    return use(str(value))

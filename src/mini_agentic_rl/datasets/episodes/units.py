@@ -1,12 +1,13 @@
-"""Units: a story in feet, gallons or furlongs, a table to look them up in, and a calculator.
+"""Units: a story in feet, gallons or furlongs, a converter to the metric system, and a calculator.
 
-It tests the use of two tools in order: what the table gives goes into the calculator, and what that gives is the
-answer. The factors are those that define the units, so a result is exact.
+It tests the use of two tools in order: what the converter gives goes into the calculator, and what that gives is the
+answer.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, ClassVar, Final
@@ -16,66 +17,95 @@ from ..messages import Message, assistant
 from ..rows import Row
 from .episode import TRANSFER, Episode, Episodes, belongs, field_of, tool_call
 from .replies import number_of
-from .toolbox import ToolEpisode, text_tool
-from .unit_stories import OTHER_STORIES, STORIES
-from .unit_table import OTHER_UNITS, UNITS, MeasuringUnit, named
+from .toolbox import TextTools, ToolEpisode, text_tool
+from .unit_stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
+from .unit_table import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS, MeasuringUnit, named
 
-LOOKUP_TOOL: Final = text_tool("lookup_unit", "Tell what a unit is in the metric system.", "unit")
+CONVERT_TOOL: Final = text_tool("convert", "Convert a measure to the metric system.", "measure")
 CALCULATOR: Final = str(CALCULATOR_TOOL["function"]["name"])
-LOOKUP: Final = str(LOOKUP_TOOL["function"]["name"])
+CONVERT: Final = str(CONVERT_TOOL["function"]["name"])
 
 RELATIVE: Final = Fraction(1, 10_000)
 """A result may be off by this share of itself, or by half a hundredth: people round."""
 ABSOLUTE: Final = Fraction(1, 200)
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
+_HELD_OUT_NAMES: Final = ("Maya", "Nils", "Olga", "Pia", "Quinn", "Rosa", "Sven", "Tara")
+
+
+_MEASURE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) (\S.*)", re.ASCII)
+
+
+def convert(measure: str) -> str:
+    """Return a measure, as "12 feet", in the metric system, as "3.66 metres"; "error: …" where the table has no such
+    unit."""
+    found = _MEASURE.fullmatch(measure.strip())
+    if found is None:
+        return 'error: write a number and a unit, as "12 feet"'
+    unit: MeasuringUnit | None = named(found[2])
+    if unit is None:
+        return f"error: no unit named {found[2][:40]}"
+    return f"{calculate(f'{found[1]}*{unit.factor}')} {unit.base}"
 
 
 class Units(Episodes):
-    """Level 1 has one unit and a product, level 2 a sum, difference or share in the metric system, level 3 asks for one
-    unit in another, level 4 adds two. `transfer` has units and stories that train never has."""
+    """Level 1 multiplies a measure, level 2 adds two, level 3 shares a measure or asks for it in another unit, level 4
+    adds to it or takes from it. `test` has units, numbers and wordings that train never has, `transfer` also kinds of
+    units and operations of its own.
+    """
 
     name: ClassVar[str] = "units"
     prompt: ClassVar[str] = (
-        "Solve the problem: look up each unit, then call the calculator with one expression, "
+        "Solve the problem: convert each measure that is not metric, then call the calculator with one expression, "
         'then reply "Answer: N" with its result.'
     )
-    tools: ClassVar[list[dict[str, Any]]] = [LOOKUP_TOOL, CALCULATOR_TOOL]
+    tools: ClassVar[list[dict[str, Any]]] = [CONVERT_TOOL, CALCULATOR_TOOL]
+    shared_tools: ClassVar[TextTools] = {CONVERT: ("measure", convert), CALCULATOR: ("expression", calculate)}
     max_turns: ClassVar[int] = 5
     max_new_tokens: ClassVar[int] = 48
 
     def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
-        """Return a story, its units and its expression."""
-        stories, units = (OTHER_STORIES, OTHER_UNITS) if split == TRANSFER else (STORIES, UNITS)
-        story = rng.choice([one for one in stories if one.level == level])
-        of_kind = [unit for unit in units if unit.base == story.base]
-        one, other = rng.sample(of_kind, 2) if len(of_kind) > 1 else (of_kind[0], of_kind[0])
-        a, b, c = (rng.randint(*bounds) for bounds in ((11, 98), (3, 39), (2, 9)))
-        if not belongs(f"{a} {one.name}", split) or (story.takes_two and one == other):
+        """Return a story, its units, its expression, and the expressions that other questions would have."""
+        a, b = rng.randint(11, 98), rng.randint(2, 39)
+        if not belongs(f"{a} {b}", split):
             return None
-        factors = {"u": one.factor, "v": other.factor}
-        expression = story.expression.format(a=a, b=b, c=c, **factors)
+        trains = split not in ("test", TRANSFER)
+        stories = TRANSFER_STORIES if split == TRANSFER else STORIES
+        story = rng.choice([one for one in stories if one.level == level])
+        wording = rng.choice(story.wordings if trains else story.held_out)
+        units = UNITS if trains else TRANSFER_UNITS if split == TRANSFER else HELD_OUT_UNITS
+        base = story.base or rng.choice(tuple(STUFF))
+        of_kind = [unit for unit in units if unit.base == base]
+        one, other = rng.sample(of_kind, 2) if len(of_kind) > 1 else (of_kind[0], of_kind[0])
+        if len(story.measures) == 2 and one == other:
+            return None
+        words = {"a": a, "b": b, "u": one.plural, "v": other.plural, "one_v": other.name, "base": base}
+        measures = [measure.format(**words) for measure in story.measures]
+        numbers = dict(zip("uv", (convert(measure).split()[0] for measure in measures), strict=False))
+        expression = story.expression.format(b=b, **numbers)
         result = calculate(expression)
         if result.startswith(("error:", "-")):
             return None
-        words = {"u": one.plural, "v": other.plural, "one_u": one.name, "one_v": other.name}
-        question = rng.choice(story.phrasings).format(a=a, b=b, c=c, name=rng.choice(_NAMES), base=story.base, **words)
+        stuff = {} if story.base else vars(rng.choice((STUFF if trains else HELD_OUT_STUFF)[base]))
+        name = rng.choice(_NAMES if trains else _HELD_OUT_NAMES)
+        question = wording.format(name=name, **words, **stuff)
         return {
             "key": question,
             "question": question,
             "answer": result,
             "expression": expression,
-            "units": [one.name, other.name] if story.takes_two else [one.name],
+            "measures": measures,
+            "kind": story.expression,
         }
 
     def start(self, task: Mapping[str, Any]) -> Episode:
-        """Begin a task; it needs `answer`, and to be shown also `expression` and `units`."""
+        """Begin a task; it needs `answer`, and to be shown also `expression` and `measures`."""
         return _Conversion(task)
 
 
 class _Conversion(ToolEpisode):
     def __init__(self, task: Mapping[str, Any]) -> None:
-        super().__init__({LOOKUP: ("unit", lookup_unit), CALCULATOR: ("expression", calculate)})
+        super().__init__(Units.shared_tools)
         self._task = task
         self._gold = Fraction(str(field_of(task, "answer", Units.name)))
 
@@ -88,24 +118,16 @@ class _Conversion(ToolEpisode):
 
     def scores(self) -> dict[str, float]:
         """Return the usual scores, and whether each tool was used."""
-        used = {name: float(name in self.used) for name in (LOOKUP, CALCULATOR)}
+        used = {name: float(name in self.used) for name in (CONVERT, CALCULATOR)}
         return {**super().scores(), **used}
 
     def expert(self) -> Message:
-        """Return the next of: each unit looked up, the expression, the answer."""
-        units = [str(unit) for unit in field_of(self._task, "units", Units.name)]
+        """Return the next of: each measure converted, the expression, the answer."""
+        measures = [str(measure) for measure in field_of(self._task, "measures", Units.name)]
         done = len(self.used)
-        if done < len(units):
-            return tool_call(done + 1, LOOKUP, unit=units[done])
-        if done == len(units):
+        if done < len(measures):
+            return tool_call(done + 1, CONVERT, measure=measures[done])
+        if done == len(measures):
             expression = str(field_of(self._task, "expression", Units.name))
             return tool_call(done + 1, CALCULATOR, expression=expression)
         return assistant(f"Answer: {self.results[-1]}")
-
-
-def lookup_unit(name: str) -> str:
-    """Return the line of the table about a unit, or "error: …"."""
-    unit: MeasuringUnit | None = named(name)
-    if unit is None:
-        return f"error: no unit named {name[:40]}"
-    return f"1 {unit.name} = {unit.factor} {unit.base}"

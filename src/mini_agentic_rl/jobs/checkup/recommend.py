@@ -29,18 +29,18 @@ class _Work:
         return self.sampled / (_SAMPLING_SHARE * speed.sampled) + self.learned / (_LEARNING_SHARE * speed.learned)
 
 
-_STEPS: Final = 12
-_TASKS: Final = 12
+_STEPS: Final = 14
+_TASKS: Final = 8
 _START_SECONDS: Final = 15.0
 _SAMPLING_SHARE: Final = 0.6
 """Share of the speed test's rate that a run reaches: its batches run empty at their ends, and wait for agents."""
 _LEARNING_SHARE: Final = 0.5
 """The same of learning: its chunks are cut where the tree forks, and steps are taken between them."""
-_IMITATION: Final = _Work(learned=158_000)
-"""136 batches of 8 conversations, each of which takes 145 tokens of a batch."""
-_MEASUREMENTS: Final = _Work(sampled=43_000)
-_STEP: Final = _Work(sampled=6_000, learned=3_400)
-"""1,800 tokens of the tree are learnt, which take as long as 3,400 of imitation: they are also scored beforehand."""
+_IMITATION: Final = _Work(sampled=1_400, learned=9_300)
+"""16 batches of 4 conversations, about 580 tokens each, and a probe of 32 rollouts."""
+_MEASUREMENTS: Final = _Work(sampled=24_000)
+_STEP: Final = _Work(sampled=2_700, learned=2_600)
+"""2,000 tokens of the tree are learned, and a quarter of them scored again."""
 
 
 @dataclass(frozen=True)
