@@ -42,7 +42,7 @@ polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
 .raw {{ stroke-width: 1; opacity: 0.45; }} .grid {{ stroke: #e4e2dd; }}
 </style>
 <rect width="480" height="262" fill="#ffffff"/>
-<text x="62" y="18" style="fill: #2f6fb2">accuracy of {count}: {accuracy}</text>
+<text x="62" y="18" style="fill: #2f6fb2">accuracy: {accuracy}</text>
 <text x="62" y="34" style="fill: #c2571a">mean reward of the training rollouts</text>
 <line x1="{border:.0f}" x2="{border:.0f}" y1="46" y2="226" stroke="#68707a" stroke-dasharray="3 3"/>
 <text x="58" y="56">warm-up</text>
@@ -158,10 +158,10 @@ def draw_curve(run: Path) -> str:
     ).replace("<svg ", '<svg width="460" height="220" ', 1)
     for series, colour in enumerate(SERIES, start=1):  # some readers of SVG know no variables
         chart = chart.replace(f"--line: var(--series-{series})", f"stroke: {colour}")
-    told = ", ".join(f"{100 * row['accuracy']:.1f} % {row['name']}" for row in measured)
+    told = ", ".join(f"{100 * row['accuracy']:.1f} % of {row['count']} {row['name']}" for row in measured)
     left, right = 62.0, 458.0
     border = left + (right - left) * WARM_UP_SHARE / (1 + WARM_UP_SHARE)
-    return CURVE.format(chart=chart, count=measured[-1]["count"], accuracy=told, border=border, right=border + 6)
+    return CURVE.format(chart=chart, accuracy=told, border=border, right=border + 6)
 
 
 async def three_transcripts(run: Path) -> str:

@@ -72,7 +72,7 @@ def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here, mon
     assert (len(train), len(held_out)) == (56, 38)
     assert not {task["mail"] for task in train} & {task["mail"] for task in held_out}
     said = ("billing", "delivery", "it is billing", "this mail is about billing or delivery")
-    assert [names["reward"](one, {"team": "billing"}) for one in said] == [1.0, 0.0, 0.0, 0.0]
+    assert [names["reward"](one, {"team": "billing"}) for one in said] == [1.0, 0.0, 0.2, 0.0]
     names["held_out"] = held_out[:4]
     names |= TRAINED.run({"total_steps=30": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
     summary = told(here / "outputs/router")

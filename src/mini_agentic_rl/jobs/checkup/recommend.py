@@ -38,7 +38,8 @@ _LEARNING_SHARE: Final = 0.5
 """The same of learning: its chunks are cut where the tree forks, and steps are taken between them."""
 _IMITATION: Final = _Work(sampled=1_400, learned=9_300)
 """16 batches of 4 conversations, about 580 tokens each, and a probe of 32 rollouts."""
-_MEASUREMENTS: Final = _Work(sampled=24_000)
+_MEASUREMENTS: Final = _Work(sampled=40_000)
+"""24,000 sampled tokens, which take longer there: the prompts of four calls are computed beside them."""
 _STEP: Final = _Work(sampled=2_700, learned=2_600)
 """2,000 tokens of the tree are learned, and a quarter of them scored again."""
 
