@@ -40,6 +40,15 @@ def test_a_run_that_did_not_learn_says_so_and_what_to_try(before, after, outcome
     assert verdict_of(rows)["advice"]
 
 
+def test_a_gain_by_one_answer_for_every_task_is_called_in_question():
+    rows = [*answers("before", 0), *answers("after RL", 100, step=3)]
+    same = Finding("same_answer", "fault", "Every task gets the same answer", "95 % end alike", "Begin anew")
+    assert verdict_of(rows, [FINDING])["advice"] == []
+    assert verdict_lines(verdict_of(rows, [FINDING, same]))[1:] == [
+        "try: Every task gets the same answer: 95 % end alike. Begin anew."
+    ]
+
+
 def test_other_measurements_than_those_of_the_held_out_tasks_do_not_count():
     rows = [*answers("before", 10), *answers("before, transfer", 0), *answers("step 5", 190, step=5)]
     rows += [*answers("after RL", 100, step=9), *answers("after RL, transfer", 0, step=9)]

@@ -17,6 +17,9 @@ from .paired import PairedDifference, compare_shares
 AFTER: Final = "after RL"
 """Name of the measurement after the last step."""
 
+_EMPTY: Final = ("same_answer", "partial_reward")
+"""Findings that leave little of a gain: the policy has learned the form of an answer and does not read the task."""
+
 Outcome = Literal["learned", "not shown", "worse"]
 
 
@@ -42,7 +45,7 @@ class Verdict(TypedDict):
     line: str
     """The verdict in one line."""
     advice: list[str]
-    """Things to try where nothing was learned: the findings of the doctor."""
+    """Findings of the doctor: things to try where nothing was learned, and what makes a gain an empty one."""
 
 
 def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: str = "rewards") -> Verdict | None:
@@ -74,7 +77,7 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
         "high": found.high,
         "outcome": outcome,
         "line": f"{teaches}: {_line(start, end, len(common), found, outcome)}",
-        "advice": [] if outcome == "learned" else _advice(findings),
+        "advice": _advice([one for one in findings if outcome != "learned" or one.rule in _EMPTY], outcome),
     }
 
 
@@ -95,8 +98,8 @@ def _line(start: float, end: float, tasks: int, found: PairedDifference, outcome
     )
 
 
-def _advice(findings: Sequence[Finding]) -> list[str]:
-    if findings:
+def _advice(findings: Sequence[Finding], outcome: Outcome) -> list[str]:
+    if findings or outcome == "learned":
         return [f"{finding.head}: {finding.body}" for finding in findings[:3]]
     return [
         "more steps (`total_steps`), more held-out tasks for a narrower interval (`eval_size`), or tasks that the "
