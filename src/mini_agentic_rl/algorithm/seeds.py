@@ -22,8 +22,8 @@ def task_order(seed: int, size: int, epoch: int, kinds: Sequence[str] | None = N
     """Return the order of a data set's rows in one epoch.
 
     Args:
-        kinds: kind of each row. Kinds then take turns while each has rows left, so that a few rows in a row hold as
-            many of each: a step whose tasks are mostly of one kind teaches the answer of that kind to all.
+        kinds: kind of each row; kinds then take turns, so that a step has as many tasks of each. A step whose tasks are
+            mostly of one kind teaches the answer of that kind to all.
     """
     order = [int(index) for index in np.random.default_rng([seed, epoch]).permutation(size)]
     if kinds is None:
@@ -53,8 +53,11 @@ def tasks_from(seed: int, size: int, first: int, count: int, kinds: Sequence[str
 
 
 def kinds_of(dataset: Dataset[Any]) -> list[str] | None:
-    """Return the `kind` of each task; None where a task says none."""
-    tasks = [dataset[row] for row in range(len(dataset))]
-    if not tasks or not all(isinstance(task, Mapping) and "kind" in task for task in tasks):
-        return None
-    return [str(task["kind"]) for task in tasks]
+    """Return the `kind` of each task; None where a task has none."""
+    kinds: list[str] = []
+    for row in range(len(dataset)):
+        task = dataset[row]
+        if not isinstance(task, Mapping) or "kind" not in task:
+            return None  # mostly the first task: a data set without kinds is not read whole
+        kinds.append(str(task["kind"]))
+    return kinds or None

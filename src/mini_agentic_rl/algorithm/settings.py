@@ -32,16 +32,12 @@ class RolloutSettings(AnswerSettings, SeedSettings):
     name of this machine and the port."""
 
 
-WarmUpEnd: TypeAlias = Literal["ready", "examples"]
-"""End of the warm-up: when the policy is ready for rewards, or after all examples."""
-
-
 class WarmStartSettings(Settings):
     """Amount of imitation before reinforcement learning."""
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
     """Number of generated example conversations to imitate before reinforcement learning, at most; 0 leaves it out."""
-    until: WarmUpEnd = Field(default="ready", json_schema_extra={"option": "--sft-until"})
+    until: Literal["ready", "examples"] = Field(default="ready", json_schema_extra={"option": "--sft-until"})
     """End the warm-up when the policy is ready for rewards (`ready`: 15 to 50 % of single tries at some tasks succeed,
     and at least 25 points more of eight), or after all examples (`examples`)."""
     batch_size: int = Field(default=4, ge=1, json_schema_extra={"option": "--sft-batch-size"})

@@ -24,7 +24,7 @@ class TaskSettings(Settings):
     `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
     name of a plugin."""
     agent: str = "units"
-    """Agent: `units` (looks up a unit, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
+    """Agent: `units` (converts units, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
     (with the defaults of `train-sql`), `countdown`, `guess`, `wordle`, `retrieval` or `reasoning_gym` (each for the
     tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of yours. The defaults shown are those
     of `units`; others have some of their own, which `--print-config` shows."""

@@ -12,6 +12,7 @@ from .console import shared_console as shared_console
 from .console import steps_table as steps_table
 from .doctor import IDLE as IDLE
 from .doctor import RULES as RULES
+from .doctor import SELECTION_GAP as SELECTION_GAP
 from .doctor import WINDOW as WINDOW
 from .doctor import Finding as Finding
 from .doctor import IdleCause as IdleCause

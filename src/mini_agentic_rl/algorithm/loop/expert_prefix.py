@@ -1,16 +1,18 @@
 """A second try at the tasks of a step that every rollout failed, begun with the first calls of an expert.
 
-The expert is an earlier rollout of the same task that was right, or else the task's demonstration. All but its last
-call are given at first; a task that is then mostly solved gets one call less when it comes again (BREAD;
-arXiv:2506.17211; AdaBack; arXiv:2506.18110). The gateway answers the given calls, so that any agent can be helped, and
-marks their tokens as forced: they are context and never trained (`gateway.completion.expert_prefix`).
+Where every rollout of a task fails, an update has nothing to select. A rollout that begins with the first calls of an
+expert and samples only the rest succeeds more often (BREAD; Zhang et al. 2025, arXiv:2506.17211; AdaBack; Amani et al.
+2025, arXiv:2506.18110). The expert is an earlier rollout of the same task that was right, or else the task's
+demonstration. All calls but its last are given at first; a task that is then mostly solved gets one call less when it
+comes again. The gateway answers the given calls token by token, so that any agent can be helped without a change, and
+marks their tokens as forced: they are context and never trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,13 +32,13 @@ _MOSTLY: Final = 0.5
 """Share of right rollouts above which a task gets one call less."""
 
 
-async def with_prefixed_groups(run: TrainingRun, found: SampledStep, tasks: TaskSource) -> SampledStep:
+async def with_prefixed_groups(run: TrainingRun, step: SampledStep, tasks: TaskSource) -> SampledStep:
     """Return a step with further groups: of each task that all rollouts failed, rollouts that begin as an expert did.
 
     The failed groups stay, for the metrics; they have no signal.
     """
-    adapter = next(iter(found.groups))
-    groups = list(zip(tasks.drawn, found.groups[adapter], strict=True))
+    adapter = next(iter(step.groups))
+    groups = list(zip(tasks.drawn, step.groups[adapter], strict=True))
     for row, group in groups:
         right = [one for one in group.trajectories if one.reward >= _RIGHT]
         if right:
@@ -44,7 +46,7 @@ async def with_prefixed_groups(run: TrainingRun, found: SampledStep, tasks: Task
     failed = [(row, group) for row, group in groups if group.trajectories and group.rewards.max() < _RIGHT]
     given = {row: calls for row, _ in failed if (calls := await _expert_calls(run, adapter, row))}
     if not given:
-        return found
+        return step
     again = await _sample(run, tasks.step, given)
     metrics = {"prefix/groups": float(len(again))}
     for (row, calls), group in zip(given.items(), again, strict=True):
@@ -53,9 +55,9 @@ async def with_prefixed_groups(run: TrainingRun, found: SampledStep, tasks: Task
     if rewards.size:
         metrics["prefix/reward"] = float(rewards.mean())
     return replace(
-        found,
-        groups={**found.groups, adapter: [*found.groups[adapter], *again]},
-        metrics={**found.metrics, **metrics},
+        step,
+        groups={**step.groups, adapter: [*step.groups[adapter], *again]},
+        metrics={**step.metrics, **metrics},
     )
 
 
@@ -79,7 +81,7 @@ async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionR
         raise RuntimeError("the policy is not served")
     names = {row: f"{run.progress.run}{step}/{row}" for row in given}
     for row, name in names.items():
-        server.expert_prefixes.put(name, given[row])
+        server.expert_prefixes[name] = given[row]
     requests = [
         EnqueueRolloutRequest(
             input=run.dataset[row],
@@ -98,10 +100,10 @@ async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionR
     ]
     models = run.served.trained_models
     try:
-        finished = await run_rollouts(run.store, requests, _ignore, trained_calls(run.context, models))
+        finished = await run_rollouts(run.store, requests, lambda _: None, trained_calls(run.context, models))
     finally:
         for name in names.values():
-            server.expert_prefixes.remove(name)
+            del server.expert_prefixes[name]
     groups, _, _ = by_adapter(finished, step, models, settings, run.causes)
     return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
 
@@ -112,7 +114,3 @@ def _shorten(run: TrainingRun, row: int, calls: int, group: Group) -> None:
         return
     right = float((group.rewards >= _RIGHT).mean())
     run.progress.prefix_calls[str(row)] = max(1, calls - 1) if right > _MOSTLY else calls + 1 if right == 0 else calls
-
-
-def _ignore(_: Any) -> None:
-    """Report no progress: the step's own rollouts have."""

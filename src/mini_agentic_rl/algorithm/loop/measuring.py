@@ -38,7 +38,7 @@ class Measuring:
                 # Rewards are judged from the measurement after the warm-up. This one asks whether the model can do the
                 # task at all, so its answers get room to end, and fewer tasks keep the time alike.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
-                resources_id = run.roomy_resources
+                resources_id = run.long_answer_resources
             found = await self._measure_tasks(name, run.val_dataset, size, resources_id)
             run.log({"accuracy": found.accuracy})
         if run.algorithm.transfer is not None and name in (FIRST, LAST):

@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from ...metrics import RunView, nothing_to_select, percent
+from ...metrics import SELECTION_GAP, RunView, nothing_to_select, percent
 from ..rollouts import Evaluation, FinishedRollout
 
 TRIES: Final = 8
 """Tries at each task."""
-LEAST, MOST, GAP = 0.15, 0.5, 0.25
-"""Bounds of pass@1, and the least by which pass@8 is above it."""
+LEAST, MOST = 0.15, 0.5
+"""Bounds of pass@1."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Readiness:
     @property
     def is_ready(self) -> bool:
         """True if rewards can select: pass@1 from 15 to 50 %, and pass@8 at least 25 points above it."""
-        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + GAP
+        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + SELECTION_GAP
 
     @property
     def line(self) -> str:
@@ -77,7 +77,7 @@ def entropy_where_tries_diverge(groups: Sequence[Sequence[FinishedRollout]]) -> 
 
     The mean of -log p over the tokens that were sampled after a context is an unbiased estimate of the entropy there.
     """
-    found: list[float] = []
+    entropies: list[float] = []
     for group in groups:
         after: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
         for record in (record for finished in group for record in finished.records):
@@ -87,5 +87,5 @@ def entropy_where_tries_diverge(groups: Sequence[Sequence[FinishedRollout]]) -> 
                 after[tokens[:end].tobytes()].append((int(tokens[end]), float(logprob)))
         for sampled in after.values():
             if len({token for token, _ in sampled}) > 1:
-                found.append(-sum(logprob for _, logprob in sampled) / len(sampled))
-    return sum(found) / len(found) if found else None
+                entropies.append(-sum(logprob for _, logprob in sampled) / len(sampled))
+    return sum(entropies) / len(entropies) if entropies else None

@@ -16,7 +16,7 @@ from .progress import RunProgress
 from .settings import LoopSettings
 from .warm_start import WarmStart
 
-ROOM: Final = 4
+LONG_ANSWERS: Final = 4
 """Times `max_new_tokens` that an answer may have before a warm-up."""
 
 
@@ -66,7 +66,7 @@ class TrainingRun:
         """Id of what the rollouts of the training find."""
         self.val_resources = ""
         """Id of what the rollouts of a measurement find: the same model, greedy."""
-        self.roomy_resources = ""
+        self.long_answer_resources = ""
         """Id of the same with room for longer answers: a model that was not warmed up uses many words."""
 
     @property
@@ -110,10 +110,10 @@ class TrainingRun:
         self.train_resources = await self._added(resources, self.settings.temperature)
         self.val_resources = await self._added(resources, 0.0)
         if self.warms_up:
-            self.roomy_resources = await self._added(resources, 0.0, ROOM)
+            self.long_answer_resources = await self._added(resources, 0.0, LONG_ANSWERS)
 
-    async def _added(self, resources: NamedResources, temperature: float, room: int = 1) -> str:
-        sampling = {"temperature": temperature, "max_tokens": room * self.settings.max_new_tokens}
+    async def _added(self, resources: NamedResources, temperature: float, longer: int = 1) -> str:
+        sampling = {"temperature": temperature, "max_tokens": longer * self.settings.max_new_tokens}
         named = self.served.resources(resources, sampling)
         return (await self.store.add_resources(named)).resources_id
 

@@ -25,7 +25,7 @@ from ..seeds import derive_seed, kinds_of, tasks_of_step
 from ..settings import WarmStartSettings
 from .checkpointing import Checkpointing
 from .readiness import TRIES, Readiness, readiness_of
-from .training_run import ROOM, TrainingRun
+from .training_run import LONG_ANSWERS, TrainingRun
 from .warm_start import Messages, WarmStart
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _PROBE_SHARE: Final = 0.1
 """Largest share of the warm-up's time that probes take."""
 _FINAL_SHARE: Final = 0.5
 """The same of a first probe after the last step of a short warm-up."""
-_RATHER_MUCH: Final = 0.5
+_ASSUMED_SECONDS: Final = 0.5
 """Seconds of a try, until one was measured."""
 _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
@@ -88,9 +88,7 @@ async def _warm_up_adapter(
         metrics = await run.policy.learn_async(partial(learn, tree))
         run.logger.advance()
         run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
-        now = time.perf_counter()
-        run.progress.spend("sft", now - started)
-        started = now
+        run.progress.spend("sft", time.perf_counter() - started)
         if probe is not None and await probe.after_step(step, is_last=step == len(trees)):
             if probe.is_ready:
                 break
@@ -112,39 +110,41 @@ class _ReadinessProbe:
         self._run = run
         self._adapter = adapter
         self._tasks = tasks
-        self._found: Readiness | None = None
+        self._readiness: Readiness | None = None
         self._step = 0
         measured = sum(row["count"] for row in run.progress.accuracy)
-        seconds = run.progress.seconds.get("evaluation", 0.0) / ROOM / measured if measured else _RATHER_MUCH
+        seconds = (
+            run.progress.seconds.get("evaluation", 0.0) / LONG_ANSWERS / measured if measured else _ASSUMED_SECONDS
+        )
         self._cost = _PROBE_TASKS * TRIES * seconds
 
     async def after_step(self, step: int, *, is_last: bool) -> bool:
         """Probe where that is due after a step of the warm-up; return whether it was."""
         spent = self._run.progress.seconds
         probed, trained = spent.get("probes", 0.0), spent.get("sft", 0.0)
-        is_final = is_last and self._found is None
+        is_final = is_last and self._readiness is None
         share = _FINAL_SHARE if is_final else _PROBE_SHARE
         if (step - self._step < _PROBE_EVERY and not is_final) or probed + self._cost > share * trained:
             return False
         self._step = step
-        self._found = await self._probe(step)
-        self._run.progress.readiness[self._adapter] = asdict(self._found) | {"ready": self._found.is_ready}
+        self._readiness = await self._probe(step)
+        self._run.progress.readiness[self._adapter] = asdict(self._readiness) | {"ready": self._readiness.is_ready}
         return True
 
     @property
     def is_ready(self) -> bool:
         """True if the latest probe found the policy ready for rewards."""
-        return self._found is not None and self._found.is_ready
+        return self._readiness is not None and self._readiness.is_ready
 
     def conclude(self) -> None:
         """Say whether the policy is ready for rewards, and what helps where it is not."""
-        found = self._found
-        if found is None:
+        readiness = self._readiness
+        if readiness is None:
             return
-        state = "ready for rewards" if found.is_ready else f"step {self._step} of the warm-up"
-        self._run.tell(f"{state}: {found.line}")
-        if found.warning is not None:
-            logger.warning("%s", found.warning)
+        state = "ready for rewards" if readiness.is_ready else f"step {self._step} of the warm-up"
+        self._run.tell(f"{state}: {readiness.line}")
+        if readiness.warning is not None:
+            logger.warning("%s", readiness.warning)
 
     async def _probe(self, step: int) -> Readiness:
         run, started = self._run, time.perf_counter()
@@ -162,14 +162,14 @@ class _ReadinessProbe:
             rollout_timeout=run.settings.rollout_timeout,
             causes=run.causes,
         )
-        found = readiness_of(evaluation)
-        metrics = {"pass_1": found.pass_1, f"pass_{TRIES}": found.pass_n}
-        if found.entropy is not None:
-            metrics["choice_entropy"] = found.entropy
+        readiness = readiness_of(evaluation)
+        metrics = {"pass_1": readiness.pass_1, f"pass_{TRIES}": readiness.pass_n}
+        if readiness.entropy is not None:
+            metrics["choice_entropy"] = readiness.entropy
         run.log({run.named(self._adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
         self._cost = time.perf_counter() - started
         run.progress.spend("probes", self._cost)
-        return found
+        return readiness
 
 
 def _trees(

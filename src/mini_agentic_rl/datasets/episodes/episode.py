@@ -12,10 +12,13 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from ..messages import Message, system, user
 from ..rows import SPLITS, DatasetError, Row, TaskRows, digest, split_of
+
+TextTools: TypeAlias = Mapping[str, tuple[str, Callable[[str], str]]]
+"""Tools by name: the one argument of each, and the function that returns its result."""
 
 TRANSFER: Final = "transfer"
 """The split of what is never trained: other wordings, and other operations, units, words or kinds of questions."""
@@ -51,8 +54,8 @@ class Episodes(ABC):
     """The system prompt."""
     tools: ClassVar[Sequence[dict[str, Any]]] = ()
     """Tools to send with every call, and to render into the prompt of an example."""
-    shared_tools: ClassVar[Mapping[str, tuple[str, Callable[[str], str]]]] = {}
-    """Tools whose results depend on no task, so that a chat can offer them: `toolbox.TextTools`."""
+    shared_tools: ClassVar[TextTools] = {}
+    """Tools whose results depend on no task, so that a chat can offer them."""
     max_turns: ClassVar[int] = 1
     """The most model calls of a rollout."""
     max_new_tokens: ClassVar[int] = 64

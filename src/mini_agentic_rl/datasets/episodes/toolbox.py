@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ...rewards import encodable
 from ..messages import Message
-from .episode import Episode
+from .episode import Episode, TextTools
 from .replies import last_line
-
-TextTools: TypeAlias = Mapping[str, tuple[str, Callable[[str], str]]]
-"""Tools by name: the one argument of each, and the function that returns its result."""
 
 MAX_CALLS: Final = 8
 """Calls of one message that are run; the others are told so."""
@@ -71,7 +68,7 @@ class ToolEpisode(Episode):
         return result
 
 
-def use_text_tool(tools: TextTools, name: str, arguments: object) -> str:
+def use_text_tool(tools: TextTools, name: str, arguments: Any) -> str:
     """Return the result of a tool that takes one argument, or a line that starts with "error: ".
 
     Args:
@@ -81,7 +78,7 @@ def use_text_tool(tools: TextTools, name: str, arguments: object) -> str:
         return f"error: no tool named {name[:40]}; use {' or '.join(tools)}"
     argument, use = tools[name]
     try:
-        values = json.loads(arguments or "{}")  # type: ignore[arg-type]  # what is no text raises TypeError
+        values = json.loads(arguments or "{}")
     except (TypeError, ValueError, RecursionError):
         return "error: arguments are not valid JSON"
     value = values.get(argument) if isinstance(values, dict) else None

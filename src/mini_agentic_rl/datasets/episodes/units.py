@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Final
 from ...calculator import CALCULATOR_TOOL, calculate
 from ..messages import Message, assistant
 from ..rows import Row
-from .episode import TRANSFER, Episode, Episodes, belongs, field_of, tool_call
+from .episode import TRANSFER, Episode, Episodes, TextTools, belongs, field_of, tool_call
 from .replies import number_of
-from .toolbox import TextTools, ToolEpisode, text_tool
+from .toolbox import ToolEpisode, text_tool
 from .unit_stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
 from .unit_table import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS, MeasuringUnit, named
 
@@ -31,21 +31,19 @@ ABSOLUTE: Final = Fraction(1, 200)
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
 _HELD_OUT_NAMES: Final = ("Maya", "Nils", "Olga", "Pia", "Quinn", "Rosa", "Sven", "Tara")
-
-
 _MEASURE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) (\S.*)", re.ASCII)
 
 
 def convert(measure: str) -> str:
     """Return a measure, as "12 feet", in the metric system, as "3.66 metres"; "error: …" where the table has no such
     unit."""
-    found = _MEASURE.fullmatch(measure.strip())
-    if found is None:
+    match = _MEASURE.fullmatch(measure.strip())
+    if match is None:
         return 'error: write a number and a unit, as "12 feet"'
-    unit: MeasuringUnit | None = named(found[2])
+    unit: MeasuringUnit | None = named(match[2])
     if unit is None:
-        return f"error: no unit named {found[2][:40]}"
-    return f"{calculate(f'{found[1]}*{unit.factor}')} {unit.base}"
+        return f"error: no unit named {match[2][:40]}"
+    return f"{calculate(f'{match[1]}*{unit.factor}')} {unit.base}"
 
 
 class Units(Episodes):

@@ -2,9 +2,8 @@
 
 Follow a request:
 
-    attempts.py    the store is asked whether it knows the attempt, and its seed is found
+    attempts.py    the store is asked whether it knows the attempt; its seed, and recorded calls to answer with
     prepare.py     checked against what is served, rendered to token ids, constrained: a `PreparedChat`
-    expert_prefix.py   the first calls of some rollouts are answered with recorded ones instead of being sampled
     sample.py      `ChatService`: handed to the sampler, and through all that follows
     read.py        `Choice`: the tokens as they come, read as text, thought and tool calls
     record.py      a span with the exact tokens in the store

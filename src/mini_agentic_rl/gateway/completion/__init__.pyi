@@ -1,7 +1,6 @@
 from .answer import ChatStream as ChatStream
 from .answer import whole_answer as whole_answer
 from .attempts import KnownAttempts as KnownAttempts
-from .expert_prefix import ExpertPrefixes as ExpertPrefixes
 from .prepare import PreparedChat as PreparedChat
 from .record import CallContext as CallContext
 from .record import RecordedAnswer as RecordedAnswer

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from ...errors import log_failure
 from ...http import BadRequestError
@@ -21,7 +23,6 @@ from ...tokens import CompletionRecord
 from ...types import Attempt, Rollout
 from ..dialects import CallScope
 from ..errors import NotFoundError, RecordingError
-from .expert_prefix import ExpertPrefixes, take_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class KnownAttempts:
     event loop."""
 
     store: LightningStore
-    prefixes: ExpertPrefixes = field(default_factory=ExpertPrefixes)
+    prefixes: Mapping[str, Sequence[CompletionRecord]] = field(default_factory=dict)
+    """Recorded calls by the name that a rollout has for them in its metadata (`EXPERT_PREFIX`)."""
     _known: OrderedDict[tuple[str, str], _Known] = field(default_factory=OrderedDict)
 
     async def check(self, scope: CallScope) -> None:
@@ -79,9 +81,8 @@ class KnownAttempts:
         found = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
         if found is None:
             raise unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
-        name = rollout.metadata.get(EXPERT_PREFIX)
-        prefix = [] if name is None else self.prefixes.begin(name)
-        self._known[scope] = _Known(_seed_of(rollout, found), prefix=prefix)
+        prefix = self.prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
+        self._known[scope] = _Known(_seed_of(rollout, found), prefix=list(prefix))
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
@@ -95,9 +96,18 @@ class KnownAttempts:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def next_recorded(self, scope: CallScope, prompt_ids: Sequence[int]) -> CompletionRecord | None:
-        """Return the recorded call that answers the next call under `scope`; None where it is to be sampled."""
+        """Return the recorded call that answers the next call under `scope`; None where it is to be sampled.
+
+        An agent whose prompt is not the recorded one, token by token, has left the recorded conversation: the rest of
+        that is dropped.
+        """
         known = None if scope is None else self._known.get(scope)
-        return None if known is None or not known.prefix else take_recorded(known.prefix, prompt_ids)
+        if known is None or not known.prefix:
+            return None
+        if not np.array_equal(known.prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
+            known.prefix.clear()
+            return None
+        return known.prefix.pop(0)
 
 
 def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import ChatRenderer, plain_messages
 from .attempts import KnownAttempts
-from .expert_prefix import ExpertPrefixes
 from .read import Choice
 from .remember import ConversationMemory, Prompt
 
@@ -85,8 +85,8 @@ class Preparation:
         self._model_name = model_name
         self._default_adapter = default_adapter
         self._records = store is not None
-        self.prefixes = ExpertPrefixes()
-        self._attempts = None if store is None else KnownAttempts(store, self.prefixes)
+        self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
+        self._attempts = None if store is None else KnownAttempts(store, self.expert_prefixes)
         self._budgets = budgets
         self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from ...http import BadRequestError
 from ...samplers import Sampler
 from ...store import LightningStore
-from ...tokens import TokenDelta, TokenRequest
+from ...tokens import CompletionRecord, TokenDelta, TokenRequest
 from ..errors import RecordingError, UnavailableError
 from ..limits import GrammarLimits, RolloutBudgets
 from ..render import AnswerPart, ChatRenderer, plain_messages
-from .expert_prefix import replay
 from .prepare import Preparation, PreparedChat
 from .read import Choice
 from .record import CallContext, RecordedAnswer, asked_for, record_answer
@@ -119,8 +118,7 @@ class ChatService:
     async def _run_choice(
         self, prepared: PreparedChat, choice: Choice, request: TokenRequest, emit: Emit | None
     ) -> None:
-        recorded = prepared.recorded
-        stream = self.sampler.complete(request) if recorded is None else replay(recorded, recorded.version)
+        stream = self.sampler.complete(request) if prepared.recorded is None else _replay(prepared.recorded)
         try:
             await _sample(stream, choice, emit)
         except asyncio.CancelledError:
@@ -180,6 +178,17 @@ class ChatService:
             forced=choice.forced,
         )
         await record_answer(self.store, call, answer, time.time())
+
+
+async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:
+    """Yield the tokens of a recorded call, each marked as forced: context to the learner, never a term of a loss."""
+    yield TokenDelta(
+        token_ids=tuple(int(token) for token in record.output_ids),
+        logprobs=tuple(float(logprob) for logprob in record.logprobs),
+        forced=(True,) * record.output_ids.size,
+        finish_reason=record.finish_reason,
+        version=record.version,
+    )
 
 
 async def _sample(stream: AsyncGenerator[TokenDelta, None], choice: Choice, emit: Emit | None) -> None:

@@ -14,8 +14,9 @@ from ...http import Admission, AdmittingServer
 from ...samplers import Sampler
 from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
+from ...tokens import CompletionRecord
 from ...types import ProxyLLM
-from ..completion import ChatService, ExpertPrefixes
+from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
 from ..sessions import SessionGate
@@ -88,9 +89,10 @@ class MiniLLMServer(AdmittingServer):
         super().__init__(create_app(self.service, admission, gate), admission, host, port, "gateway server")
 
     @property
-    def expert_prefixes(self) -> ExpertPrefixes:
-        """Recorded calls by which rollouts can begin."""
-        return self.service.preparation.prefixes
+    def expert_prefixes(self) -> dict[str, Sequence[CompletionRecord]]:
+        """Recorded calls that answer the first calls of rollouts, by the name in a rollout's metadata
+        (`semconv.EXPERT_PREFIX`)."""
+        return self.service.preparation.expert_prefixes
 
     @property
     def endpoint(self) -> str:

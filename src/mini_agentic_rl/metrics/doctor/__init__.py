@@ -6,7 +6,7 @@ None; `rules.py` lists them all. The live view, the report, the dashboard and th
 """
 
 from .finding import Finding
-from .rewards import IDLE, IdleCause, idle_cause, nothing_to_select
+from .rewards import IDLE, SELECTION_GAP, IdleCause, idle_cause, nothing_to_select
 from .rules import RULES, diagnose
 from .view import WINDOW, Measured, RolloutFacts, RunView, StepNumbers
 from .watch import RunWatch
@@ -14,6 +14,7 @@ from .watch import RunWatch
 __all__ = [
     "IDLE",
     "RULES",
+    "SELECTION_GAP",
     "WINDOW",
     "Finding",
     "IdleCause",

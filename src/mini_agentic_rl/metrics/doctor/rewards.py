@@ -49,7 +49,9 @@ _FALL: Final = 0.05
 """Fall of an accuracy that counts where the number of its tasks is not known."""
 _DEVIATIONS: Final = 1.64
 """Standard errors by which an accuracy has to fall: one chance in twenty that it is nothing."""
-_SELECTION: Final = 0.25
+_OFTEN_RIGHT: Final = 2 / 3
+"""pass@1 above which there is little left to select."""
+SELECTION_GAP: Final = 0.25
 """Least by which pass@8 should be above pass@1."""
 _RISE: Final = 0.02
 _CLEAR_RISE: Final = 0.1
@@ -118,7 +120,7 @@ def nothing_to_select(view: RunView) -> Finding | None:
     if not view.probes or (rewards is not None and rewards[1] - rewards[0] >= _CLEAR_RISE):
         return None
     single, several = view.probes[-1]
-    if single >= _MOST or several - single >= _SELECTION:
+    if single >= _OFTEN_RIGHT or several - single >= SELECTION_GAP:
         return None
     if several == 0:
         seen = "no try of any task was right after the warm-up"
