@@ -26,7 +26,10 @@ from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pac
 from workload import Workload
 
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
-"""Largest difference allowed, in nats or as a share of the gradient's norm; 16 bits round each product's result."""
+"""Largest difference allowed, in nats or as a share of the gradient's norm; 16 bits round each product's result.
+
+Rounding grows with the depth of the model, so in 16 bits twice the error of transformers' own forward pass, against
+float32, is allowed where that is more."""
 
 WORK = Workload(tasks=2, samples=4, prompt_tokens=120, new_tokens=24, turns=2, tool_tokens=10)
 
@@ -50,8 +53,7 @@ def main() -> None:
     )
     policy.run(lambda: move_adapter(policy))
     trees = _conversations(policy)
-    reference = options.model if options.quantization == "none" else None
-    rows = [_row(options, name, value, bound) for name, value, bound in _checks(policy, trees, options, reference)]
+    rows = [_row(options, name, value, bound) for name, value, bound in _checks(policy, trees, options)]
     policy.close()
     print(json.dumps(rows), flush=True)
 
@@ -89,11 +91,15 @@ def _conversations(policy: Policy) -> list[list[list[CompletionRecord]]]:
 
 
 def _checks(
-    policy: Policy, tasks: list[list[list[CompletionRecord]]], options: argparse.Namespace, reference: str | None
+    policy: Policy, tasks: list[list[list[CompletionRecord]]], options: argparse.Namespace
 ) -> list[tuple[str, float, float]]:
-    bound = BOUNDS[options.dtype]
     together = pack([tree_of(rollouts) for rollouts in tasks])
     single = pack([tree_of([records]) for rollouts in tasks for records in rollouts])
+    bound = BOUNDS[options.dtype]
+    theirs_S = exact_S = _transformers_logprobs(options.model, tasks, single, options, "float32")
+    if options.dtype != "float32":
+        theirs_S = _transformers_logprobs(options.model, tasks, single, options, options.dtype)
+        bound = max(bound, 2 * float(np.abs(theirs_S - exact_S).max()))
     settings = LearnerSettings(learning_rate=1e-4, optimizer=options.optimizer)
     learner = policy.run(lambda: policy.learner(settings))
     learned_S = policy.run(lambda: learner.logprobs(together)).float().cpu().numpy()
@@ -109,9 +115,8 @@ def _checks(
         ("with checkpointing, gradient", settings.model_copy(update={"checkpointing": True})),
     ):
         found.append((name, apart(gradient(policy, together, other), whole), bound))
-    if reference is not None:
+    if options.quantization == "none":
         base_S = policy.run(lambda: learner.logprobs(single, reference=True)).float().cpu().numpy()
-        theirs_S = _transformers_logprobs(reference, tasks, single, options)
         found.append(("learner against transformers, largest, nats", float(np.abs(base_S - theirs_S).max()), bound))
     found.append(
         ("a step leaves finite weights that differ", policy.learn(lambda: _step(policy, settings, single)), 0.0)
@@ -166,10 +171,10 @@ def _step(policy: Policy, settings: LearnerSettings, packed: PackedTrees) -> flo
 
 @torch.no_grad()
 def _transformers_logprobs(
-    folder: str, tasks: list[list[list[CompletionRecord]]], packed: PackedTrees, options: argparse.Namespace
+    folder: str, tasks: list[list[list[CompletionRecord]]], packed: PackedTrees, options: argparse.Namespace, dtype: str
 ) -> np.ndarray:
     """Return the base model's log-probabilities of the terms of `packed`, from transformers' own forward pass."""
-    model: Callable[..., Any] = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, options.dtype)).to(
+    model: Callable[..., Any] = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(
         options.device
     )
     found: list[np.ndarray] = []

@@ -1,6 +1,7 @@
 """Check and measure everything that needs a GPU, in under half an hour on one card, as a table for RESULTS.md.
 
 python benchmarks/gpu.py --output gpu.json                          # on the first CUDA device
+python benchmarks/gpu.py --minutes 7 --output gpu.json              # the most telling parts, in at most 7 minutes
 python benchmarks/gpu.py --vllm-python other-env/bin/python         # and vLLM's server as another side
 python benchmarks/gpu.py --device cpu --shapes toy                  # that the script itself works
 
@@ -41,6 +42,10 @@ CARD_BYTES = 4 * 10**9
 """Memory of the small card that the 4gb rows are held to."""
 
 
+SHORTEST_PART_S = 5
+"""A part is not begun with less time than this."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One run of a script that prints JSON, and what it is called in the table."""
@@ -75,9 +80,8 @@ TOY = Sizes(tasks=2, samples=2, prompt_tokens=420, new_tokens=4, requests=3)
 
 
 def parts(device: str, models: dict[str, str], sizes: Sizes, vllm_url: str | None) -> Iterator[Part]:
-    """Yield what is run, the checks first."""
+    """Yield what is run, the most telling parts first: those at the end are what a short time leaves out."""
     here = ["--device", device]
-    yield Part("invariants", [sys.executable, "-m", "pytest", "-n", "0", "tests/invariant"], 600, needs="pytest")
     smallest = next(iter(models))
     for shape, model in models.items():
         for dtype in ("float32", "bfloat16"):
@@ -88,7 +92,6 @@ def parts(device: str, models: dict[str, str], sizes: Sizes, vllm_url: str | Non
                 script = ["exactness.py", "--model", model, *here, "--dtype", "bfloat16"]
                 script += ["--quantization", quantization, "--optimizer", "adamw_8bit"]
                 yield Part(f"exactness, {shape}, {quantization}", script, 300, needs="bitsandbytes")
-    for shape, model in models.items():
         for dtype in ("float32", "bfloat16") if shape == smallest else ("bfloat16",):
             script = ["fast_paths.py", "--model", model, *here, "--dtype", dtype, *sizes.step()]
             yield Part(f"graphs and FlexAttention, {shape}, {dtype}", script, 300)
@@ -103,6 +106,7 @@ def parts(device: str, models: dict[str, str], sizes: Sizes, vllm_url: str | Non
         yield Part(f"4 GB card, {shape}", _small_card(model, device, one), 600)
     memory = ["memory.py", "--model", models[smallest], *here, "--dtype", "bfloat16", *sizes.step(), "--json"]
     yield Part(f"planner, {smallest}", memory, 600)
+    yield Part("invariants", [sys.executable, "-m", "pytest", "-n", "0", "tests/invariant"], 600, needs="pytest")
 
 
 def _small_card(model: str, device: str, sizes: Sizes) -> list[str]:
@@ -131,8 +135,11 @@ def _small_card(model: str, device: str, sizes: Sizes) -> list[str]:
     ]
 
 
-def run_part(part: Part, device: str) -> dict[str, Any]:
-    """Run one part; return its rows, or why there are none."""
+def run_part(part: Part, device: str, seconds_left: float) -> dict[str, Any]:
+    """Run one part for at most `seconds_left`; return its rows, or why there are none."""
+    limit = min(part.limit_s, seconds_left)
+    if limit < SHORTEST_PART_S:
+        return {"part": part.title, "failed": "not run: no time was left", "seconds": 0.0, "rows": []}
     if part.needs is not None and importlib.util.find_spec(part.needs) is None:
         return {"part": part.title, "failed": f"not run: {part.needs} is not installed", "seconds": 0.0, "rows": []}
     script = part.command[0]
@@ -145,12 +152,12 @@ def run_part(part: Part, device: str) -> dict[str, Any]:
             command,
             capture_output=True,
             text=True,
-            timeout=part.limit_s,
+            timeout=limit,
             cwd=HERE.parent,
             env={**os.environ, "TEST_DEVICE": device},
         )
     except subprocess.TimeoutExpired:
-        return {"part": part.title, "failed": f"ended after {part.limit_s:.0f} s", "seconds": part.limit_s, "rows": []}
+        return {"part": part.title, "failed": f"ended after {limit:.0f} s", "seconds": limit, "rows": []}
     seconds = time.monotonic() - began
     if script == sys.executable:
         last = done.stdout.strip().splitlines()[-1:] or [""]
@@ -166,10 +173,11 @@ def run_part(part: Part, device: str) -> dict[str, Any]:
 
 def _result(part: Part, seconds: float, done: subprocess.CompletedProcess[str], rows: list[Any]) -> dict[str, Any]:
     failed = None
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         failed = lines[-1] if lines else f"exit code {done.returncode}"
-    return {"part": part.title, "failed": failed, "seconds": seconds, "rows": rows}
+    output = lines[-40:] if failed else []
+    return {"part": part.title, "failed": failed, "seconds": seconds, "rows": rows, "output": output}
 
 
 @contextmanager
@@ -247,8 +255,10 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="cuda, cuda:1, cpu, or auto")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=None, help="models; a CPU gets `toy`")
     parser.add_argument("--only", nargs="+", default=[""], help="run the parts whose titles begin so")
+    parser.add_argument("--minutes", type=float, default=30, help="time for all parts; what does not fit is left out")
     parser.add_argument("--vllm-python", default=None, help="Python of an environment with vLLM")
     options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
     device = str(resolve_device(options.device))
     on_card = device.startswith("cuda")
     shapes: list[str] = options.shapes or (["0.5B", "1.5B"] if on_card else ["toy"])
@@ -260,7 +270,7 @@ def main() -> None:
         with vllm_server(wanted, models[shapes[0]], shapes[0]) as url:
             for part in parts(device, models, sizes, url):
                 if part.title.startswith(tuple(options.only)):
-                    found.append(run_part(part, device))
+                    found.append(run_part(part, device, end - time.monotonic()))
                     tell(f"{part.title}: {found[-1]['failed'] or 'done'}, {found[-1]['seconds']:.0f} s")
     deliver(options, {"machine": describe(device), "parts": found}, report)
     broken = [part for part in found if part["failed"] and not part["failed"].startswith("not run")]
