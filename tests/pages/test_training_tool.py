@@ -1,11 +1,9 @@
-"""docs/rl-training-tool.md and the tool on docs/reference-points.md: what each call trains, prints and answers."""
+"""docs/rl-training-tool.md: what each call trains, prints and answers."""
 
 from __future__ import annotations
 
 import json
 import re
-
-import pytest
 
 from mini_agentic_rl.policy import load_model
 from mini_agentic_rl.tools import RLTrainingTool
@@ -21,7 +19,6 @@ IN_HANDS = python_block(PAGE, "tool.openai_tool")
 CLASSES = python_block(PAGE, "GRPOTrainerWrapper")
 DPO = python_block(PAGE, "DPOTrainerWrapper(config")
 STRICT = python_block(PAGE, "class Strict(")
-REFERENCE = python_block("docs/reference-points.md", "RLTrainingTool")
 
 FEW_TOKENS = {'"max_new_tokens": 48': '"max_new_tokens": 4'}
 
@@ -102,23 +99,3 @@ def test_a_reward_of_ones_own_is_measured_on_replies(here):
     assert ran.names["Strict"]()(ran.names["replies"], ground_truth=["42"] * 3) == [1.0, -1.0, -2.0]
     assert ran.printed.count("\n") == 2
     assert ran.printed.startswith("{")
-
-
-def test_the_commands_of_the_reference_points_imitate_reinforce_and_measure(here):
-    pytest.importorskip(
-        "reasoning_gym", reason="reasoning_gym is not installed: the code of the reference points is left unchecked"
-    )
-    ran = REFERENCE.run(
-        {
-            '"max_new_tokens": 160': '"max_new_tokens": 4',
-            '"max_samples": 200': '"max_samples": 6',
-            '"max_samples": 48': '"max_samples": 2',
-            '"batch_size": 8': '"batch_size": 2',
-            '"samples_per_prompt": 8': '"samples_per_prompt": 2',
-            '"max_samples": 40': '"max_samples": 2',
-        }
-    )
-    trained = [json.loads(answer) for answer in ran.values[:2]]
-    assert [answer["success"] for answer in trained] == [True, True], trained
-    assert [answer["dataset_size"] for answer in trained] == [6, 2]
-    assert answers(ran)[0]["count"] == 2

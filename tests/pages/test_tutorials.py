@@ -71,10 +71,10 @@ def test_an_agent_on_the_openai_sdk_is_trained_and_then_used_as_it_was(here, mon
     train, held_out = names["train"], names["held_out"]
     assert (len(train), len(held_out)) == (56, 38)
     assert not {task["mail"] for task in train} & {task["mail"] for task in held_out}
-    said = ("billing", "delivery", "it is billing", "this mail is about billing or delivery")
-    assert [names["reward"](one, {"team": "billing"}) for one in said] == [1.0, 0.0, 0.2, 0.0]
+    said = ("billing", "delivery", "it is billing", "billing or delivery")
+    assert [names["reward"](one, {"team": "billing"}) for one in said] == [1.0, 0.0, 0.0, 0.0]
     names["held_out"] = held_out[:4]
-    names |= TRAINED.run({"total_steps=30": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
+    names |= TRAINED.run({"total_steps=15": FEW, "max_new_tokens=8": "max_new_tokens=4"}, given=names).names
     summary = told(here / "outputs/router")
     assert [(row["name"], row["count"]) for row in summary["accuracy"]] == [("before", 4), ("after RL", 4)]
     port, printed = free_port(), []

@@ -16,15 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from ...semconv import EXPERT_PREFIX, SAMPLING_SEED
+from ...semconv import EXPERT_PREFIX
 from ...tokens import CompletionRecord
-from ...types import EnqueueRolloutRequest
-from ..rollouts import read_rollouts, rollout_config, run_rollouts
+from ..rollouts import read_rollouts, run_rollouts
 from ..seeds import derive_seed
 from .adapters import by_adapter
 from .curriculum import TaskSource
 from .groups import Group
-from .sampling import SampledStep, trained_calls
+from .sampling import SampledStep, trained_calls, training_request
 from .training_run import TrainingRun
 
 _RIGHT: Final = 1.0
@@ -83,17 +82,14 @@ async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionR
     for row, name in names.items():
         server.expert_prefixes[name] = given[row]
     requests = [
-        EnqueueRolloutRequest(
-            input=run.dataset[row],
-            mode="train",
-            resources_id=run.train_resources,
-            config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
-            metadata={
-                "step": step,
-                "group": f"{step}/prefix/{index}",
-                EXPERT_PREFIX: name,
-                SAMPLING_SEED: derive_seed(settings.seed, "prefix", step, index, sample),
-            },
+        training_request(
+            settings,
+            run.dataset[row],
+            run.train_resources,
+            step=step,
+            group=f"{step}/prefix/{index}",
+            seed=derive_seed(settings.seed, "prefix", step, index, sample),
+            **{EXPERT_PREFIX: name},
         )
         for index, (row, name) in enumerate(names.items())
         for sample in range(settings.samples_per_prompt)

@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 
 from ...logging import CountedCauses
 from ...metrics import counted
-from ...semconv import SAMPLING_SEED
-from ...types import EnqueueRolloutRequest, Rollout
-from ..rollouts import UNTRAINED_KEY, FinishedRollout, read_rollouts, rollout_config
+from ...types import Rollout
+from ..rollouts import UNTRAINED_KEY, FinishedRollout, read_rollouts
 from ..seeds import derive_seed
 from . import sampling
 from .adapters import by_adapter
@@ -182,22 +181,16 @@ class GroupQueue:
     async def _enqueue(self, number: int, row: int, samples: Sequence[int]) -> Sequence[Rollout]:
         run, settings = self._run, self._run.settings
         step, index = divmod(number, settings.tasks_per_step)
+        versions = dict(run.policy.model.versions)
         requests = [
-            EnqueueRolloutRequest(
-                input=run.dataset[row],
-                mode="train",
-                resources_id=run.train_resources,
-                config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
-                metadata={
-                    "step": step,
-                    "group": f"{step}/{index}",
-                    SAMPLING_SEED: derive_seed(settings.seed, "rollout", step, index, sample),
-                    VERSION: dict(run.policy.model.versions),
-                    _RUN: run.progress.run,
-                    _NUMBER: number,
-                    _SAMPLE: sample,
-                    _ROW: row,
-                },
+            sampling.training_request(
+                settings,
+                run.dataset[row],
+                run.train_resources,
+                step=step,
+                group=f"{step}/{index}",
+                seed=derive_seed(settings.seed, "rollout", step, index, sample),
+                **{VERSION: versions, _RUN: run.progress.run, _NUMBER: number, _SAMPLE: sample, _ROW: row},
             )
             for sample in samples
         ]

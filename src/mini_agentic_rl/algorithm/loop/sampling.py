@@ -62,6 +62,19 @@ def trained_calls(context: AlgorithmContext, models: Collection[str]) -> Trained
     return TrainedCalls(agents=agents, models=frozenset(models))
 
 
+def training_request(
+    settings: LoopSettings, task: Any, resources_id: str, *, step: int, group: str, seed: int, **metadata: Any
+) -> EnqueueRolloutRequest:
+    """Return the request for a training rollout of a task, with further `metadata`."""
+    return EnqueueRolloutRequest(
+        input=task,
+        mode="train",
+        resources_id=resources_id,
+        config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
+        metadata={"step": step, "group": group, SAMPLING_SEED: seed, **metadata},
+    )
+
+
 async def sample_groups(
     context: AlgorithmContext,
     settings: LoopSettings,
@@ -86,16 +99,13 @@ async def sample_groups(
     while True:
         begin = len(tasks.drawn)
         requests = [
-            EnqueueRolloutRequest(
-                input=dataset[row],
-                mode="train",
-                resources_id=resources_id,
-                config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
-                metadata={
-                    "step": tasks.step,
-                    "group": f"{tasks.step}/{index}",
-                    SAMPLING_SEED: derive_seed(settings.seed, "rollout", tasks.step, index, sample),
-                },
+            training_request(
+                settings,
+                dataset[row],
+                resources_id,
+                step=tasks.step,
+                group=f"{tasks.step}/{index}",
+                seed=derive_seed(settings.seed, "rollout", tasks.step, index, sample),
             )
             for index, row in enumerate(tasks.draw(missing), begin)
             for sample in range(settings.samples_per_prompt)

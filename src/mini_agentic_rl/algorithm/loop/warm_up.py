@@ -30,7 +30,8 @@ from .warm_start import Messages, WarmStart
 
 logger = logging.getLogger(__name__)
 
-_PROBE_TASKS: Final = 4
+_PROBE_TASKS: Final = 8
+"""With fewer, chance decides whether several tries seem to do better than one."""
 _PROBE_EVERY: Final = 4
 """Least number of optimizer steps between two probes."""
 _PROBE_SHARE: Final = 0.1

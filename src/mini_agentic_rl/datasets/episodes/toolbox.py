@@ -32,6 +32,8 @@ class ToolEpisode(Episode):
         """Names of the tools that were called and gave a result, in order."""
         self.results: list[str] = []
         """Results that they gave."""
+        self.failed = 0
+        """Number of calls that gave an error."""
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
         """Run the calls of a message, or take its answer."""
@@ -45,11 +47,12 @@ class ToolEpisode(Episode):
         ]
 
     def scores(self) -> dict[str, float]:
-        """Return whether the answer is right, whether there was one, and the number of calls that gave a result."""
+        """Return whether the answer is right, whether there was one, and how many calls gave a result or an error."""
         return {
             "reward": float(self.answer is not None and self.is_right(self.answer)),
             "answered": float(self.answer is not None),
             "calls": float(len(self.used)),
+            "failed_calls": float(self.failed),
         }
 
     @abstractmethod
@@ -62,7 +65,9 @@ class ToolEpisode(Episode):
         function = call.get("function") or {}
         name = str(function.get("name"))
         result = use_text_tool(self._tools, name, function.get("arguments"))
-        if not result.startswith("error: "):
+        if result.startswith("error: "):
+            self.failed += 1
+        else:
             self.used.append(name)
             self.results.append(result)
         return result
