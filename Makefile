@@ -50,8 +50,8 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets e
   litagent metrics policy rewards runner store tokens tools tracer trainer) \
   $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
 
-.PHONY: train test test-embedded test-agents test-doors test-dashboard test-traces test-loggers test-tau2 test-ray test-vllm \
-  test-oldest torture sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
+.PHONY: train test test-embedded test-learning test-agents test-doors test-dashboard test-traces test-loggers test-tau2 \
+  test-ray test-vllm test-oldest torture sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
 train: $(INSTALLED)
 	$(BIN)/mini-agentic-rl train $(ARGS)
@@ -64,6 +64,10 @@ test: $(INSTALLED_DEV)
 # What README and docs/your-agent.md promise of the embedded model, which is fetched if it is not in the cache.
 test-embedded: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -n 0 tests/embedded $(ARGS)
+
+# Every documented agent is trained with three seeds, into a folder whose runs are not repeated; hours on two cores.
+test-learning: $(INSTALLED_DEV)
+	$(BIN)/python benchmarks/learning.py --folder outputs/learning $(ARGS)
 
 test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)

@@ -80,7 +80,9 @@ def write_program(agent: Documented, seed: int, dtype: str, folder: Path) -> Non
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / agent.page).read_text(encoding="utf-8"), re.M | re.S)
     for file, lines in (agent.files or {}).items():
         text = "\n\n".join(next(block for block in blocks if line in block) for line in lines)
-        text = text.replace('MiniGRPO("embedded"', f'MiniGRPO("embedded", seed={seed}, dtype="{dtype}"')
+        text = text.replace(
+            'MiniGRPO("embedded"', f'MiniGRPO("embedded", seed={seed}, load_options={{"dtype": "{dtype}"}}'
+        )
         text = re.sub(r'output_dir="[^"]*"', 'output_dir="run", overwrite=True', text)
         (folder / file).write_text(text, encoding="utf-8")
 
@@ -140,7 +142,7 @@ def report(console: Console, result: Mapping[str, Any]) -> None:
     """Print a Markdown table: one row an agent, shares in percent."""
     names = [name for name in (result["agents"] or [{}])[0] if name != "holds"]
     percents = ("before", "warm-up", "after", "worst", "gain", "lowest bound", "on rewards")
-    console.print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", highlight=False)
+    console.print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", highlight=False, soft_wrap=True)
     for row in result["agents"]:
         cells = [_cell(row[name], 100 if name in percents else 1) for name in names]
         console.print(f"| {' | '.join(cells)} |", highlight=False, soft_wrap=True)

@@ -270,13 +270,13 @@ def test_the_two_kinds_of_the_main_job_come_equally_often() -> None:
     assert len({row["kind"] for row in load_episodes("units", "train", 400, 0)}) == 6
 
 
-def test_a_unit_that_is_none_costs_half_of_the_reward_of_a_right_answer() -> None:
+def test_failed_calls_are_counted() -> None:
     row = load_episodes("units:1", "train", 1, 0)[0]
     measure, expression = (json.dumps({"measure": row["measures"][0]}), json.dumps({"expression": row["expression"]}))
     right = (calls("convert", measure), calls("calculator", expression), says(f"Answer: {row['answer']}"))
-    assert score("units", row, *right)["reward"] == 1.0
-    wasteful = score("units", row, calls("convert", json.dumps({"measure": "23 years"})), *right)
-    assert (wasteful["reward"], wasteful["failed_calls"]) == (0.5, 1.0)
+    assert score("units", row, *right)["failed_calls"] == 0.0
+    scores = score("units", row, calls("convert", json.dumps({"measure": "23 years"})), *right)
+    assert (scores["reward"], scores["calls"], scores["failed_calls"]) == (1.0, 2.0, 1.0)
 
 
 def test_documents_are_found_by_their_words_and_read_by_their_number() -> None:

@@ -70,7 +70,7 @@ that. Twice the rate of reinforcement has destroyed such agents."""
 
 _UNITS: Final[Mapping[str, Any]] = {
     **_SHORT_IMITATION,
-    "loop.total_steps": 14,
+    "loop.total_steps": 20,
     "loop.tasks_per_step": 8,
     "loop.tool_format": "compact",
     "learner.learning_rate": 5e-4,

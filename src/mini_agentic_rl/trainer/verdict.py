@@ -20,6 +20,9 @@ AFTER: Final = "after RL"
 _EMPTY: Final = ("same_answer", "partial_reward")
 """Findings that leave little of a gain: the policy has learned the form of an answer and does not read the task."""
 
+_SPEED: Final = ("slow_tail", "shared_machine")
+"""Findings that say why a run is slow, and nothing about what it learns."""
+
 Outcome = Literal["learned", "not shown", "worse"]
 
 
@@ -77,7 +80,10 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
         "high": found.high,
         "outcome": outcome,
         "line": f"{teaches}: {_line(start, end, len(common), found, outcome)}",
-        "advice": _advice([one for one in findings if outcome != "learned" or one.rule in _EMPTY], outcome),
+        "advice": _advice(
+            [one for one in findings if one.rule not in _SPEED and (outcome != "learned" or one.rule in _EMPTY)],
+            outcome,
+        ),
     }
 
 

@@ -115,14 +115,9 @@ class _Conversion(ToolEpisode):
         return abs(Fraction(said) - self._gold) <= max(ABSOLUTE, RELATIVE * abs(self._gold))
 
     def scores(self) -> dict[str, float]:
-        """Return the usual scores, and whether each tool was used; a right answer after a failed call earns half.
-
-        Without that, rewards teach the policy to convert every number, also a count of years, which fails.
-        """
-        scores = super().scores()
-        if self.failed:
-            scores["reward"] /= 2
-        return {**scores, **{name: float(name in self.used) for name in (CONVERT, CALCULATOR)}}
+        """Return the usual scores, and whether each tool was used."""
+        used = {name: float(name in self.used) for name in (CONVERT, CALCULATOR)}
+        return {**super().scores(), **used}
 
     def expert(self) -> Message:
         """Return the next of: each measure converted, the expression, the answer."""
