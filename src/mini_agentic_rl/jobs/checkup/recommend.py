@@ -29,15 +29,15 @@ class _Work:
         return self.sampled / (_SAMPLING_SHARE * speed.sampled) + self.learned / (_LEARNING_SHARE * speed.learned)
 
 
-_STEPS: Final = 14
+_STEPS: Final = 20
 _TASKS: Final = 8
 _START_SECONDS: Final = 15.0
 _SAMPLING_SHARE: Final = 0.6
 """Share of the speed test's rate that a run reaches: its batches run empty at their ends, and wait for agents."""
 _LEARNING_SHARE: Final = 0.5
 """The same of learning: its chunks are cut where the tree forks, and steps are taken between them."""
-_IMITATION: Final = _Work(sampled=1_400, learned=9_300)
-"""16 batches of 4 conversations, about 580 tokens each, and a probe of 32 rollouts."""
+_IMITATION: Final = _Work(sampled=2_800, learned=9_300)
+"""16 batches of 4 conversations, about 580 tokens each, and a probe of 64 rollouts."""
 _MEASUREMENTS: Final = _Work(sampled=40_000)
 """24,000 sampled tokens, which take longer there: the prompts of four calls are computed beside them."""
 _STEP: Final = _Work(sampled=2_700, learned=2_600)
