@@ -100,6 +100,15 @@ def test_steps_of_the_imitation_are_told_from_those_of_reinforcement_learning():
     ]
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_row_without_a_headline_number_is_not_shown(terminal):
+    output = io.StringIO()
+    with ConsoleLogger(Console(file=output, force_terminal=terminal, width=100, color_system=None)) as logger:
+        logger.phase("SFT", 1)
+        logger.log({"sft/pass_1": 0.2, "sft/pass_8": 0.7}, step=16)
+    assert "16" not in output.getvalue()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_was_measured_on_held_out_examples_is_told_apart(terminal):
     output = io.StringIO()

@@ -136,7 +136,9 @@ class _LiveView:
             self._progress.advance(self._phases[-1], n)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._steps.append((step_label(metrics, step), held_out(metrics) or dict(metrics)))
+        row = held_out(metrics) or dict(metrics)
+        if any(headline(row, family) is not None for family in HEADLINE_FAMILIES):
+            self._steps.append((step_label(metrics, step), row))
 
     def findings(self, found: Sequence[Finding]) -> None:
         self._findings = found
@@ -194,7 +196,8 @@ class _PlainLines:
             if value is not None:
                 words = [_title(row, family), quantity(family, value)]
                 parts.append(" ".join(reversed(words) if family == _RATE else words))
-        self.note("  ".join(parts))
+        if len(parts) > 1:  # the figures of a probe have a line of their own
+            self.note("  ".join(parts))
 
     def findings(self, found: Sequence[Finding]) -> None:
         for finding in found:
