@@ -60,6 +60,11 @@ STORIES: Final = (
             "A machine makes {a} {u} of {stuff} in a minute. How many {base} does it make in {b} minutes?",
             "Each guest is given {a} {u} of {stuff}. There are {b} guests. How many {base} are given out?",
             "{name} fills {b} {pieces} with {a} {u} each. How many {base} are filled in altogether?",
+            "How many {base} are {b} portions of {a} {u} of {stuff}?",
+            "What is {b} times {a} {u} of {stuff}, in {base}?",
+            "{b} loads of {a} {u} of {stuff} come to how many {base}?",
+            "{b} similar {pieces} lie on a table. Any of them is {a} {u}. How many {base} lie there in all?",
+            "{name} spends {a} {u} of {stuff} a month. How many {base} does {name} spend in {b} months?",
         ),
         (
             "A package has {b} {pieces}, and every {piece} measures {a} {u}. Give the total in {base}.",
@@ -105,6 +110,11 @@ STORIES: Final = (
             "Ann has {a} {u} of {stuff}. {name} has {b} {v}. How many {base} have both of them?",
             "Two {pieces} are joined, one of {a} {u} and one of {b} {v}. How many {base} is the result?",
             "A gift of {b} {v} comes to {a} {u} of {stuff}. How many {base} are there now?",
+            "A tank holds {a} {u} of {stuff}, and {b} additional {v} flow in. How many {base} does it hold?",
+            "{name} had {a} {u} of {stuff} and found {b} other {v}. What is the total in {base}?",
+            "A cart carries {a} {u} of {stuff}; {name} lays {b} new {v} on top. How many {base} does it carry?",
+            "To the {a} {u} of {stuff} in a shed come {b} spare {v}. How many {base} are in the shed?",
+            "{a} {u} of {stuff} stand ready; {name} brings {b} extra {v} of it. What is that together in {base}?",
         ),
         (
             "{name} owns {a} {u} of {stuff} and is given {b} {v} more. How many {base} does {name} own now?",
