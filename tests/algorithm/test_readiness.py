@@ -17,9 +17,9 @@ from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 from mini_agentic_rl.types import Rollout
 
 
-def finished(reward, outputs=(5,), logprobs=(-1.0,)):
+def finished(reward, outputs=(5,), logprobs=(-1.0,), task=None):
     record = CompletionRecord(np.array([1, 2], np.int64), np.array(outputs, np.int64), np.array(logprobs, np.float32))
-    rollout = Rollout(rollout_id="ro", input={}, start_time=0.0, status="succeeded")
+    rollout = Rollout(rollout_id="ro", input=task or {}, start_time=0.0, status="succeeded")
     return FinishedRollout(rollout, (), (record,), reward, None)
 
 
@@ -47,6 +47,22 @@ def test_a_policy_with_little_to_select_from_gets_the_reason(right, says):
     found = probed(*right)
     assert not found.is_ready
     assert says in found.warning
+
+
+def test_a_kind_of_task_that_no_try_solves_is_not_ready():
+    def probe(*right):
+        rollouts = [
+            finished(float(index < count), task={"kind": kind})
+            for kind, count in zip(("sum", "product"), right, strict=True)
+            for index in range(8)
+        ]
+        return readiness_of(Evaluation("probe", rollouts, 8))
+
+    assert probe(3, 3).is_ready
+    found = probe(0, 4)
+    assert (found.pass_1, found.pass_n, list(found.never_right)) == (0.25, 0.5, ["sum"])
+    assert not found.is_ready
+    assert "of the kind sum was right" in found.warning
 
 
 def test_a_policy_that_solves_its_tasks_needs_no_warning():

@@ -77,13 +77,14 @@ _UNITS: Final[Mapping[str, Any]] = {
     "learner.warmup_steps": 2,
     "learner.max_batch_tokens": 450,
     "engine.cache_mib": 512,
-    "warm_start.examples": 64,
+    "warm_start.examples": 96,
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 4,
 }
 """The main job: a short warm-up that ends when the policy is ready for rewards, and then rewards alone. Steps of 4
-examples learn the form of the calls from half of the examples that steps of 8 need. The two kinds of tasks take turns,
-four of each in a step."""
+examples learn the form of the calls from half of the examples that steps of 8 need. After 64 of the 96 examples most
+seeds are ready; where one kind of task was never solved until then, rewards alone teach the other kind only. The two
+kinds take turns, four tasks of each in a step."""
 
 _EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most

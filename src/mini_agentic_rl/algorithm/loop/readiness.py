@@ -16,6 +16,7 @@ import numpy as np
 
 from ...metrics import SELECTION_GAP, RunView, nothing_to_select, percent
 from ..rollouts import Evaluation, FinishedRollout
+from ..seeds import kinds_of
 
 TRIES: Final = 8
 """Tries at each task."""
@@ -37,11 +38,18 @@ class Readiness:
     """Number of tasks."""
     entropy: float | None
     """Mean entropy in nats at the tokens where tries of a task diverge; None where none do."""
+    never_right: Sequence[str] = ()
+    """Kinds of tasks (their field `kind`) of which no try was right."""
 
     @property
     def is_ready(self) -> bool:
-        """True if rewards can select: pass@1 from 15 to 50 %, and pass@8 at least 25 points above it."""
-        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + SELECTION_GAP
+        """True if rewards can select: pass@1 from 15 to 50 %, pass@8 at least 25 points above it, and a right try of
+        every kind of task.
+
+        Rewards for the other kinds alone teach one way of answering for all, and the kind that was never right stays
+        so.
+        """
+        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + SELECTION_GAP and not self.never_right
 
     @property
     def line(self) -> str:
@@ -54,7 +62,15 @@ class Readiness:
     def warning(self) -> str | None:
         """Return why rewards have little to select from, and what helps; None where they have enough."""
         finding = nothing_to_select(RunView((), probes=[(self.pass_1, self.pass_n)]))
-        return None if finding is None else f"{finding.head}: {finding.body}"
+        if finding is not None:
+            return f"{finding.head}: {finding.body}"
+        if self.never_right:
+            kinds = ", ".join(self.never_right)
+            return (
+                f"No try at tasks of the kind {kinds} was right, so rewards cannot teach it: imitate more examples "
+                "(`sft_examples`)"
+            )
+        return None
 
 
 def readiness_of(evaluation: Evaluation) -> Readiness:
@@ -62,12 +78,15 @@ def readiness_of(evaluation: Evaluation) -> Readiness:
     tries, count = evaluation.samples, len(evaluation.rollouts)
     groups = [evaluation.rollouts[first : first + tries] for first in range(0, count, tries)]
     solved = evaluation.correct
+    kinds = kinds_of([group[0].rollout.input for group in groups]) or []
+    right_kinds = {kind for kind, right in zip(kinds, solved, strict=False) if right}
     return Readiness(
         pass_1=sum(solved) / max(1, count),
         pass_n=sum(right > 0 for right in solved) / max(1, len(solved)),
         tries=tries,
         tasks=len(solved),
         entropy=entropy_where_tries_diverge(groups),
+        never_right=sorted(set(kinds) - right_kinds),
     )
 
 

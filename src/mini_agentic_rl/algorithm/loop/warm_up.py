@@ -36,8 +36,8 @@ _PROBE_EVERY: Final = 4
 """Least number of optimizer steps between two probes."""
 _PROBE_SHARE: Final = 0.1
 """Largest share of the warm-up's time that probes take."""
-_FINAL_SHARE: Final = 0.5
-"""The same of a first probe after the last step of a short warm-up."""
+_SHORT_SHARE: Final = 0.75
+"""The same of the two probes that even a short warm-up has, after two thirds of its steps and after the last."""
 _ASSUMED_SECONDS: Final = 0.5
 """Seconds of a try, until one was measured."""
 _CHECKPOINT_EVERY: Final = 32
@@ -90,7 +90,7 @@ async def _warm_up_adapter(
         run.logger.advance()
         run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
         run.progress.spend("sft", time.perf_counter() - started)
-        if probe is not None and await probe.after_step(step, is_last=step == len(trees)):
+        if probe is not None and await probe.after_step(step, len(trees)):
             if probe.is_ready:
                 break
             run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
@@ -104,7 +104,7 @@ async def _warm_up_adapter(
 
 
 class _ReadinessProbe:
-    """Tries some tasks several times now and then, in at most a tenth of the warm-up's time, or once at its end."""
+    """Tries some tasks several times now and then, in at most a tenth of the warm-up's time; twice in a short one."""
 
     def __init__(self, run: TrainingRun, adapter: str, tasks: Sequence[Any]) -> None:
         """`tasks` begin with those that are not imitated."""
@@ -119,13 +119,13 @@ class _ReadinessProbe:
         )
         self._cost = _PROBE_TASKS * TRIES * seconds
 
-    async def after_step(self, step: int, *, is_last: bool) -> bool:
-        """Probe where that is due after a step of the warm-up; return whether it was."""
+    async def after_step(self, step: int, steps: int) -> bool:
+        """Probe where that is due after a step of the `steps` of the warm-up; return whether it was."""
         spent = self._run.progress.seconds
         probed, trained = spent.get("probes", 0.0), spent.get("sft", 0.0)
-        is_final = is_last and self._readiness is None
-        share = _FINAL_SHARE if is_final else _PROBE_SHARE
-        if (step - self._step < _PROBE_EVERY and not is_final) or probed + self._cost > share * trained:
+        is_planned = step == steps or (self._readiness is None and 3 * step >= 2 * steps)
+        share = max(_PROBE_SHARE, _SHORT_SHARE) if is_planned else _PROBE_SHARE
+        if (step - self._step < _PROBE_EVERY and step < steps) or probed + self._cost > share * trained:
             return False
         self._step = step
         self._readiness = await self._probe(step)
