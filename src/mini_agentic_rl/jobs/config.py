@@ -242,8 +242,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
         harness = info.data.get("harness", HarnessSettings())
         tokens = TOKENS_OF_CALL
         if not harness.agent_command:
-            found = tasks if tasks.agent == "sql" or tasks.env else matching_tasks(tasks)
-            tokens = tokens_of_call(found.agent, found.env or found.dataset)
+            matched = tasks if tasks.agent == "sql" or tasks.env else matching_tasks(tasks)
+            tokens = tokens_of_call(matched.agent, matched.env or matched.dataset)
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
             usual = GRPOSettings.model_construct()  # as a run folder's file has them

@@ -78,7 +78,7 @@ def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tenso
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
         # The mask after the cap: capped, minus infinity would be a number that still has weight.
         out = scores.float().masked_fill(~mask_RK, float("-inf")).softmax(-1).to(v_HKD.dtype) @ v_HKD
-    # CUDA's memory-efficient kernel, the one for float32, returns its result with the heads innermost: no view of it.
+    # CUDA's memory-efficient kernel, which float32 takes, returns a tensor with the heads innermost: `view` would fail.
     return out.reshape(heads, tokens, size)
 
 

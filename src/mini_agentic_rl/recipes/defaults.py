@@ -82,9 +82,9 @@ _UNITS: Final[Mapping[str, Any]] = {
     "warm_start.batch_size": 4,
 }
 """The main job: a short warm-up that ends when the policy is ready for rewards, and then rewards alone. Steps of 4
-examples learn the form of the calls from half of the examples that steps of 8 need. After 64 of the 96 examples most
-seeds are ready; where one kind of task was never solved until then, rewards alone teach the other kind only. The two
-kinds take turns, four tasks of each in a step."""
+examples learn the form of the calls from half of the examples that steps of 8 need. The policy is tried after 64 and
+after 96 examples: rewards teach a kind of task only if it is solved now and then. The two kinds take turns, four tasks
+of each in a step."""
 
 _EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most

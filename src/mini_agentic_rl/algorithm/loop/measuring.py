@@ -39,11 +39,13 @@ class Measuring:
                 # task at all, so its answers get room to end, and fewer tasks keep the time alike.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
                 resources_id = run.long_answer_resources
-            found = await self._measure_tasks(name, run.val_dataset, size, resources_id)
-            run.log({"accuracy": found.accuracy})
+            evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
+            run.log({"accuracy": evaluation.accuracy})
         if run.algorithm.transfer is not None and name in (FIRST, LAST):
-            found = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.algorithm.transfer, None, run.val_resources)
-            run.log({"transfer/accuracy": found.accuracy})
+            evaluation = await self._measure_tasks(
+                f"{name}{OF_TRANSFER}", run.algorithm.transfer, None, run.val_resources
+            )
+            run.log({"transfer/accuracy": evaluation.accuracy})
 
     async def measure_between(self) -> None:
         """Measure where that is due after as many steps as were taken, and was not done."""
@@ -73,12 +75,14 @@ class Measuring:
         if tasks is None or not is_due(progress.step, run.total_steps, settings.validation_every, progress.validation):
             return
         started = time.perf_counter()
-        found = await self._evaluated(
+        evaluation = await self._evaluated(
             f"validation, step {progress.step}", tasks, settings.validation_size or None, run.val_resources
         )
-        progress.validation.append({"step": progress.step, "correct": sum(found.correct), "count": len(found.rollouts)})
+        progress.validation.append(
+            {"step": progress.step, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
+        )
         progress.spend("validation", time.perf_counter() - started)
-        run.log({"validation/accuracy": found.accuracy})
+        run.log({"validation/accuracy": evaluation.accuracy})
         best = best_of(progress.validation)
         if best is not None and best["step"] == progress.step:
             await self._checkpointing.write()
@@ -109,14 +113,16 @@ class Measuring:
     async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run
         started = time.perf_counter()
-        found = await self._evaluated(name, tasks, size, resources_id)
-        run.algorithm.evaluations.append(found)
+        evaluation = await self._evaluated(name, tasks, size, resources_id)
+        run.algorithm.evaluations.append(evaluation)
         if run.context.checkpoints is not None:
-            rows = await asyncio.to_thread(answer_rows, found, run.progress.step)
+            rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
             run.context.checkpoints.save_answers(rows, [str(row["name"]) for row in run.progress.accuracy])
-        run.progress.accuracy.append({"name": name, "correct": sum(found.correct), "count": len(found.rollouts)})
+        run.progress.accuracy.append(
+            {"name": name, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
+        )
         run.progress.spend("evaluation", time.perf_counter() - started)
-        return found
+        return evaluation
 
     async def _evaluated(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run

@@ -49,7 +49,7 @@ class ExactSteps:
         work = StepWork(run)
         tasks = self._step_tasks.of_step(run.dataset, run.progress)
         await run.served.publish()
-        found = await sample_groups(
+        sampled = await sample_groups(
             run.context,
             run.settings,
             run.dataset,
@@ -59,9 +59,9 @@ class ExactSteps:
             has_signal=self._objective.has_signal,
             causes=run.causes,
         )
-        count_rollouts(run, found, self._lost)
+        count_rollouts(run, sampled, self._lost)
         if run.settings.expert_prefix:
-            found = await with_prefixed_groups(run, found, tasks)
+            sampled = await with_prefixed_groups(run, sampled, tasks)
         replayed = await replayed_groups(run.context, run.settings, run.served.trained_models, run.progress)
         work.sampled()
 
@@ -69,36 +69,36 @@ class ExactSteps:
             return learn_once(
                 run,
                 self._objective,
-                found,
+                sampled,
                 replayed,
-                lambda: self._step_tasks.remember(run.progress, tasks, found.mean_rewards),
+                lambda: self._step_tasks.remember(run.progress, tasks, sampled.mean_rewards),
             )
 
-        metrics = found.metrics | await run.served.learn_async(learn)
-        return metrics | work.learnt() | {"seconds/tail": found.tail_seconds}
+        metrics = sampled.metrics | await run.served.learn_async(learn)
+        return metrics | work.learnt() | {"seconds/tail": sampled.tail_seconds}
 
     async def close(self) -> None:
         """Record what the learner saw of the last step: all is learnt."""
         await record_seen(self._run.store, self._objective.take_seen())
 
 
-def count_rollouts(run: TrainingRun, found: SampledStep, lost: LostSteps) -> None:
+def count_rollouts(run: TrainingRun, sampled: SampledStep, lost: LostSteps) -> None:
     """Count what a step sampled in the run's progress.
 
     Raises:
         RunFailedError: many rollouts in a row could not be trained.
     """
-    run.progress.rollouts += found.rollouts
-    run.progress.trainable += found.trainable
-    for reason, count in found.untrained.items():
+    run.progress.rollouts += sampled.rollouts
+    run.progress.trainable += sampled.trainable
+    for reason, count in sampled.untrained.items():
         run.progress.untrained[reason] = run.progress.untrained.get(reason, 0) + count
-    lost.after_step(found)
+    lost.after_step(sampled)
 
 
 def learn_once(
     run: TrainingRun,
     objective: Objective,
-    found: SampledStep,
+    sampled: SampledStep,
     replayed: Mapping[str, Sequence[Group]],
     on_learnt: Callable[[], None],
 ) -> dict[str, float]:
@@ -109,7 +109,7 @@ def learn_once(
         on_learnt: notes in the progress what was learnt, after the step was counted.
     """
     learnt: dict[str, float] = {}
-    for adapter, groups in found.groups.items():
+    for adapter, groups in sampled.groups.items():
         again = replayed.get(adapter, [])
         own = objective.update(adapter, [*groups, *again])
         if again:  # what was sampled is told of this step alone
@@ -117,7 +117,7 @@ def learn_once(
         learnt |= {run.named(adapter, name): value for name, value in own.items()}
     run.progress.step += 1
     on_learnt()
-    remember(run.progress, found.groups, run.settings)
+    remember(run.progress, sampled.groups, run.settings)
     return learnt
 
 
