@@ -24,7 +24,7 @@ from mini_agentic_rl.config import (
 )
 from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
-from mini_agentic_rl.policy import LoraSettings
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 
 
 class _Example(Settings):
@@ -160,3 +160,11 @@ def test_a_setting_of_a_group_may_be_spelled_by_its_name_within_the_group() -> N
         assert config.lora.model_fields_set == {"alpha", "dropout"}
         assert TrainConfig(**config.flat()).lora == config.lora
     assert TrainConfig(lora=LoraSettings(r=8, lora_alpha=4, target_modules=["q_proj"])).lora.alpha == 4
+
+
+def test_a_changed_group_keeps_the_defaults_of_the_settings_that_it_is_part_of() -> None:
+    learner = TrainConfig().learner
+    changed = learner.changed(max_batch_tokens=7)
+    assert changed == learner.model_copy(update={"max_batch_tokens": 7})
+    assert changed.schedule != LearnerSettings().schedule  # or the test would say nothing
+    assert changed.model_fields_set == {"max_batch_tokens"}

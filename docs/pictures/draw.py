@@ -25,7 +25,15 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 from mini_agentic_rl.adapter import TraceToMessages
 from mini_agentic_rl.emitter import find_final_reward
 from mini_agentic_rl.metrics import read_metrics
-from mini_agentic_rl.policy import MemoryPlan, ModelShape, PlannedSettings, PlannedWork, plan_memory
+from mini_agentic_rl.policy import (
+    MOST_LEARNT_AT_ONCE,
+    MemoryPlan,
+    ModelShape,
+    PlannedSettings,
+    PlannedWork,
+    fitting_plan,
+    plan_memory,
+)
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.trainer.charts import line_chart
 
@@ -99,13 +107,13 @@ def memory_plans() -> dict[str, MemoryPlan]:
     step = PlannedWork(tasks_per_step=4, samples_per_prompt=8, prompt_tokens=375, max_new_tokens=64)
     small, plain = _shape(SMOLLM2_135M), PlannedSettings(torch.bfloat16, compiled=True)
     checkpointed = PlannedSettings(torch.bfloat16, checkpointing=True, compiled=True)
-    card = PlannedSettings(torch.bfloat16, optimizer_8bit=True, cuda_graphs=True)
+    card = PlannedSettings(torch.bfloat16, max_batch_tokens=MOST_LEARNT_AT_ONCE, optimizer_8bit=True, cuda_graphs=True)
     long_step = PlannedWork(tasks_per_step=8, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
     return {
         "SmolLM2-135M on a CPU, bfloat16: 4 tasks x 8 samples": plan_memory(small, step, plain, on_cpu=True),
         "the same with --gradient-checkpointing": plan_memory(small, step, checkpointed, on_cpu=True),
-        "Qwen2-0.5B on a card of 4 GB, bfloat16: 8 tasks x 8 samples": plan_memory(
-            _shape(QWEN2_05B), long_step, card, on_cpu=False
+        "Qwen2-0.5B on a card of 4 GB, bfloat16: 8 tasks x 8 samples": fitting_plan(
+            _shape(QWEN2_05B), long_step, card, 4 * 10**9, on_cpu=False, quantizes=True
         ),
     }
 

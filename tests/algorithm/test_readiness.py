@@ -90,10 +90,9 @@ def test_choices_of_a_batch_are_the_tokens_where_its_rollouts_diverge():
 
 
 def _warmed_up(folder, monkeypatch, *, ready, **settings):
-    """Warm up with 12 examples, whose probes cost nothing; return the algorithm."""
+    """Warm up with 12 examples; return the algorithm."""
     found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, None)
     monkeypatch.setattr(warm_up, "readiness_of", lambda evaluation: found)
-    monkeypatch.setattr(warm_up, "_PROBE_SHARE", 1e9)
     start = WarmStart(
         lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "a"}],
         (),
@@ -116,7 +115,7 @@ class Notes(MetricsLogger):
 
 def test_the_warm_up_ends_when_the_policy_is_ready(tmp_path, monkeypatch):
     trained, notes = _warmed_up(tmp_path, monkeypatch, ready=True)
-    assert trained.progress.imitated == {"default": 4}
+    assert trained.progress.imitated == {"default": 8}
     assert trained.progress.readiness["default"]["ready"]
     assert any(note.startswith("ready for rewards: 30 % of single tries, 90 % of 8") for note in notes)
 

@@ -49,10 +49,11 @@ def test_what_saves_memory_saves_it_where_it_should():
 def test_recorded_steps_hold_the_cache_and_their_buffers_while_learning():
     plain = plan_memory(HALF, WORK, BF16, on_cpu=False)
     recorded = plan_memory(HALF, WORK, replace(BF16, cuda_graphs=True), on_cpu=False)
-    # Eight rows over 1,024 tokens: slots, mask, keys and values of one layer; and one layer of the rows.
-    read, rows = 8 * 1024, 8
+    # 256 rows over 1,024 tokens, the largest step: slots and mask, a quarter of one layer's keys and values at a time,
+    # and one layer of the rows.
+    read, gathered, rows = 256 * 1024, 64 * 1024, 256
     widest = 3 * 4864 + 5 * 896 + 896 + 2 * 128
-    assert _part(recorded, "recorded decode steps") == 8 * read + 2 * (read + 2 * 128 * read + rows * widest)
+    assert _part(recorded, "recorded decode steps") == 8 * read + 2 * (read + 2 * 128 * gathered + rows * widest)
     assert recorded.peak == plain.peak + _part(recorded, "recorded decode steps") + 768 * 2**20
     assert plan_memory(HALF, WORK, replace(BF16, cuda_graphs=True), on_cpu=True) == replace(
         plan_memory(HALF, WORK, BF16, on_cpu=True), settings=replace(BF16, cuda_graphs=True)

@@ -61,6 +61,32 @@ def _with_adapters(names=("one", "two")) -> Policy:
     return Policy(model, EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=96))
 
 
+def test_prompts_that_are_read_beside_are_rows_of_the_same_step():
+    """Later turns begin with a few new tokens behind a history that is cached, as rollouts of several turns do."""
+    params = [SamplingParams(temperature=0.9, max_tokens=3 + n % 4, seed=n) for n in range(8)]
+
+    def turns(policy: Policy) -> list:
+        prompts, taken = [PROMPTS[n % 7] for n in range(8)], []
+        for _ in range(4):
+            taken += (found := sample_all(policy, prompts, params))
+            prompts = [
+                [*prompt, *record.output_ids.tolist(), *range(20, 26 + n)]
+                for n, (prompt, record) in enumerate(zip(prompts, found, strict=True))
+            ]
+        return taken
+
+    engine = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=96, max_draft_tokens=0)
+    with tiny_policy(engine=engine) as policy:
+        expected = turns(policy)
+        _recording(policy)
+        found = turns(policy)
+        passes = policy.run(lambda: policy.engine.counters.passes)
+        counters = _counters(policy)
+        assert counters.plain + counters.replayed == passes
+        assert counters.replayed > 0
+    _alike(found, expected)
+
+
 @pytest.mark.parametrize("block_size", [4, 7])
 @pytest.mark.parametrize("draft", [0, 8])
 def test_steps_that_are_filled_up_draw_the_same_tokens(block_size, draft):

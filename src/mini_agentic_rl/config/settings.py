@@ -77,8 +77,11 @@ class Settings(BaseModel):
         Raises:
             pydantic.ValidationError: a value cannot be had, or there is no such setting.
         """
-        given = _grouped(type(self), self.model_dump(exclude_unset=True))
-        return type(self).model_validate(_merged(given, _grouped(type(self), values)))
+        changes = _grouped(type(self), values)
+        # All values, not only those that were given: a group holds the defaults of the settings that it is part of.
+        settings = type(self).model_validate(_merged(self.model_dump(), changes))
+        _forget_defaults(settings, _merged(self.model_dump(exclude_unset=True), changes))
+        return settings
 
     @model_validator(mode="wrap")
     @classmethod

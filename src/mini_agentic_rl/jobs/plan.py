@@ -11,6 +11,8 @@ import torch
 
 from ..errors import UserError
 from ..policy import (
+    CPU_CHUNK,
+    MOST_LEARNT_AT_ONCE,
     MemoryPlan,
     ModelShape,
     PlannedSettings,
@@ -143,7 +145,7 @@ def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         lora_r=settings.lora.r,
         lora_dropout=settings.lora.dropout,
         checkpointing=settings.learner.checkpointing,
-        max_batch_tokens=settings.learner.max_batch_tokens,
+        max_batch_tokens=settings.learner.max_batch_tokens or (CPU_CHUNK if on_cpu else MOST_LEARNT_AT_ONCE),
         cache_mib=settings.engine.cache_mib,
         optimizer_8bit=bitsandbytes,
         cuda_graphs=settings.engine.cuda_graphs and not on_cpu,

@@ -29,12 +29,15 @@ from .loss import LossInputs as LossInputs
 from .loss import LossOutputs as LossOutputs
 from .loss import SeenTerms as SeenTerms
 from .loss import TermStreams as TermStreams
+from .memory_plan import CPU_CHUNK as CPU_CHUNK
+from .memory_plan import MOST_LEARNT_AT_ONCE as MOST_LEARNT_AT_ONCE
 from .memory_plan import MemoryPlan as MemoryPlan
 from .memory_plan import ModelShape as ModelShape
 from .memory_plan import PlannedSettings as PlannedSettings
 from .memory_plan import PlannedWork as PlannedWork
 from .memory_plan import fastest_within as fastest_within
 from .memory_plan import fitting_plan as fitting_plan
+from .memory_plan import learning_chunk as learning_chunk
 from .memory_plan import plan_memory as plan_memory
 from .model import DEFAULT_ADAPTER as DEFAULT_ADAPTER
 from .model import PolicyModel as PolicyModel

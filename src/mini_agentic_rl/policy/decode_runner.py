@@ -1,7 +1,7 @@
-"""Decoding over fixed buffers: which steps go through them, and the recordings that repeat them.
+"""Sampling over fixed buffers: which passes go through them, and the recordings that repeat them.
 
 A size is computed plainly when it is first met, and recorded when it is met again. A recording is used only if it
-gives what the plain step gave; where one cannot be made or differs, decoding goes on without, and the log says so.
+gives what the plain step gave; where one cannot be made or differs, sampling goes on without, and the log says so.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from .kv_cache import KVPool
 from .model import PolicyModel
 from .static_step import StaticStep, StepBuffers, StepInputs, StepSize, step_size
-from .step_batch import Places, decode_rows, places_of_rows, twin_copies
+from .step_batch import Places, places_of_rows, rows_of, twin_copies
 from .step_graph import Call, Recorder
 from .step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
-_KEPT: Final = 64
+_KEPT: Final = 128
 """Recordings that are kept, the least recently used being dropped."""
 _APART: Final = 2**-4
 """Most that a recording may differ from the plain step, as a share of the largest number: a wrong address differs by
@@ -44,7 +44,11 @@ class DecodeCounters:
 
 
 class DecodeRunner:
-    """Computes passes in which sequences decode and no prompt is read. Only the torch thread uses it."""
+    """Computes passes in which sequences decode, and few tokens of prompts are read. Only the torch thread uses it.
+
+    Rollouts of several turns read the result of a tool in nearly every pass. So the tokens of a prompt are rows too,
+    each of which sees what is before it.
+    """
 
     def __init__(
         self, model: PolicyModel, pool: KVPool, recorder: Recorder, *, block_size: int, most_rows: int
@@ -79,9 +83,9 @@ class DecodeRunner:
         None where the pass is not one for fixed buffers: nothing has been computed then.
         """
         self.settled = True
-        if not self._works or plan.prefill:
+        if not self._works:
             return None
-        rows = decode_rows(plan)
+        rows = rows_of((*plan.prefill, *plan.decode))
         places = Places(len(rows), places_of_rows(rows, 0))
         slots, sources = [row.slot(self._block_size) for row in rows], list(range(len(rows)))
         for own, indices in twin_copies(plan, places, self._block_size):

@@ -94,11 +94,11 @@ class Engine:
             model.threads.fix()
         elif recorder is None and self.settings.cuda_graphs and model.device.type == "cuda":
             recorder = CudaGraphs(model.device)
-        rows = self.settings.max_running + GUESSED
         self.decoding: DecodeRunner | None = None
         """Decode steps that are recorded and repeated; None where every step is run from Python."""
         if recorder is not None:
-            self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=rows)
+            most_rows = max(self.settings.max_running, self.settings.max_batch_tokens) + GUESSED
+            self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=most_rows)
         self.counters = EngineCounters()
         self.weight_changes: Counter[str] = Counter()
         """Number of times that the weights of each adapter have changed."""

@@ -21,6 +21,7 @@ from ..tokens import PackedTrees
 from .errors import PolicyError
 from .load import refuse_non_finite
 from .loss import Loss, LossInputs, SeenTerms, TermStreams
+from .memory_plan import learning_chunk
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .rank_group import RankGroup
 from .scorer import Scorer
@@ -47,6 +48,8 @@ class Learner:
         self._model = model
         self._group = group
         self.settings = settings
+        if not settings.max_batch_tokens:
+            self.settings = settings.changed(max_batch_tokens=learning_chunk(model))
         self.adapter = adapter
         self.steps = 0
         self.parameters = model.trainable(adapter)

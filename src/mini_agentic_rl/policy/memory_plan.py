@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -18,12 +18,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..tokens import CompletionRecord, TokenTree, most_alive, pack
 from .frozen_head import VOCAB_BLOCK
+from .model import PolicyModel
 from .packed_linear import is_packed
 from .settings import Quantization
 from .static_step import GATHERED, READ, step_size
 
 Phase = Literal["always", "sampling", "learning"]
 
+CPU_CHUNK: Final = 450
+MOST_LEARNT_AT_ONCE: Final = 8192
+"""Packed tokens of a forward-backward pass: on a CPU, and at most."""
 _PROCESS_BYTES = 640 * 2**20
 """Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
 _HOLES = 0.5
@@ -36,8 +40,8 @@ _ENGINE_TOKENS, _MOST_ROWS, _BLOCK_SIZE = 1024, 256, 8
 
 
 @dataclass(frozen=True)
-class ModelShape:
-    """The parts of a model's shape that decide about memory."""
+class LayerShape:
+    """The sizes of a model's layers."""
 
     layers: int
     hidden: int
@@ -46,6 +50,26 @@ class ModelShape:
     """Number of query heads times their size."""
     key_size: int
     """Number of key heads times their size."""
+
+    @staticmethod
+    def of_config(config: Any) -> LayerShape:
+        """Read the sizes from a model's configuration in transformers."""
+        text = config.get_text_config()
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return LayerShape(
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+            query_size=text.num_attention_heads * size,
+            key_size=kv_heads * size,
+        )
+
+
+@dataclass(frozen=True)
+class ModelShape(LayerShape):
+    """The parts of a model's shape that decide about memory."""
+
     vocab: int
     linear_weights: int
     """Number of weights in the layers' linear maps, without the head."""
@@ -71,14 +95,8 @@ class ModelShape:
         linears = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
         linear_weights = sum(m.weight.numel() for m in linears)
         text = config.get_text_config()
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         return cls(
-            layers=text.num_hidden_layers,
-            hidden=text.hidden_size,
-            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-            query_size=text.num_attention_heads * size,
-            key_size=kv_heads * size,
+            **vars(LayerShape.of_config(config)),
             vocab=text.vocab_size,
             linear_weights=linear_weights,
             other_weights=sum(p.numel() for p in model.parameters()) - linear_weights,
@@ -112,7 +130,7 @@ class PlannedSettings:
     lora_r: int = 8
     lora_dropout: float = 0.0
     checkpointing: bool = False
-    max_batch_tokens: int = 450
+    max_batch_tokens: int = CPU_CHUNK
     head_rows: int = 256
     cache_mib: int = 768
     optimizer_8bit: bool = False
@@ -186,6 +204,21 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
     return MemoryPlan(settings, parts)
 
 
+def learning_chunk(model: PolicyModel) -> int:
+    """Return the tokens of a forward-backward pass where nobody has chosen them.
+
+    A CPU computes small passes as fast as large ones. A GPU waits for the host to launch some thousands of kernels,
+    however many tokens they are for, so it takes as many as a third of its free memory holds: the cache of the sampler,
+    and the chunks whose keys later ones look at, want the rest.
+    """
+    if model.device.type != "cuda":
+        return CPU_CHUNK
+    shape = LayerShape.of_config(model.base.config)
+    of_token = shape.layers * _saved_per_token(shape, PlannedSettings(model.dtype))
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return max(CPU_CHUNK, min(MOST_LEARNT_AT_ONCE, free // (3 * of_token)))
+
+
 def fitting_plan(
     shape: ModelShape, work: PlannedWork, settings: PlannedSettings, limit: int, *, on_cpu: bool, quantizes: bool
 ) -> MemoryPlan:
@@ -217,7 +250,10 @@ def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedS
     quantizations: list[Quantization] = [settings.quantization]
     if quantizes and settings.quantization == "none":
         quantizations.append("4bit")
-    sizes = [settings.max_batch_tokens, *(n for n in (2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens)]
+    sizes = [
+        settings.max_batch_tokens,
+        *(n for n in (4096, 2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens),
+    ]
     for quantization in quantizations:
         for cuda_graphs in (True, False) if settings.cuda_graphs else (False,):
             for checkpointing in (True,) if settings.checkpointing else (False, True):
@@ -263,8 +299,9 @@ def _recorded_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
 
     What the driver keeps for each graph is not measured, and not counted.
     """
-    size = step_size(min(work.sampled_sequences, _MOST_ROWS), work.prompt_tokens + work.max_new_tokens, _BLOCK_SIZE)
-    rows, read = size.rows, min(size.rows * size.blocks * _BLOCK_SIZE, READ)
+    width = _BLOCK_SIZE * step_size(1, work.prompt_tokens + work.max_new_tokens, _BLOCK_SIZE).blocks
+    rows = max(1, min(_ENGINE_TOKENS, READ // width))
+    read = rows * width
     # A slot and a place in the mask for each key that is read, keys and values of one gathering, and one layer's rows.
     gathered = 2 * shape.key_size * min(read, GATHERED)
     widest = 3 * shape.intermediate + 5 * shape.hidden + shape.query_size + 2 * shape.key_size
@@ -306,7 +343,7 @@ def _alive(work: PlannedWork, settings: PlannedSettings) -> int:
     return most_alive(pack([_tree(work)]), settings.max_batch_tokens)
 
 
-def _saved_per_token(shape: ModelShape, settings: PlannedSettings) -> int:
+def _saved_per_token(shape: LayerShape, settings: PlannedSettings) -> int:
     """Return the bytes that one layer keeps for the backward pass of a token: two residuals and their norms, queries,
     keys, values and attention's output, and gate, up, their activation and product."""
     item = settings.dtype.itemsize

@@ -107,8 +107,9 @@ class LearnerSettings(Settings):
     """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
     checkpointing: bool = Field(default=False, json_schema_extra={"option": "--gradient-checkpointing"})
     """Recompute activations in the backward pass: less memory, about a third more time for learning."""
-    max_batch_tokens: int = Field(default=450, ge=1)
-    """Packed tokens per forward-backward pass; bounds the memory of learning."""
+    max_batch_tokens: int = Field(default=0, ge=0)
+    """Packed tokens per forward-backward pass; bounds the memory of learning. 0 takes 450 on a CPU, and on a GPU as
+    many as fit into a third of its free memory, at most 8192."""
     head_rows: int = Field(default=256, ge=1)
     """Positions whose logits exist at once."""
     flex_attention: bool = True

@@ -7,7 +7,7 @@ copies of its twin's keys and values in its own cache slots, and draws from its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         slots.append(own[segment.start :])
         chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(own, device)))
     # In the order of their blocks, so that those that begin alike stand side by side, as `shared_runs` needs.
-    rows = sorted(decode_rows(plan), key=lambda row: (row.shareable(block_size), row.length))
+    rows = sorted(rows_of(plan.decode), key=lambda row: (row.shareable(block_size), row.length))
     decode: DecodeTables | None = None
     if rows:
         decode, new_slots = _decode(rows, block_size, device)
@@ -89,11 +89,12 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
 
 
 @dataclass(frozen=True)
-class DecodeRow:
-    """One token of a decoding sequence that sees all before it: its last one, or the guessed one `ahead` behind it."""
+class TokenRow:
+    """One token of a segment that sees all before it."""
 
     segment: Segment
     ahead: int
+    """Its place from the segment's last token on: 0 is that one, more a guessed one behind it, less one before it."""
 
     @property
     def length(self) -> int:
@@ -103,7 +104,9 @@ class DecodeRow:
     @property
     def token(self) -> int:
         """Its id."""
-        return self.segment.guessed[self.ahead - 1] if self.ahead else self.segment.sequence.tokens[-1]
+        if self.ahead > 0:
+            return self.segment.guessed[self.ahead - 1]
+        return self.segment.sequence.tokens[self.length - 1]
 
     @property
     def blocks(self) -> list[int]:
@@ -120,24 +123,20 @@ class DecodeRow:
         return self.blocks[block] * block_size + offset
 
 
-def decode_rows(plan: StepPlan) -> list[DecodeRow]:
-    """Return the rows of the sequences that decode, but for twins, which have none of their own."""
-    return [
-        DecodeRow(segment, ahead)
-        for segment in plan.decode
-        if segment.twin is None
-        for ahead in range(1 + len(segment.guessed))
-    ]
+def rows_of(segments: Iterable[Segment]) -> list[TokenRow]:
+    """Return a row for each token of the segments, but for twins, which have none of their own."""
+    return [TokenRow(segment, ahead) for segment in segments if segment.twin is None for ahead in _places(segment)]
 
 
-def places_of_rows(rows: Sequence[DecodeRow], first: int) -> dict[Segment, list[int]]:
+def places_of_rows(rows: Sequence[TokenRow], first: int) -> dict[Segment, list[int]]:
     """Return the packed indices of the rows of each segment; those of `rows` begin at `first`."""
     index = {(row.segment, row.ahead): first + number for number, row in enumerate(rows)}
-    return {
-        row.segment: [index[row.segment, ahead] for ahead in range(1 + len(row.segment.guessed))]
-        for row in rows
-        if row.ahead == 0
-    }
+    segments = [row.segment for row in rows if row.ahead == 0]
+    return {segment: [index[segment, ahead] for ahead in _places(segment)] for segment in segments}
+
+
+def _places(segment: Segment) -> range:
+    return range(1 - segment.count, 1 + len(segment.guessed))
 
 
 def twin_copies(plan: StepPlan, places: Places, block_size: int) -> Iterator[tuple[np.ndarray, list[int]]]:
@@ -156,7 +155,7 @@ def _slots(segment: Segment, block_size: int) -> np.ndarray:
     return slots[: segment.stop + len(segment.guessed)]
 
 
-def _decode(rows: list[DecodeRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
+def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
     """Return the places of the rows' histories, and the slots of their own tokens."""
     tables = [row.blocks for row in rows]
     lengths = np.array([row.length for row in rows], np.int64)

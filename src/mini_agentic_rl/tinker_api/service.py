@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..policy import LearnerSettings, Policy
+from ..policy import LearnerSettings, Policy, learning_chunk
 from .checkpoints import CheckpointFolder
 from .errors import RefusedError
 from .promises import Promise, Promises
@@ -84,7 +84,9 @@ class TinkerService:
             learner,
         )
         slots = SamplerSlots(policy, settings.sampler_slots, settings.adapter_alpha)
-        scorer = PromptScorer(policy, max_tokens=learner.max_batch_tokens, head_rows=learner.head_rows)
+        scorer = PromptScorer(
+            policy, max_tokens=learner.max_batch_tokens or learning_chunk(policy.model), head_rows=learner.head_rows
+        )
         self._sampler = ClientSampler(policy, slots, scorer, model.tokenizer, model.eos_ids)
         self._samples = 0
 

@@ -25,21 +25,16 @@ from ..seeds import derive_seed, kinds_of, tasks_of_step
 from ..settings import WarmStartSettings
 from .checkpointing import Checkpointing
 from .readiness import TRIES, Readiness, readiness_of
-from .training_run import LONG_ANSWERS, TrainingRun
+from .training_run import TrainingRun
 from .warm_start import Messages, WarmStart
 
 logger = logging.getLogger(__name__)
 
 _PROBE_TASKS: Final = 8
 """With fewer, chance decides whether several tries seem to do better than one."""
-_PROBE_EVERY: Final = 4
-"""Least number of optimizer steps between two probes."""
-_PROBE_SHARE: Final = 0.1
-"""Largest share of the warm-up's time that probes take."""
-_SHORT_SHARE: Final = 0.75
-"""The same of the two probes that even a short warm-up has, after two thirds of its steps and after the last."""
-_ASSUMED_SECONDS: Final = 0.5
-"""Seconds of a try, until one was measured."""
+_PROBE_EVERY: Final = 32
+"""Optimizer steps between probes; there is one after two thirds of the steps and one after the last as well. Not chosen
+by the time that they take: a run would then depend on the speed of the machine."""
 _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
@@ -90,7 +85,8 @@ async def _warm_up_adapter(
         run.logger.advance()
         run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
         run.progress.spend("sft", time.perf_counter() - started)
-        if probe is not None and await probe.after_step(step, len(trees)):
+        if probe is not None and _is_probed(step, len(trees)):
+            await probe.take(step)
             if probe.is_ready:
                 break
             run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
@@ -103,8 +99,13 @@ async def _warm_up_adapter(
     checkpointing.end_warm_up()
 
 
+def _is_probed(step: int, steps: int) -> bool:
+    """Return True if a warm-up of so many steps probes after this one."""
+    return step in (steps, -(-2 * steps // 3)) or step % _PROBE_EVERY == 0
+
+
 class _ReadinessProbe:
-    """Tries some tasks several times now and then, in at most a tenth of the warm-up's time; twice in a short one."""
+    """Tries some tasks several times."""
 
     def __init__(self, run: TrainingRun, adapter: str, tasks: Sequence[Any]) -> None:
         """`tasks` begin with those that are not imitated."""
@@ -113,24 +114,12 @@ class _ReadinessProbe:
         self._tasks = tasks
         self._readiness: Readiness | None = None
         self._step = 0
-        measured = sum(row["count"] for row in run.progress.accuracy)
-        seconds = (
-            run.progress.seconds.get("evaluation", 0.0) / LONG_ANSWERS / measured if measured else _ASSUMED_SECONDS
-        )
-        self._cost = _PROBE_TASKS * TRIES * seconds
 
-    async def after_step(self, step: int, steps: int) -> bool:
-        """Probe where that is due after a step of the `steps` of the warm-up; return whether it was."""
-        spent = self._run.progress.seconds
-        probed, trained = spent.get("probes", 0.0), spent.get("sft", 0.0)
-        is_planned = step == steps or (self._readiness is None and 3 * step >= 2 * steps)
-        share = max(_PROBE_SHARE, _SHORT_SHARE) if is_planned else _PROBE_SHARE
-        if (step - self._step < _PROBE_EVERY and step < steps) or probed + self._cost > share * trained:
-            return False
+    async def take(self, step: int) -> None:
+        """Probe after a step of the warm-up."""
         self._step = step
         self._readiness = await self._probe(step)
         self._run.progress.readiness[self._adapter] = asdict(self._readiness) | {"ready": self._readiness.is_ready}
-        return True
 
     @property
     def is_ready(self) -> bool:
@@ -168,8 +157,7 @@ class _ReadinessProbe:
         if readiness.entropy is not None:
             metrics["choice_entropy"] = readiness.entropy
         run.log({run.named(self._adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
-        self._cost = time.perf_counter() - started
-        run.progress.spend("probes", self._cost)
+        run.progress.spend("probes", time.perf_counter() - started)
         return readiness
 
 
