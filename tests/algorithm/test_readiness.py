@@ -8,12 +8,11 @@ from letters import CountLetters, Letters, algorithm
 
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
-from mini_agentic_rl.algorithm.grpo.batch import choice_entropy
 from mini_agentic_rl.algorithm.loop import warm_up
-from mini_agentic_rl.algorithm.loop.readiness import Readiness, entropy_where_tries_diverge, readiness_of
+from mini_agentic_rl.algorithm.loop.readiness import Readiness, readiness_of
 from mini_agentic_rl.algorithm.rollouts import Evaluation, FinishedRollout
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Rollout
 
 
@@ -72,26 +71,20 @@ def test_a_policy_that_solves_its_tasks_needs_no_warning():
 
 
 def test_entropy_is_that_of_the_tokens_where_tries_of_a_task_diverge():
-    same = [finished(1.0, (5, 6, 9), (-0.1, -0.7, -0.3)), finished(1.0, (5, 7, 9), (-0.1, -0.9, -0.2))]
-    assert entropy_where_tries_diverge([same]) == pytest.approx(0.8)
-    assert entropy_where_tries_diverge([[same[0], same[0]]]) is None
-    assert entropy_where_tries_diverge([[same[0]], [same[1]]]) is None  # other tasks are no tries of this one
+    one, other = finished(1.0, (5, 6, 9), (-0.1, -0.7, -0.3)), finished(1.0, (5, 7, 9), (-0.1, -0.9, -0.2))
 
+    def entropy(*rollouts, tries):
+        return readiness_of(Evaluation("probe", rollouts, tries)).entropy
 
-def test_choices_of_a_batch_are_the_tokens_where_its_rollouts_diverge():
-    tree = TokenTree()
-    for number, rollout in enumerate(
-        [finished(1.0, (5, 6, 9), (-0.1, -0.7, -0.3)), finished(0.0, (5, 7, 9), (-0.1, -0.9, -0.2))]
-    ):
-        tree.insert(rollout.records[0], number)
-    packed = pack([tree])
-    assert choice_entropy(packed, packed.term_count) == pytest.approx(0.8)
-    assert choice_entropy(packed, 3) == 0.0
+    assert entropy(one, other, tries=2) == pytest.approx(0.8)
+    assert entropy(one, one, tries=2) == 0.0
+    assert entropy(one, other, tries=1) == 0.0  # other tasks are no tries of this one
+    assert "0.80 nats" in readiness_of(Evaluation("probe", [one, other], 2)).line
 
 
 def _warmed_up(folder, monkeypatch, *, ready, **settings):
     """Warm up with 12 examples; return the algorithm."""
-    found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, None)
+    found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, 0.0)
     monkeypatch.setattr(warm_up, "readiness_of", lambda evaluation: found)
     start = WarmStart(
         lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "a"}],

@@ -68,6 +68,21 @@ class PackedTrees:
         """S, the sampled tokens that are trained: all but the forced ones."""
         return int(self.token_S.size)
 
+    def choice_entropy(self, terms: int) -> float:
+        """Return the mean entropy, in nats, at contexts after which different tokens were sampled; 0 without any.
+
+        The mean of -log p over the tokens sampled after a context estimates the entropy there. Tokens that every
+        rollout sampled alike, such as those of a tool call's form, say nothing about exploration and are left out.
+
+        Args:
+            terms: number of terms that count: the first ones.
+        """
+        at_S, token_S = self.predicted_at_S[:terms], self.target_S[:terms]
+        order = np.argsort(at_S, kind="stable")
+        alike = np.split(order, np.flatnonzero(np.diff(at_S[order])) + 1)
+        entropies = [-self.behaviour_logprobs_S[some].mean() for some in alike if np.unique(token_S[some]).size > 1]
+        return float(np.mean(entropies)) if entropies else 0.0
+
 
 @dataclass(frozen=True)
 class TreeLayout:

@@ -80,7 +80,7 @@ class TrainingBatch:
         return {
             "tree/tokens": float(tokens),
             "tree/sharing": self.unrolled_tokens / max(1, tokens),
-            "choice/entropy": choice_entropy(self.packed, self.sampled_terms),
+            "choice/entropy": self.packed.choice_entropy(self.sampled_terms),
         }
 
     @property
@@ -93,22 +93,6 @@ class TrainingBatch:
         """The terms of each call, in the order of its sampled tokens."""
         ends = np.cumsum([call.record.trained_tokens for call in self.calls])
         return [slice(end - call.record.trained_tokens, end) for call, end in zip(self.calls, ends, strict=True)]
-
-
-def choice_entropy(packed: PackedTrees, sampled_terms: int) -> float:
-    """Return the mean entropy, in nats, at contexts after which rollouts sampled different tokens; 0 without any.
-
-    The mean of -log p over the tokens sampled after a context estimates the entropy there. Tokens that every rollout
-    sampled alike, such as those of a tool call's form, say nothing about exploration and are left out.
-
-    Args:
-        sampled_terms: number of terms that rollouts sampled: the first ones of the pack.
-    """
-    at_S, token_S = packed.predicted_at_S[:sampled_terms], packed.target_S[:sampled_terms]
-    order = np.argsort(at_S, kind="stable")
-    alike = np.split(order, np.flatnonzero(np.diff(at_S[order])) + 1)
-    entropies = [-packed.behaviour_logprobs_S[terms].mean() for terms in alike if np.unique(token_S[terms]).size > 1]
-    return float(np.mean(entropies)) if entropies else 0.0
 
 
 def make_batch(

@@ -7,14 +7,12 @@ pass@1 and lowers what rewards reach from there (arXiv:2606.18487; arXiv:2602.01
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from ...metrics import SELECTION_GAP, RunView, nothing_to_select, percent
+from ...tokens import TokenTree, pack
 from ..rollouts import Evaluation, FinishedRollout
 from ..seeds import kinds_of
 
@@ -36,8 +34,8 @@ class Readiness:
     """Tries at each task."""
     tasks: int
     """Number of tasks."""
-    entropy: float | None
-    """Mean entropy in nats at the tokens where tries of a task diverge; None where none do."""
+    entropy: float
+    """Mean entropy in nats at the tokens where tries of a task diverge; 0 where none do."""
     never_right: Sequence[str] = ()
     """Kinds of tasks (their field `kind`) of which no try was right."""
 
@@ -55,7 +53,7 @@ class Readiness:
     def line(self) -> str:
         """Return the figures in words."""
         text = f"{percent(self.pass_1, 0)} of single tries, {percent(self.pass_n, 0)} of {self.tries}"
-        spread = "" if self.entropy is None else f"; entropy {self.entropy:.2f} nats where tries diverge"
+        spread = f"; entropy {self.entropy:.2f} nats where tries diverge" if self.entropy else ""
         return f"{text} ({self.tasks} tasks{spread})"
 
     @property
@@ -85,26 +83,18 @@ def readiness_of(evaluation: Evaluation) -> Readiness:
         pass_n=sum(right > 0 for right in solved) / max(1, len(solved)),
         tries=tries,
         tasks=len(solved),
-        entropy=entropy_where_tries_diverge(groups),
+        entropy=_choice_entropy(groups),
         never_right=sorted(set(kinds) - right_kinds),
     )
 
 
-def entropy_where_tries_diverge(groups: Sequence[Sequence[FinishedRollout]]) -> float | None:
-    """Return the mean entropy, in nats, at contexts after which the tries of a task sampled different tokens; None
-    where they never did.
-
-    The mean of -log p over the tokens that were sampled after a context is an unbiased estimate of the entropy there.
-    """
-    entropies: list[float] = []
+def _choice_entropy(groups: Sequence[Sequence[FinishedRollout]]) -> float:
+    trees = []
     for group in groups:
-        after: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
-        for record in (record for finished in group for record in finished.records):
-            tokens = np.concatenate([record.prompt_ids, record.output_ids])
-            for index, logprob in enumerate(record.logprobs):
-                end = record.prompt_ids.size + index
-                after[tokens[:end].tobytes()].append((int(tokens[end]), float(logprob)))
-        for sampled in after.values():
-            if len({token for token, _ in sampled}) > 1:
-                entropies.append(-sum(logprob for _, logprob in sampled) / len(sampled))
-    return sum(entropies) / len(entropies) if entropies else None
+        tree = TokenTree()
+        for number, finished in enumerate(group):
+            for record in finished.records:
+                tree.insert(record, number)
+        trees.append(tree)
+    packed = pack(trees)
+    return packed.choice_entropy(packed.term_count)

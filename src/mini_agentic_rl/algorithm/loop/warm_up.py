@@ -153,9 +153,11 @@ class _ReadinessProbe:
             causes=run.causes,
         )
         readiness = readiness_of(evaluation)
-        metrics = {"pass_1": readiness.pass_1, f"pass_{TRIES}": readiness.pass_n}
-        if readiness.entropy is not None:
-            metrics["choice_entropy"] = readiness.entropy
+        metrics = {
+            "pass_1": readiness.pass_1,
+            f"pass_{TRIES}": readiness.pass_n,
+            "choice_entropy": readiness.entropy,
+        }
         run.log({run.named(self._adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
         run.progress.spend("probes", time.perf_counter() - started)
         return readiness
