@@ -264,8 +264,7 @@ class AccuracyReward(Reward):
         """
         gold = column(sample, self.truth)
         if gold is None or (isinstance(gold, str) and not gold.strip()):
-            self.failed("the row has no right answer")
-            return None
+            return self.failed("the row has no right answer")
         if sample.columns.get("finish_reason") == "length":
             return self.wrong
         text = sample.text
