@@ -21,7 +21,7 @@ ANSWER_WORDS = (
     r"(?:\b(?:answer|antwort|antwoord|réponse|respuesta|resposta|risposta|ответ|відповідь|odpowiedź|cevap|jawaban"
     r"|đáp án|απάντηση)\b|答案|答え|答|正解|정답|답|คำตอบ|उत्तर|الجواب|الإجابة|תשובה)"
 )
-"""What announces an answer, in some languages."""
+"""Words that announce an answer, in some languages."""
 _LINE = re.compile(
     rf"{ANSWER_WORDS}[*_ \t】]*(?:(?:is|are|was|ist|lautet|est|es|é|è|là|adalah|είναι|है|هو|هي|היא|הוא|คือ)(?!\w)"
     r"|应该?[是为]|應該?[是為]|就?[是为為选選]|[はが은는]|[:=】])[*_: \t]*(?:\n[ \t]*)?(?P<answer>\S[^\n]*)"

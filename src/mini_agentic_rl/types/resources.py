@@ -65,12 +65,15 @@ class ProxyLLM(LLM):
         """Return the rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.
 
         Raises:
-            ValueError: only one of the two ids was given.
+            ValueError: only one of the two ids was given, or one is no text.
         """
         if rollout_id is None and attempt_id is None:
             return self.endpoint
-        if not rollout_id or not attempt_id:
-            raise ValueError("ProxyLLM.get_base_url needs both rollout_id and attempt_id, or neither")
+        if not (isinstance(rollout_id, str) and rollout_id and isinstance(attempt_id, str) and attempt_id):
+            raise ValueError(
+                "ProxyLLM.get_base_url needs rollout_id and attempt_id, both as text, or neither; given: "
+                f"{rollout_id!r}, {attempt_id!r}"
+            )
         scheme, netloc, path, query, fragment = urlsplit(self.endpoint)
         root = path.rstrip("/").removesuffix("/v1")
         return urlunsplit((scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment))
