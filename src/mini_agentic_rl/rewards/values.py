@@ -197,7 +197,7 @@ def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | Non
 
 def ungrouped(text: str) -> str:
     """Return a number without its thousands commas, whatever is written around it; any other text as it stands."""
-    if parse_number(clean(text)) is None:
+    if "," not in text or parse_number(clean(text)) is None:
         return text
     return _without_groups(text)
 
